@@ -64,7 +64,7 @@ _UNREADABLE: Final = "times that a batch was set aside"
 
 
 class Account(Struct, frozen=True):
-    """The accounting at one moment. ``lost`` is negative where something counts twice."""
+    """The accounting at one moment. ``lost`` is negative if something counts twice."""
 
     published: int
     dropped: int
@@ -112,7 +112,7 @@ class _BatchIds(Struct):
 
 
 class _ProducerTotals(NamedTuple):
-    """What producers' hashes hold beyond the counts; the answer of the script ``producers``."""
+    """What producers' hashes add to the counts; the answer of the script ``producers``."""
 
     published: int = 0
     sent: int = 0
@@ -207,7 +207,7 @@ def _waiting(store: Store) -> int:
     keys = store.keys
     waiting = 0
     for raw in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
-        # MGET, because GET fails if the key holds another type: such a batch must not hide all others.
+        # MGET, because GET fails if the key has another type, and such a batch must not hide all others.
         (payload,) = store.call(methodcaller("mget", [keys.batch(raw.decode())]))
         if not payload:
             continue

@@ -112,7 +112,7 @@ class EmbeddedRedis:
     Args:
         binary: What to run; by default the first of `find_servers`.
         appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync always`: with `everysec`
-            Redis answers before it writes where a disk is slow).
+            Redis answers before it writes if a disk is slow).
         start_timeout_s: How long a start may take until the server answers.
 
     Attributes:

@@ -196,7 +196,7 @@ def _read_samples(file: IO[str]) -> Iterator[Sample]:
 
 
 def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
-    """Join the traces of each conversation, which stands where its last trace does; the others follow."""
+    """Join the traces of each conversation at the place of its last trace; the others follow."""
     conversations, places, single = Conversations(settings), dict[str, Sample](), list[Sample]()
     for sample in samples:
         if has_text(sample.trace.session_id):

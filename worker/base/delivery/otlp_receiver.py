@@ -201,7 +201,7 @@ class OtlpExporter(HttpExporter):
 
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the receiver, also where a variable of OpenTelemetry holds its address."""
+        """Name the receiver, also if a variable of OpenTelemetry has its address."""
         options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         where = options.url or _variables().get("ENDPOINT")

@@ -26,7 +26,7 @@ class Destination(NamedTuple):
 
     Attributes:
         url: The address that the paths of requests are added to.
-        setting: The setting that holds the address, for advice.
+        setting: The setting with the address, for advice.
         expected: The server that belongs there, for advice.
         protocol: What requests are called, for advice.
         content: Their encoding, for advice.
@@ -147,7 +147,7 @@ class ReceiverClient:
                 asyncio.timeout(self.deadline_s),
                 self._http.stream(request.method, url, content=request.body, headers=request.headers) as response,
             ):
-                # The status decides, also where the rest of the answer is missing or too long.
+                # The status decides, even if the rest of the answer is missing or too long.
                 reply = reply_of(self._destination, response.status_code, response.headers)
                 answer = bytearray()
                 async for piece in response.aiter_raw():

@@ -74,7 +74,7 @@ _NAMES: Final = {
     "Phi": r"phi-?\d",
     "Qwen": "qwen|qwq",
 }
-# A name may stand after its vendor, as in `anthropic.claude-…`, or within the name of a panel.
+# A name may follow its vendor, as in `anthropic.claude-…`, or be part of the name of a panel.
 _PATTERNS: Final = {family: re.compile(rf"(?<![a-z\d])(?:{names})", re.IGNORECASE) for family, names in _NAMES.items()}
 
 
@@ -153,7 +153,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
 
 
 def of_shard(settings: Settings, shard: int, check: Check) -> Check:
-    """Name the findings of a check by the number of the Redis, where there are several."""
+    """Name the findings of a check by the number of the Redis if there are several."""
     if not settings.shards:
         return check
 
@@ -178,9 +178,9 @@ def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
 
 
 def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks of what all Redis servers hold together; ``store`` is the first."""
+    """Return the checks of the data that all Redis servers have together; ``store`` is the first."""
     return [
-        # Without an address of its own the broker is this Redis.
+        # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
         Check("accounting", partial(accounting, store)),

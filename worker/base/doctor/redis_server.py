@@ -109,7 +109,7 @@ def version(info: Mapping[str, Any]) -> Finding:
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
-    """Check persistence; ``snapshots`` is None where the user may not ask."""
+    """Check persistence; ``snapshots`` is None if the user may not ask."""
     name, fix = "redis persistence", "set appendonly yes and appendfsync everysec, in redis.conf too"
     room = "make room on its disk"
     if info.get("aof_enabled"):
@@ -145,7 +145,7 @@ def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
 
 
 def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
-    """Compare this machine's clock with that of Redis."""
+    """Compare this machine's clock with the clock of Redis."""
     with connect(url) as client:
         before = now()
         seconds, micros = client.time()
@@ -159,7 +159,7 @@ def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
 
 
 def broker(settings: Settings) -> Sequence[Finding]:
-    """Check that messages can be sent; one attempt, where Celery would retry for ever."""
+    """Check that messages can be sent; one attempt, because Celery would retry for ever."""
     url = settings.broker_url or settings.redis_url
     if ";" in url or urlsplit(url).scheme not in {"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"}:
         return [_connect_by_kombu(settings, addresses(url))]

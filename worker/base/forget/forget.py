@@ -229,7 +229,7 @@ def forget_everywhere(
 ) -> Forgotten:
     """Erase a target from all shards; the traces of a person are found on all of them first.
 
-    The errors are those of ``Forgetting.run``.
+    Errors as of ``Forgetting.run``.
     """
     each = [Forgetting(shard, settings, target, dry_run=dry_run, progress=progress) for shard in store.shards]
     for forgetting in each:
@@ -307,7 +307,7 @@ class Forgetting:
         return self.erase()
 
     def erase(self) -> Forgotten:
-        """Erase what belongs to the target as it is known now; the errors are those of ``run``."""
+        """Erase what belongs to the target as it is known now; errors as of ``run``."""
         self._erase_entries()
         self.erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.

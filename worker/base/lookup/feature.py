@@ -1,4 +1,4 @@
-"""Stored verdicts, traces and human labels: they are looked up, judged again by replays, and erased by forget."""
+"""Stored verdicts, traces and human labels: look-ups read them, replays judge them again, forget erases them."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """Human labels of traces, and the judges' verdicts on these traces.
 
-All stand in one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is one
-field, so that an import and the monitor may run at the same time, and both may be repeated.
+All are fields of one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is
+one field, so that an import and the monitor may run at the same time, and both may be repeated.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     probability: float | None = None
     """That the metric passes, as calibrated; only from a model that returns probabilities."""
-    uncalibrated: float | None = None  # The probability before its calibration, where the judge had one.
+    uncalibrated: float | None = None  # The probability before its calibration, if the judge had one.
     span_id: str = ""
     environment: str = ""
     model: str = ""
@@ -308,7 +308,7 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
 class OutboxMatcher:
     """Finds verdicts on labelled traces in the outboxes, one shard after the other, each from its oldest entry on.
 
-    After the last shard it goes on with the first one, where it stopped there.
+    After the last shard it goes on with the first one at the place where it stopped.
     """
 
     def __init__(self, store: Store) -> None:

@@ -48,7 +48,7 @@ FILTER: Final = options(
 
 
 def verdict_filter(settings: Settings, store: Store, **selection: Any) -> VerdictFilter:
-    """Make the filter of the options; it searches the stream where a text is given.
+    """Make the filter of the options; it searches the stream if a text is set.
 
     Raises:
         TraceNotFoundError: No trace has the id, or several begin with it.

@@ -117,7 +117,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
 
 
 def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTrace]) -> Explanation | None:
-    """Explain a verdict by the text of its own span; None where that is gone, or is a conversation."""
+    """Explain a verdict by the text of its span; None if the text is gone, or is a conversation."""
     trace = next((publication.trace for publication in published if publication.trace.span_id == verdict.span_id), None)
     if trace is None or "session" in verdict.details:
         return None

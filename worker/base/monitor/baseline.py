@@ -55,7 +55,7 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     mean_weight: float
     """Mean weight per unit of weight, Σw² / Σw: what counts as one judgement."""
     unevenness: float = 1.0
-    """Judgements beside that effective size: 1 where all weights are equal."""
+    """Judgements beside that effective size: 1 if all weights are equal."""
 
     @property
     def needs_sessions(self) -> bool:

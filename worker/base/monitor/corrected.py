@@ -40,7 +40,7 @@ class Stratum(NamedTuple):
     passed: float
     """Labels that say pass."""
     represented: float = 0.0
-    """Sum of 1 / probability of a label, 0 where all labels of the class had the same."""
+    """Sum of 1 / probability of a label, 0 if all labels of the class had the same."""
 
     @property
     def rate(self) -> float:

@@ -30,7 +30,7 @@ Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|ta
 
 
 def tag_of(segment: str) -> str | None:
-    """Return the tag whose values make a segment; None where a field of the trace does."""
+    """Return the tag whose values make a segment; None if a field of the trace does."""
     return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
 
 

@@ -35,7 +35,7 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
     """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
 
     segment: str
-    """`model=x`, `all` where all segments fell, empty where none are configured."""
+    """`model=x`, `all` if all segments fell, empty if none are configured."""
     confidence: float
     """Posterior probability of that segment, or of all."""
     since: int
@@ -132,7 +132,7 @@ def _explain(members: Sequence[Member], observed: Sequence[Sequence[Observed]], 
 
 
 def _changed_judges(store: Store, series: Series, siblings: Sequence[Series], low: int, high: int) -> Iterator[str]:
-    """Yield `judge_version` and `judge_model` where a series of another one began or ended in the interval."""
+    """Yield `judge_version` and `judge_model` if a series of another one began or ended in the interval."""
     low_s, high_s = low * FIVE_MINUTES_S - HOUR_S, high * FIVE_MINUTES_S + HOUR_S
     names: set[str] = set()
     hours = read_buckets(store, [row.id for row in siblings], low_s - 24 * HOUR_S, high_s + 24 * HOUR_S, fine=False)

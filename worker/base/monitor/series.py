@@ -130,7 +130,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
 
 
 def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
-    """Return the value of a segment, empty where there is none; ``labels`` has the fields of a verdict."""
+    """Return the value of a segment, empty if it has none; ``labels`` has the fields of a verdict."""
     value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
     return (value or "")[:MAX_VALUE_CHARS]
 

@@ -52,9 +52,9 @@ class _Volume:
         self.hours = [count / max(1, number) for count, number in zip(self.hours, occurrences, strict=True)]
 
     def is_silent(self, now: float) -> bool | None:
-        """Return whether the verdicts of a usual time are missing; None where that is not known, or long ago.
+        """Return whether the verdicts of a usual time are missing; None if that is unknown, or long ago.
 
-        The time is at least an hour, and a day where 20 verdicts take more than an hour.
+        The time is at least an hour, and a day if 20 verdicts take more than an hour.
         """
         if self.hours is None or now - self.newest > _GONE_S:
             return None

@@ -3,8 +3,8 @@
 One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
 do not change the sums.
 
-The sums are on the first shard. The outbox of another shard is read in its order from a position that stands beside the
-sums and moves in the script that adds to them, so that each verdict is in them once. Then its group there moves on.
+The sums are on the first shard. The outbox of another shard is read in its order from a position beside the sums, which
+the script that adds to them moves, so that each verdict is in them once. Then its group there moves on.
 A verdict that a shard loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
@@ -123,7 +123,7 @@ class _Plan:
         return index
 
     def cluster_key(self, series_id: str, at: int, cluster: str, period_s: int) -> int:
-        """Return the index of the hash that holds a cluster."""
+        """Return the index of the hash with a cluster."""
         # Numbers of periods of both lengths are far apart.
         period, part = at // period_s, ord(cluster[0]) % CLUSTER_PARTS
         index = self._cluster_keys.get(name := (series_id, period, part))
@@ -232,7 +232,7 @@ class QualitySums(ExportConsumer):
             self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries, while the caller holds ``adding``; False where none was new.
+        """Add entries, while the caller holds ``adding``; False if none was new.
 
         Args:
             entries: In the order of their outbox.

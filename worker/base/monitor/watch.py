@@ -127,7 +127,7 @@ class QualityWatch(Watch):
         labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
         share = pass_share(window.sums, detector.history)
         effect = 1.0
-        # A share exists only where something passes or fails.
+        # A share exists only if something passes or fails.
         if share is not None:
             effect = share.design_effect
             yield metrics.quality_share, labels, share.interval.value

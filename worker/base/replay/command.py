@@ -209,7 +209,7 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
 
 
 def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Any:
-    """Estimate the work of the rest of a replay; None where no trace is left, or no feature estimates."""
+    """Estimate the work of the rest of a replay; None if no trace is left, or no feature estimates."""
     span_s = milliseconds(begin) / 1000, milliseconds(end) / 1000 + 0.001
     arguments = settings, store, replay.cursor.name, replay.chooser, span_s
     return next((imported(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
