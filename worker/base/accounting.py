@@ -60,7 +60,6 @@ _CONVERSATIONS: Final = {
     "expired": "before they were judged, from Redis",
     "removed": "forgotten before they were judged",
 }
-_UNREADABLE: Final = "times that a batch was set aside"
 
 
 class Account(Struct, frozen=True):
@@ -249,7 +248,7 @@ def _account_table(account: Account) -> Table:
             _add_row(table, account, name, getattr(account, name), meaning)
     if unreadable := sum(count for reason, count in account.reasons.items() if reason.startswith("unreadable:")):
         table.add_row("[bold]Batches[/bold]", "", "")
-        _add_row(table, account, "unreadable", unreadable, _UNREADABLE)
+        _add_row(table, account, "unreadable", unreadable, "times that a batch was set aside")
     if "session:opened" in account.reasons:
         table.add_row("[bold]Conversations[/bold]", "", "")
         for name, meaning in _CONVERSATIONS.items():

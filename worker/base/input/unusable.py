@@ -1,8 +1,8 @@
 """Input that could not be used: the last invalid entries, and the fields that were left out of traces.
 
-Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They contain names,
-types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is dropped, and
-nothing waits for it.
+Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They contain
+names, types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is
+dropped, and nothing waits for it.
 """
 
 import itertools

@@ -93,7 +93,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     user_id: str | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict, metric: str) -> Self:
+    def from_verdict(cls, verdict: Verdict, metric: str) -> Self:
         """Return what a verdict says of a metric."""
         score = next((score for score in verdict.scores if score.metric == metric), None)
         raw = verdict.details.get(UNCORRECTED)
@@ -268,7 +268,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     key = LookupKeys(store.keys.prefix).labels
     stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
     fields: dict[Any, bytes] = {
-        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.of(verdict, metric))
+        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.from_verdict(verdict, metric))
         for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
         if raw is not None
     }
@@ -301,7 +301,7 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
     for verdict in verdicts:
         for name, metric in ids_of(verdict):
             if name in by_label:
-                by_label[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+                by_label[name][verdict.evaluation_id] = LabelVerdict.from_verdict(verdict, metric)
     return [Labelled(item.label, tuple(by_label[item.label.id].values())) for item in labelled]
 
 

@@ -18,9 +18,9 @@ _HOURS_OF_WEEK_DAYS: Final = 14
 _NEIGHBOURS: Final = {-2: 1.0, -1: 2.0, 0: 3.0, 1: 2.0, 2: 1.0}
 _HOURS_TO_ALARM: Final = 8
 _MOST_ALLOWANCE: Final = 0.08
-_SPREADS: Final = 2.5
-_LITTLE: Final = 1.1
-_ENOUGH: Final = 200
+_ALLOWED_SPREADS: Final = 2.5
+_NOTICEABLE_EFFECT: Final = 1.1
+_LEAST_EFFECTIVE: Final = 200
 _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
@@ -60,11 +60,11 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     @property
     def needs_sessions(self) -> bool:
         """Whether scores need a factor: verdicts of sessions agree, or weights differ."""
-        return self.dispersion >= _LITTLE or self.unevenness >= _LITTLE
+        return self.dispersion >= _NOTICEABLE_EFFECT or self.unevenness >= _NOTICEABLE_EFFECT
 
     def expected(self, hour: int) -> float:
         """Return the share that a drop is measured from: the cell of the hour, less what days differ by."""
-        return min(_MOST, max(_LEAST, self.cells[hour % _WEEK] - min(_SPREADS * self.spread, _MOST_ALLOWANCE)))
+        return min(_MOST, max(_LEAST, self.cells[hour % _WEEK] - min(_ALLOWED_SPREADS * self.spread, _MOST_ALLOWANCE)))
 
 
 class _Cell:
@@ -142,7 +142,7 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
     effective = weight**2 / squares
     observed = sum(hour.passed for hour in hours) / weight
     dispersion = _dispersion(hours, [observed] * _WEEK)
-    if effective < _ENOUGH:
+    if effective < _LEAST_EFFECTIVE:
         # So few tell nothing of how sessions agree: each counts as one judgement.
         dispersion = max(dispersion, sum(hour.session_weights for hour in hours) / squares)
     weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK

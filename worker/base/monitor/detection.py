@@ -64,9 +64,9 @@ log = structlog.get_logger("tracejudge.monitor")
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _READ_AT_ONCE: Final = 100
 _LEARN_AT_ONCE: Final = 20
-_MOST_S: Final = 3.0
+_MAX_STEP_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
-_ENOUGH_OF_OTHERS: Final = 50
+_LEAST_EFFECTIVE_OF_PEERS: Final = 50
 Against = Literal["objective", "environment"]
 SESSIONS_KEPT: Final = 0.995
 """What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
@@ -168,7 +168,7 @@ class Detection:
         last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), _LEARN_AT_ONCE
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
-        while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
+        while time.monotonic() - began < _MAX_STEP_S and (some := list(islice(ids, _READ_AT_ONCE))):
             self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
             due = [key for key in some if self._detectors[key].is_due(now)][:may_learn]
             may_learn -= len(due)
@@ -259,7 +259,7 @@ class Detection:
             if series[series_id].segment or total.squares <= 0:
                 continue
             effective = total.weight**2 / total.squares / design_effect(sums)
-            if effective >= _ENOUGH_OF_OTHERS:
+            if effective >= _LEAST_EFFECTIVE_OF_PEERS:
                 share = total.passed / total.weight
                 shares[series_id] = share, math.sqrt(share * (1 - share) / effective)
         return shares

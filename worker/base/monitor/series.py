@@ -37,7 +37,7 @@ CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
 _KEYS_AT_ONCE: Final = 2_500
 _HIGHEST_CLASS: Final = 25
-_SHORT: Final = 3
+_EQUAL_WEIGHTS_NUMBERS: Final = 3
 """Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
 
 
@@ -200,7 +200,7 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
     sums = Sums()
     for kind, numbers in kinds.items():
         if kind.isupper():
-            if len(numbers) == _SHORT:
+            if len(numbers) == _EQUAL_WEIGHTS_NUMBERS:
                 judgements, passes, w = numbers
                 of_class = ClassSums(int(judgements), judgements * w, passes * w, judgements * w * w, passes * w * w)
             else:

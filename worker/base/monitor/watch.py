@@ -28,7 +28,7 @@ from worker.core.telemetry.metrics import Metrics
 
 _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
-_ENOUGH: Final = 50
+_LEAST_VERDICTS: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 
 
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     """When the newest bucket ends."""
 
     @classmethod
-    def of(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
+    def from_buckets(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
         """Add up buckets."""
         return cls(
             length_s,
@@ -108,14 +108,14 @@ class QualityWatch(Watch):
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
         hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
-        windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
-        few = [series for series, window in windows.items() if window.verdicts < _ENOUGH]
+        windows = {series_id: Window.from_buckets(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
+        few = [series for series, window in windows.items() if window.verdicts < _LEAST_VERDICTS]
         former = self._days
         self._days = {series: former[series] for series in few if series in former and former[series][0] > now}
         stale = [series for series in few if series not in self._days]
         days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
         for series_id, day in zip(stale, days, strict=True):
-            self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
+            self._days[series_id] = now + _DAY_EVERY_S, Window.from_buckets(day, DAY_S)
         windows |= {series_id: day for series_id, (_, day) in self._days.items()}
         return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 
