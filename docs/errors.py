@@ -15,8 +15,8 @@ from typing import Any, Final, get_args
 
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.monitor.sums import QualitySums
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason

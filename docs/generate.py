@@ -41,7 +41,7 @@ from tracejudge import (
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.settings import JudgeCalibration, Rule, Settings, Where
 from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics

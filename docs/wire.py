@@ -21,7 +21,7 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import installed_tables

@@ -9,7 +9,7 @@ from support.stage_parts import Ground, make_verdict, only, samples, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.telemetry.metrics import Metrics
 
 GROUP = "otel"

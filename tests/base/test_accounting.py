@@ -14,7 +14,7 @@ from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_ve
 import tracejudge
 from judges.core.verdict import Score
 from tracejudge import api
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, head
 from worker.core.queue.leases import Leases

@@ -10,9 +10,9 @@ from support.cli_parts import Ended, Run, words
 from support.replay_parts import NOTHING, SAFETY, balanced, in_batches, take
 from support.stage_parts import Ground, make_traces
 
+from worker.base.lookup.feature import LookupKeys
 from worker.base.replay import command as replay
 from worker.base.replay import replay as replay_run
-from worker.base.replay.feature import ReplayKeys
 from worker.core.config.settings import Rule
 from worker.core.storage.client import StoreError
 
@@ -226,7 +226,7 @@ def test_a_judge_that_has_changed_meanwhile_begins_anew(ruled: Run, ground: Grou
     fill(ground)
     name = name_of(ruled(*WANTED))
     changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
-    ground.client.hset(ReplayKeys(ground.keys.prefix).replay(name), "question", json.dumps(changed))
+    ground.client.hset(LookupKeys(ground.keys.prefix).replay(name), "question", json.dumps(changed))
     ended = ruled("replay", "--continue", name)
     assert (ended.code, ended.out) == (2, "")
     assert "safety has another version by now; begin a new replay" in words(ended.err)
@@ -239,7 +239,7 @@ def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
     step = replay_run.ReplayRun.step
 
     def forgetting(self: replay_run.ReplayRun) -> bool:
-        ground.client.delete(*ground.client.keys(ReplayKeys(ground.keys.prefix).replay("*")))
+        ground.client.delete(*ground.client.keys(LookupKeys(ground.keys.prefix).replay("*")))
         return step(self)
 
     monkeypatch.setattr(replay_run.ReplayRun, "step", forgetting)

@@ -9,7 +9,7 @@ from support.dead_parts import dead, marks, retry_all
 from support.stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score, Verdict
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger

@@ -4,8 +4,8 @@ from msgspec import structs
 from support.stage_parts import Ground, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
+from worker.base.doctor.command import families, same_family
 from worker.base.doctor.finding import ok
-from worker.base.doctor.judge_models import families, same_family
 from worker.base.doctor.lint import setting_warnings
 from worker.core.config.settings import Settings
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from deploy.rules.table import PATH, load
+from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.objectives import read_objectives
-from worker.base.monitor.settings import MONITOR
 from worker.core.config.loading import load as load_settings
 from worker.core.config.settings import SettingsError
 

@@ -12,8 +12,8 @@ from support.otlp import Link, Log, OtlpReceiver, Span, Status
 from support.stage_parts import Ground, make_verdict, settings_of
 
 from judges.core.verdict import Call, Score
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.settings import OtlpSettings
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry.metrics import Metrics
 

@@ -8,11 +8,9 @@ from support.stage_parts import Ground, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.failing import keep_examples
-from worker.base.monitor.feature import MonitorKeys
-from worker.base.monitor.pruning import SeriesPruning
+from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys
 from worker.base.monitor.series import read_series
-from worker.base.monitor.settings import MONITOR, Monitor
-from worker.base.monitor.sums import QualitySums
+from worker.base.monitor.sums import QualitySums, SeriesPruning
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics

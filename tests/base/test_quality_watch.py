@@ -12,11 +12,10 @@ from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
 from worker.base.monitor.failing import keep_examples
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings

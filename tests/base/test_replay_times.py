@@ -8,7 +8,7 @@ from support.replay_parts import NOTHING, SAFETY, Replays
 from support.stage_parts import Ground, make_trace
 
 from judges.core.model import ModelSettings
-from worker.base.replay.feature import ReplayKeys
+from worker.base.lookup.feature import LookupKeys
 from worker.base.replay.replay import (
     ReplayOptionsError,
     format_time,
@@ -65,7 +65,7 @@ def test_what_cannot_be_replayed_is_refused(ground: Ground, wanted: dict[str, An
     replays = Replays(ground, rules=(SAFETY,), retention=3600.0)
     with pytest.raises(ReplayOptionsError, match=re.escape(said)):
         replays.begin("safety", **wanted)
-    assert ground.client.keys(ReplayKeys(ground.keys.prefix).replay("*")) == []
+    assert ground.client.keys(LookupKeys(ground.keys.prefix).replay("*")) == []
 
 
 def test_a_model_that_is_not_there_is_refused_with_the_nearest(ground: Ground) -> None:

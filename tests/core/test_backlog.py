@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
 
 from tracejudge import Trace
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.leases import Leases
 from worker.core.runtime.maintenance import Maintenance

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from support.stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 
 

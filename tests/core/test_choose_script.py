@@ -10,7 +10,7 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.selection.sampling import position
 from worker.core.selection.stream_entry import read_entry

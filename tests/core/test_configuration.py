@@ -19,7 +19,7 @@ from judges.requests.redaction import Redact
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
 from worker.base.delivery.settings import HeaderSource
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where

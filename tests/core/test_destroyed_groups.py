@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, rules_of, samples, settings_of
 
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Rule, Settings, Where
 from worker.core.export.consumer import ExportConsumer

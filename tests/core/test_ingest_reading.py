@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.stage_parts import Chosen, Ground, make_trace, make_traces
 
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import MIB, Rule
 from worker.core.ingest import consumer as reader
 from worker.core.storage.client import Entry, StoreError

@@ -30,7 +30,7 @@ from judges.core.judge import Reading
 from judges.core.model import Spent
 from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.queue.ledger import DeadLetter
 
 

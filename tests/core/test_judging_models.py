@@ -5,7 +5,7 @@ from support.judging_parts import HOUR_S, MODEL, YES, Desks, assert_settled, cho
 from support.stage_parts import Ground
 
 from judges.core.model import ModelSettings, Price
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 
 OTHER = ModelSettings(provider="scripted", model="other", price=Price(input=500.0, output=500.0))
 

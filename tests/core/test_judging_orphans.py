@@ -5,7 +5,7 @@ from support.judging_parts import HOUR_S, MODEL, Desks, assert_settled, choose, 
 from support.stage_parts import Ground
 
 from judges.core.model import ModelSettings
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.queue.leases import Leases
 
 GONE = ModelSettings(provider="scripted", model="gone")

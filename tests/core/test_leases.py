@@ -23,7 +23,7 @@ from support.stage_parts import Chosen, Ground, make_traces
 
 from judges.core.model import Spent
 from judges.core.verdict import Refusals
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.queue.batch import made_at_ms
 from worker.core.queue.leases import SET_ASIDE_S, Lease, LeasedPayload, Leases
 

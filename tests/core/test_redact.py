@@ -20,8 +20,8 @@ from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction
 from tracejudge import Document, ToolCall
-from worker.base.monitor.settings import Monitor
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
+from worker.base.monitor.feature import Monitor
 from worker.core.config.graders import Graders
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator

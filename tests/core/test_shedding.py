@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from support.stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
 
 from judges.core.model import ModelSettings
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.ingest import consumer as reader
 from worker.core.storage import group_reader

@@ -22,7 +22,7 @@ import tracejudge
 from deploy.rules import FOLDER as RULES
 from deploy.rules.promql import RATED
 from deploy.rules.table import PATH as TABLE
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.cli import cli
 from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import OUTCOMES, worker_metrics
@@ -277,7 +277,7 @@ def vocabulary() -> set[str]:
     words |= set(
         re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
     )
-    exporters = ("delivery/receiver_delivery", "delivery/receiver_client", "otlp/receiver")
+    exporters = ("delivery/receiver_delivery", "delivery/receiver_client", "delivery/otlp_receiver")
     named = "".join(code(f"worker/base/{name}.py") for name in exporters)
     words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/core/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()

@@ -8,7 +8,7 @@ from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline
 
 from judges.core.verdict import Verdict
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.core.storage.client import StoreError
 
 __all__ = ["VERDICTS", "check_accounting", "is_clean", "unfinished_work", "unread_groups"]

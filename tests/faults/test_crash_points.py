@@ -22,7 +22,7 @@ from support.session_parts import COMPLETE, Sessions, said
 from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary

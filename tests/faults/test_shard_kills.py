@@ -17,7 +17,7 @@ from support.processes import bounded_s, wait_until
 
 import tracejudge
 from tracejudge.sharding import shard_of
-from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, summed
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry

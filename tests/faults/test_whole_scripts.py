@@ -18,7 +18,7 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Verdict
 from judges.registry import catalogue
 from tracejudge import LateFeedback, Trace
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary

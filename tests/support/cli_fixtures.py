@@ -73,7 +73,7 @@ WORDS_COUNT = (
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
-    monkeypatch.setattr("worker.base.otlp.receiver.CHECK_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("worker.base.delivery.otlp_receiver.CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
         monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
     for name, constant in WORDS_COUNT:

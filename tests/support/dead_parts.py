@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from support.judging_parts import HOUR_S, Desks, choose, failing
 from support.stage_parts import Ground, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.base.dead_letters.retry import Retried, grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore, Retry
 from worker.base.lookup.verdict_filter import VerdictFilter

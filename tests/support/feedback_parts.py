@@ -6,7 +6,7 @@ from typing import Any
 
 from judges.core.verdict import Origin
 from support.stage_parts import Chosen, Ground, Notes, pressure_of, rules_of, samples, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses

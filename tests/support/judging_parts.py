@@ -18,7 +18,7 @@ from judges.registry import catalogue
 from support.processes import wait_until
 from support.stage_parts import Chosen, Ground, make_traces, settings_of
 from tracejudge import Trace
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
 from worker.core.judging import consumer as consumer_module

@@ -8,7 +8,7 @@ from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
 from support.judging_parts import YES, Desk, Desks, HeldModel, choose
 from support.stage_parts import Ground
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.ledger import read_outbox_entry
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from judges.registry import configured
 from support.stage_parts import Chosen, Ground, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.base.replay.replay import (
     Chooser,
     Cursor,

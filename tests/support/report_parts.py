@@ -10,7 +10,7 @@ import msgspec
 
 from judges.core.verdict import Score, Verdict
 from support.stage_parts import Ground, rules_of
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry

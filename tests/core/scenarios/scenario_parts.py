@@ -25,7 +25,7 @@ from support.replies import Behaviour, slow, yes_no
 import tracejudge
 from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 
 __all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
 

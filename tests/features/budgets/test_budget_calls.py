@@ -16,7 +16,7 @@ from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTim
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
 from worker.base.doctor.lint import setting_warnings
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store

@@ -11,7 +11,7 @@ from support.stage_parts import Ground, make_trace, make_traces, rules_of, sampl
 
 from judges.core.model import ModelSettings, Price
 from judges.endpoints.client import LimitedModel
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.doctor.lint import setting_warnings
 from worker.base.monitor.gauges import MonitorParts
 from worker.core.config.loading import load

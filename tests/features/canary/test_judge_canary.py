@@ -16,11 +16,10 @@ from support.stage_parts import Ground, rules_of, settings_of
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.monitor.counts import field_of
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
 from worker.core.config.settings import Rule, Settings, SettingsError

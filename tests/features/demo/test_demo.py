@@ -16,7 +16,7 @@ from support.processes import Program, wait_until
 import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.core.storage.client import Entry
 from worker.features.demo.command import Outcome, introduction, rules
 from worker.features.demo.final_report import (

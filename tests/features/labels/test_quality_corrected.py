@@ -18,9 +18,9 @@ from worker.base.lookup.label_store import (
     read_labels,
     write_labels,
 )
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.config.user_keys import UserKeys, hashed_user

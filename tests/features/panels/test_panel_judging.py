@@ -17,7 +17,7 @@ from judges.core.verdict import Score, evaluation_id
 from judges.custom import DefinitionError
 from judges.models.scripted import Step
 from judges.registry import configured
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.graders import Graders, queue_label
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import fresh_id, head

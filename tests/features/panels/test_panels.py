@@ -12,7 +12,7 @@ from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
 from judges.core.verdict import Verdict
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 
 PANEL = "majority(judge-1,judge-2)"
 RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]

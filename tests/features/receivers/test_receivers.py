@@ -28,11 +28,11 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from judges.requests.redaction import Redact
 from worker.base.delivery.feature import DeliveryKeys
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.prometheus import enabled

@@ -12,7 +12,7 @@ from support.stage_parts import Ground
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
 from judges.endpoints.client import LimitedModel
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Session

@@ -5,8 +5,8 @@ from support.stage_parts import Ground, make_verdict, rules_of
 
 from judges.core.verdict import Score
 from worker.base.monitor.counts import read_counts
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.series import read_series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry

@@ -22,8 +22,8 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.loading import judge_names, rule_faults

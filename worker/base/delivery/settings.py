@@ -189,7 +189,7 @@ def _apis() -> Mapping[str, str]:
 
 
 def all_receivers(settings: Settings) -> dict[str, ReceiverSettings]:
-    """Return the receivers by name, with that of `otlp_endpoint` as `otel`."""
+    """Return the receivers by name; the receiver of `otlp_endpoint` is `otel`."""
     endpoint = OTLP_ENDPOINT.of(settings)
     return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.of(settings)}
 

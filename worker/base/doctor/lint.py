@@ -188,7 +188,7 @@ def _parts(dotted: str) -> Key:
 
 
 def finding_of(fault: Fault) -> LintFinding:
-    """Add the line to a fault, and what its code stands for."""
+    """Add to a fault its line and the meaning of its code."""
     line, code = None, _BY_NAME[fault.code]
     if fault.key and not fault.place.startswith(("TRACEJUDGE_", "--")):
         try:
@@ -258,7 +258,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
 
 
 def _winners(settings: Settings, number: int) -> list[str]:
-    """Name the rules that choose all that a rule chooses; none where it has an effect of its own."""
+    """Name the rules that choose all that a rule chooses; none if it has an effect beside them."""
     rule, winners = settings.rules[number], dict[str, None]()
     if rule.egress is not None or rule.first_per_hour or rule.stratify or rule.context_tools:
         return []

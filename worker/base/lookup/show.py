@@ -117,7 +117,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
 
 
 def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTrace]) -> Explanation | None:
-    """Explain a verdict by the text of its own span; None where that is gone, or is a conversation."""
+    """Explain a verdict by the text of its span; None if the text is gone, or is a conversation."""
     trace = next((publication.trace for publication in published if publication.trace.span_id == verdict.span_id), None)
     if trace is None or "session" in verdict.details:
         return None
@@ -166,9 +166,9 @@ def _print_trace(published: FoundTrace, most: int) -> None:
     trace: Trace = published.trace
     when = "" if published.published_ms is None else f", published {_time(published.published_ms / 1000)}"
     names = (("environment", trace.environment), ("release", trace.release), ("name", trace.name))
-    said = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
+    details = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
     span = f", span {trace.span_id}" if trace.span_id else ""
-    _line(f"service {trace.service}{span}{said}{when} (text from the {published.source})", "dim")
+    _line(f"service {trace.service}{span}{details}{when} (text from the {published.source})", "dim")
     for message in trace.messages or ():
         if message.content:
             _text(f"{plain(message.role)}:", message.content, most)

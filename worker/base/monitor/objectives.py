@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 from judges.core.faults import Faults, caught, fault_of, first_raised
 from judges.custom.definition import conversion_fault, read_toml
 from judges.registry import catalogue
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.reading import Given
 from worker.core.config.settings import Settings
 

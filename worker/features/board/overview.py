@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, summed
 from worker.base.monitor.detection import read_incidents
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute

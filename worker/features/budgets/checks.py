@@ -9,7 +9,7 @@ from judges.core.model import ChatRequest
 from judges.requests.size import most_tokens
 from worker.base.commands.options import amount
 from worker.base.doctor.finding import Check, Finding, ok, warning
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.settings import NANO, Settings
 from worker.core.storage.client import Store
 from worker.features.budgets.control import read_states

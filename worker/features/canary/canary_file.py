@@ -20,7 +20,7 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.loading import judge_names
 from worker.core.config.reading import Given
 from worker.core.config.settings import Settings, SettingsError

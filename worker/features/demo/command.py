@@ -23,7 +23,7 @@ import click
 import msgspec
 
 import tracejudge
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards

@@ -15,6 +15,6 @@ class SpanEraser(Eraser):
         keys = GatewayKeys(store.keys.prefix)
         for trace_id in self.run.target.trace_ids:
             number, size = store.call(methodcaller("hmget", keys.gathered(trace_id), "count", "bytes"))
-            self.run.found.gathered += number is not None
+            self.run.result.gathered += number is not None
             if number is not None and not self.run.dry_run:
                 store.run("gather_done", (keys.gather, keys.gather_due), (trace_id, number, size))

@@ -155,7 +155,7 @@ def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labell
         step = step_of(verdict) if verdict.judge == judge else None
         if step is None:
             continue
-        one = LabelVerdict.of(verdict, metric)
+        one = LabelVerdict.from_verdict(verdict, metric)
         if step.first and one.passed is not None:
             seconds[step.first] = one.passed
         elif not step.first and step.is_chosen:

@@ -20,6 +20,6 @@ class ArchiveEraser(Eraser):
         run = self.run
         for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
-                run.found.archived += erase_lines(
+                run.result.archived += erase_lines(
                     Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run
                 )

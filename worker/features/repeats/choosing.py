@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import structs
 
 from judges.core.verdict import Verdict, repeat_id
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import Follower

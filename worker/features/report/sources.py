@@ -16,8 +16,8 @@ from msgspec import structs
 
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
-from worker.base.monitor.settings import tag_of
 from worker.base.scans import entry_position, scan_shards, summed_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry

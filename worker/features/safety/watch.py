@@ -19,6 +19,7 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
+from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -33,7 +34,6 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.settings import MONITOR
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step

@@ -22,7 +22,7 @@ class SessionEraser(Eraser):
         key_of = SessionKeys(keys.prefix).session
         for session, stored in self._conversations():
             owned = [one for one in stored.traces if self.run.target.owns(_owner_of(one))]
-            self.run.found.gathered += len(owned)
+            self.run.result.gathered += len(owned)
             if owned and not self.run.dry_run:
                 names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
                 flat = [part for one in owned for part in (one.number, one.publication)]

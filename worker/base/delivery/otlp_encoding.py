@@ -102,7 +102,7 @@ def nanoseconds(seconds: float) -> bytes:
     Raises:
         OverflowError: The time is infinite.
         ValueError: The time is no number.
-        struct.error: The time is negative, or beyond what eight bytes hold.
+        struct.error: The time is negative, or too large for eight bytes.
     """
     return _pack_fixed64(int(seconds * _NS))
 
@@ -193,7 +193,7 @@ class _SharedParts:
     """Caches of encoded parts that many verdicts share."""
 
     def __init__(self, providers: Mapping[str, str], models: Mapping[str, str]) -> None:
-        """Prepare empty caches; the arguments are those of ``VerdictEncoder``."""
+        """Prepare empty caches; arguments as of ``VerdictEncoder``."""
         self._providers = providers
         self._models = models
         self.evaluation = lru_cache(_CACHE_SIZE)(_evaluation)
