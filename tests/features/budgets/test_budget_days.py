@@ -16,7 +16,7 @@ from worker.features.budgets.control import (
     power_of_two,
     smoothed,
 )
-from worker.features.budgets.settings import Budget
+from worker.features.budgets.feature import Budget
 
 USD = 200.0
 

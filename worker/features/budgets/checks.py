@@ -13,7 +13,7 @@ from worker.base.monitor.settings import MONITOR
 from worker.core.config.settings import NANO, Settings
 from worker.core.storage.client import Store
 from worker.features.budgets.control import read_states
-from worker.features.budgets.settings import BUDGETS
+from worker.features.budgets.feature import BUDGETS
 
 _NEARLY: Final = 0.99
 

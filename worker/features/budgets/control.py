@@ -21,9 +21,8 @@ from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import NANO, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, changes_rates
 from worker.features.budgets.rates import Rates, read_segments
-from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, changes_rates
 
 BIN_S: Final = 300
 BINS: Final = 288

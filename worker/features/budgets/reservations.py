@@ -29,8 +29,7 @@ from worker.core.queue.batch import Evaluation
 from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
-from worker.features.budgets.feature import BudgetKeys
-from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, is_own_budget
+from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, is_own_budget
 
 log = structlog.get_logger("tracejudge.budgets")
 _SAMPLED: Final = frozenset({"live", "session_update"})

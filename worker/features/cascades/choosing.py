@@ -21,7 +21,7 @@ from worker.core.features import Follower
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
-from worker.features.cascades.settings import CASCADES
+from worker.features.cascades.feature import CASCADES
 from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
 
 log = structlog.get_logger("tracejudge.judging")

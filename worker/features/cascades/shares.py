@@ -28,8 +28,7 @@ from worker.core.config.settings import NANO
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
-from worker.features.cascades.feature import CascadeKeys
-from worker.features.cascades.settings import CASCADES, Cascade
+from worker.features.cascades.feature import CASCADES, Cascade, CascadeKeys
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"

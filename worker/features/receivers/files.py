@@ -22,12 +22,13 @@ from typing import IO, Final, Literal
 from judges.core.verdict import Verdict
 from worker.base.delivery.receiver_client import Reply, Request
 from worker.base.delivery.receiver_delivery import Channel, Item, ReceiverExporter
-from worker.base.delivery.settings import all_receivers
+from worker.base.delivery.settings import RECEIVERS, all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, ok
+from worker.base.forget.forget import Eraser, owner_of
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.settings import FileSettings
+from worker.features.receivers.feature import FileSettings
 
 PREFIX: Final = "verdicts-"
 _DAY_S: Final = 86_400.0
@@ -159,6 +160,23 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
             shutil.copymode(path, temporary)
             _replace(path, temporary)
     return erased
+
+
+class ArchiveEraser(Eraser):
+    """Erases lines of the files that receivers of the kind `file` write."""
+
+    def erase_last(self) -> None:
+        """Erase the lines of the target, which count as ``archived``, once for all servers.
+
+        Raises:
+            OSError: A file cannot be read or replaced.
+        """
+        run = self.run
+        for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
+            if isinstance(options, FileSettings):
+                run.found.archived += erase_lines(
+                    Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run
+                )
 
 
 def _replace(path: Path, temporary: Path) -> None:

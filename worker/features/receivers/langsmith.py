@@ -23,7 +23,7 @@ from worker.base.delivery.receiver_delivery import (
     run_of,
 )
 from worker.base.delivery.settings import HttpReceiver
-from worker.features.receivers.settings import LangsmithSettings
+from worker.features.receivers.feature import LangsmithSettings
 
 TAG: Final = LangsmithSettings.tag
 _PATH: Final = "/feedback"

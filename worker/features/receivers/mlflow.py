@@ -30,8 +30,7 @@ from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.feature import ReceiverKeys
-from worker.features.receivers.settings import MlflowSettings
+from worker.features.receivers.feature import MlflowSettings, ReceiverKeys
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
 _ID: Final = "tracejudge.id"

@@ -19,7 +19,7 @@ from worker.base.delivery.receiver_delivery import (
     run_of,
 )
 from worker.base.delivery.settings import HttpReceiver
-from worker.features.receivers.settings import OpikSettings
+from worker.features.receivers.feature import OpikSettings
 
 TAG: Final = OpikSettings.tag
 _PATH: Final = "/v1/private/traces/feedback-scores"

@@ -21,7 +21,7 @@ from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.settings import WebhookSettings
+from worker.features.receivers.feature import WebhookSettings
 
 VERSION: Final = 1
 TIMESTAMP: Final = "x-tracejudge-timestamp"

@@ -33,7 +33,7 @@ def _second_model(settings: Settings, rule: Rule, name: str, key: str) -> Iterat
 def _after_verdict(parts: Parts) -> Follower | None:
     if not any(rule.repeat or rule.second_model for rule in parts.settings.rules):
         return None
-    from worker.features.repeats.choosing import Repeats
+    from worker.features.repeats.repeats import Repeats
 
     return Repeats(parts.settings, parts.rules)
 
@@ -42,7 +42,7 @@ FEATURE: Final = Feature(
     name="repeats",
     rule_keys=("repeat", "second_model"),
     rule_faults=_rule_faults,
-    metrics="worker.features.repeats.flips.RepeatMetrics",
-    watch="worker.features.repeats.flips.RepeatsWatch",
+    metrics="worker.features.repeats.repeats.RepeatMetrics",
+    watch="worker.features.repeats.repeats.RepeatsWatch",
     after_verdict=_after_verdict,
 )

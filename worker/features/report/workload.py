@@ -36,7 +36,7 @@ from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 
 if TYPE_CHECKING:
-    from worker.features.cascades.settings import Cascade
+    from worker.features.cascades.feature import Cascade
 
 DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
 _SLOTS: Final = 48
@@ -348,7 +348,7 @@ class Estimator:
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
         self._cascades: Mapping[str, Cascade] = {}
         if is_installed("cascades"):
-            from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
+            from worker.features.cascades.feature import CASCADES  # noqa: PLC0415 - may be absent
 
             self._cascades = CASCADES.of(settings)
         limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
 from judges.core.verdict import Origin
 from tracejudge import Trace
+from worker.base.forget.forget import Eraser, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.features import Parts, Selector
@@ -388,3 +390,37 @@ class _Found(NamedTuple):
 
     ids: Sequence[str]
     is_early: bool
+
+
+class SessionEraser(Eraser):
+    """Erases traces in ``session:<id>``."""
+
+    def owners(self) -> Iterator[Owner]:
+        """Yield the owners of all gathered traces."""
+        for _, stored in self._conversations():
+            yield from map(_owner_of, stored.traces)
+
+    def erase(self) -> None:
+        """Erase the traces of the target, which count as ``gathered``."""
+        store, keys = self.run.store, self.run.store.keys
+        key_of = SessionKeys(keys.prefix).session
+        for session, stored in self._conversations():
+            owned = [one for one in stored.traces if self.run.target.owns(_owner_of(one))]
+            self.run.found.gathered += len(owned)
+            if owned and not self.run.dry_run:
+                names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                flat = [part for one in owned for part in (one.number, one.publication)]
+                store.run("forget_session", names, (session, *flat))
+
+    def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
+        store = self.run.store
+        members = store.call(lambda client: client.zrange(store.keys.sessions_due, 0, -1))
+        for seen, raw in enumerate(members, 1):
+            fields = store.call(methodcaller("hgetall", SessionKeys(store.keys.prefix).session(raw.decode())))
+            yield raw.decode(), decode_session(fields)
+            self.run.progress("conversations", seen)
+
+
+def _owner_of(stored: StoredTrace) -> Owner:
+    trace = stored.gathered.trace
+    return Owner(trace.trace_id, trace.user_id, trace.session_id)
