@@ -119,14 +119,14 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             fix = "set at least one of usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
             yield Fault(key, "has no limit", fix, "missing-key")
         named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}
-        for part, known in named.items():
+        for part, names in named.items():
             for value in getattr(budget, part):
-                if value not in known:
-                    kind = "judge of a rule" if known is judges else part.removesuffix("s")
-                    yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, known)
+                if value not in names:
+                    kind = "judge of a rule" if names is judges else part.removesuffix("s")
+                    yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
         # A limit in USD cannot be kept without a price.
         paid = [settings.models[model] for model in budget.models if model in settings.models]
-        if budget.in_usd and (unpriced := next((one for one in paid if one.price is None), None)) is not None:
+        if budget.in_usd and (unpriced := next((model for model in paid if model.price is None), None)) is not None:
             what = f"{unpriced.judge_model!r} has no price to keep USD by"
             yield Fault(f"{key}.models", what, "give it a price, or limit tokens instead", "conflict")
 

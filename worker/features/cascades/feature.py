@@ -64,13 +64,13 @@ def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     cascades = CASCADES.of(settings)
     for name in cascades:
         yield from _cascade(settings, name, f"cascades.{name}")
-    # A verdict of the first model belongs to one cascade.
+    # A verdict of the first model belongs to a single cascade.
     taken: dict[tuple[str, str], str] = {}
     named = [(name, rule) for rule in settings.rules for name in rule.models if name in cascades]
     for judge, name in ((judge, name) for name, rule in named for judge in rule.judges):
-        other = taken.setdefault((judge, cascades[name].first), name)
-        if other != name:
-            what = f"[cascades.{other}] has the same first model for {judge!r}"
+        owner = taken.setdefault((judge, cascades[name].first), name)
+        if owner != name:
+            what = f"[cascades.{owner}] has the same first model for {judge!r}"
             fix = "give one of them a model of its own, with another label"
             yield Fault(f"cascades.{name}.first", what, fix, "conflict")
     for number, rule in enumerate(settings.rules):

@@ -66,7 +66,7 @@ class FileExporter(ReceiverExporter):
 
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the folder, or what collects the output."""
+        """Name the folder, or the collector of the output."""
         files = _files(settings, name)
         if files is None:
             return "what collects the standard output of workers keeps verdicts: erase them there, by trace id"
@@ -143,16 +143,16 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
     if not dry_run:
         _remove_leftovers(folder)
     for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
-        # A file that another process is compressing is found under its other name by the next run.
+        # If another process is compressing a file, the next run reads it under its other name.
         with contextlib.suppress(FileNotFoundError), locked(path):
             opened = gzip.open if path.suffix == ".gz" else open
             with opened(path, "rb") as lines:
                 try:
-                    found = sum(owns(line) for line in lines)
+                    owned = sum(owns(line) for line in lines)
                 except (EOFError, zlib.error) as error:
                     raise OSError(errno.EIO, "is damaged: repair or remove it", str(path)) from error
-            erased += found
-            if not found or dry_run:
+            erased += owned
+            if not owned or dry_run:
                 continue
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             with opened(path, "rb") as lines, opened(temporary, "wb") as kept:
@@ -187,7 +187,7 @@ def _replace(path: Path, temporary: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes that were killed: they hold lines, and nobody else would erase them."""
+    """Remove temporary files of killed processes, since nobody else would erase their lines."""
     for path in folder.glob(f".{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _QUIET_S:
@@ -198,11 +198,11 @@ def _remove_leftovers(folder: Path) -> None:
 def locked(path: Path, mode: Literal["a+b", "r+b"] = "r+b") -> Iterator[IO[bytes]]:
     """Open a file alone: `tracejudge forget` replaces files that contain lines to be erased, and workers compress them.
 
-    Only ``a+b`` makes a file. One that came into being empty behind a file that was compressed meanwhile would replace
-    the compressed one.
+    Only ``a+b`` makes a file: an empty file made beside a file that was compressed meanwhile would replace the
+    compressed file.
 
     Raises:
-        FileNotFoundError: There is no such file any more.
+        FileNotFoundError: The file does not exist any more.
     """
     while True:
         with path.open(mode) as file:

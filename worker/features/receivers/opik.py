@@ -55,9 +55,9 @@ class OpikExporter(HttpExporter):
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
-        """Return the key as Opik's cloud wants it, and the workspace."""
-        given = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
-        return {header: value for header, value in given.items() if value is not None}
+        """Return the headers of Opik's cloud: the key and the workspace."""
+        values = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
+        return {header: value for header, value in values.items() if value is not None}
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback score for each score.

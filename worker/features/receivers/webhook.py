@@ -29,7 +29,7 @@ SIGNATURE: Final = "x-tracejudge-signature"
 
 
 class _Answer(Struct):
-    """The optional body of an accepted request: evaluation ids that the server refuses, or wants once more."""
+    """The optional body of an accepted request: evaluation ids that the server refuses, or asks for again."""
 
     rejected: list[str] = []
     retry: list[str] = []

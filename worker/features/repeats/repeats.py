@@ -24,8 +24,6 @@ from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.telemetry.metrics import Metric, MetricTable
 
-# Of its own, so that repeats are drawn independently of sampling.
-_KEY: Final = "repeat"
 _KIND: Final = "repeats"
 # First and second verdict, in the order of Confusion.
 _CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
@@ -33,7 +31,7 @@ _JUDGES: Final = ("judge", "version", "judge_model", "second_model")
 
 
 class Repeats(Follower):
-    """Chooses what is judged a second time, and by whom."""
+    """Chooses second judgings and their models."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self._safety = frozenset(MONITOR.of(settings).safety)
@@ -56,7 +54,8 @@ class Repeats(Follower):
             and not all(passed.values())
             and (evaluation.judge, verdict.judge_model) not in self._outvoted
         )
-        place = position(evaluation.id, _KEY)
+        # The key makes the draw independent of sampling.
+        place = position(evaluation.id, "repeat")
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):
             return verdict, []
@@ -67,16 +66,16 @@ class Repeats(Follower):
             return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
-        graders, found = self._rules.graders, []
+        graders, batches = self._rules.graders, []
         seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
-        others = [
-            one
-            for one in seconds
-            if one.judge_model != verdict.judge_model and self._rules.allows(item.trace, one.judge_model)
+        different = [
+            grader
+            for grader in seconds
+            if grader.judge_model != verdict.judge_model and self._rules.allows(item.trace, grader.judge_model)
         ]
-        same = [one for one in map(graders.named, graders.models) if one.judge_model == verdict.judge_model]
-        for grader in (*(same[:1] if is_drawn else ()), *others[:1]):
-            # The same model errs alike: only another one confirms a failure.
+        same = [grader for grader in map(graders.named, graders.models) if grader.judge_model == verdict.judge_model]
+        for grader in (*(same[:1] if is_drawn else ()), *different[:1]):
+            # The same model errs alike, so only another model confirms a failure.
             of_grader = structs.replace(first, is_failure=is_failure and grader.judge_model != verdict.judge_model)
             again = structs.replace(
                 evaluation,
@@ -91,8 +90,8 @@ class Repeats(Follower):
             created_at = time.time()
             batch_id = fresh_id(grader.judge_model, created_at)
             items = (structs.replace(item, evaluations=(again,)),)
-            found.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
-        return verdict, found
+            batches.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
+        return verdict, batches
 
 
 class RepeatMetrics(MetricTable):
@@ -143,4 +142,4 @@ class RepeatsWatch(Watch):
         passes = all(first.passed.values()), all(score.passed for score in verdict.scores if score.passed is not None)
         for series in list(series_of(verdict, ()))[:1]:
             labels = (verdict.judge, series_of_first(series, first).version, first.judge_model, verdict.judge_model)
-            yield Increment(_KIND, at, (*labels, "-".join("pass" if one else "fail" for one in passes)))
+            yield Increment(_KIND, at, (*labels, "-".join("pass" if is_passed else "fail" for is_passed in passes)))

@@ -2,7 +2,7 @@
 
 Ingest and replays add the traces in the steps that choose (scripts `choose` and `replay`), and set when a conversation
 is due. All effects of a judging are in the script `session_choose`: a worker that dies leaves a conversation as it was,
-and another one judges it. What is quiet is dropped.
+and another one judges it. Quiet conversations are dropped.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class StoredTrace(NamedTuple):
 
 
 class StoredSession(NamedTuple):
-    """The content of ``session:<id>``; of an absent one all numbers are 0. ``total`` counts all traces that came."""
+    """The content of ``session:<id>``; all numbers are 0 if it is absent. ``total`` counts all traces that came."""
 
     total: int
     judged: int
@@ -89,14 +89,14 @@ class StoredSession(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the next verdict: only the first one of a live conversation is `live`."""
-        if any(one.gathered.origin == "replay" for one in self.traces):
+        """The origin of the next verdict: only the first verdict of a live conversation is `live`."""
+        if any(stored.gathered.origin == "replay" for stored in self.traces):
             return "replay"
         return "session_update" if self.generation else "live"
 
     @property
     def has_grown(self) -> bool:
-        """Whether it is to be judged: for the first time, or again since it has grown by half."""
+        """Whether it is judged now: for the first time, or again because it has grown by half."""
         return self.total > 0 and 2 * self.total >= 3 * self.judged
 
 
@@ -124,11 +124,11 @@ def gather(
     }
 
 
-def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
+def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
     """Read a conversation, its traces in the order of their entries; traces of another version are left out."""
-    total, judged, generation, size = (int(found.get(name, 0)) for name in _NUMBERS)
+    total, judged, generation, size = (int(fields.get(name, 0)) for name in _NUMBERS)
     traces = []
-    for field, value in found.items():
+    for field, value in fields.items():
         if field[:1] == b"t":
             publication, _, text = value.partition(b" ")
             try:
@@ -136,7 +136,7 @@ def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
             except msgspec.DecodeError:
                 continue
     # Several workers read the stream at once, so that the numbers do not follow it.
-    traces.sort(key=lambda one: tuple(map(int, one.gathered.entry_id.split("-"))))
+    traces.sort(key=lambda stored: tuple(map(int, stored.gathered.entry_id.split("-"))))
     return StoredSession(total, judged, generation, size, traces)
 
 
@@ -171,8 +171,11 @@ class SessionGathering(Selector):
 class SessionAnswer(Struct):
     """The answer of ``session_choose``.
 
-    It holds the new batches, the number of conversations by outcome, and the bytes of waiting batches and the number of
-    shed evaluations by judge model.
+    Attributes:
+        made: The new batches.
+        ended: The number of conversations by outcome.
+        waiting: The bytes of waiting batches by judge model.
+        shed: The number of shed evaluations by judge model.
     """
 
     made: tuple[str, ...] = ()
@@ -182,7 +185,7 @@ class SessionAnswer(Struct):
 
 
 class DueSession(NamedTuple):
-    """A conversation that is due, or is dropped early where there are too many."""
+    """A conversation that is due, or is dropped early because there are too many."""
 
     session_id: str
     stored: StoredSession
@@ -231,7 +234,7 @@ class SessionSelector:
                 evaluations, gone = not_shed(group.evaluations, shed)
                 away += gone
                 kept.append(group._replace(evaluations=evaluations))
-            # Shed is only what cannot wait for its judge model.
+            # Evaluations are shed only if they cannot wait for their judge model.
             waits = bool(away) and not drops
             wait_s = SESSION_IDLE.of(self._settings) if waits else SESSION_KEEP.of(self._settings)
             sessions.append(
@@ -264,8 +267,8 @@ class SessionSelector:
         """Make the evaluations that the traces were chosen for; each sees only the traces chosen for it."""
         places: dict[tuple[str, str], list[int]] = {}
         best: dict[tuple[str, str], float] = {}
-        for place, one in enumerate(stored.traces):
-            for judge, model, probability in one.gathered.choices:
+        for place, trace in enumerate(stored.traces):
+            for judge, model, probability in trace.gathered.choices:
                 # The configuration may have changed since.
                 if self._units.get(judge) == "session" and self._graders.has(model):
                     places.setdefault((judge, model), []).append(place)
@@ -293,6 +296,13 @@ class SessionMetrics(MetricTable):
     sessions = Metric(CounterMetric, "sessions_total", "conversations", ("outcome",),
         f"Conversations whose gathering ended, by outcome: {', '.join(OUTCOMES)}",
         values=OUTCOMES)
+
+
+class _Due(NamedTuple):
+    """Ids of conversations to judge or drop, and whether that is earlier than they are due."""
+
+    ids: Sequence[str]
+    is_early: bool
 
 
 class SessionPasses(ServiceThread):
@@ -351,8 +361,8 @@ class SessionPasses(ServiceThread):
                 self._store.hold(self._store.keys.sessions_pass, self._holder, 0)
         return ended
 
-    def _due(self) -> "_Found":
-        """Find conversations that are due; where all together take too many bytes, those that are due next."""
+    def _due(self) -> _Due:
+        """Find conversations that are due; if all together take too many bytes, the next ones."""
         keys, now_ms = self._store.keys, self._store.now_ms()
         due, size = self._store.pipeline(
             lambda pipe: (
@@ -366,7 +376,7 @@ class SessionPasses(ServiceThread):
                 self._next_log = time.monotonic() + _LOG_EARLY_EVERY_S
                 log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
             due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
-        return _Found([raw.decode() for raw in due], is_early)
+        return _Due([raw.decode() for raw in due], is_early)
 
     def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
         """Read conversations, in parts for one script call each."""
@@ -375,21 +385,14 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            found = map(decode_session, self._store.hashes(map(key_of, some)))
-            for one in map(DueSession, some, found):
-                if part and size + one.stored.bytes > _PART_BYTES:
+            sessions = map(decode_session, self._store.hashes(map(key_of, some)))
+            for session in map(DueSession, some, sessions):
+                if part and size + session.stored.bytes > _PART_BYTES:
                     yield part
                     part, size = [], 0
-                part.append(one)
-                size += one.stored.bytes
+                part.append(session)
+                size += session.stored.bytes
         yield part
-
-
-class _Found(NamedTuple):
-    """Ids of conversations to deal with, and whether that is earlier than they are due."""
-
-    ids: Sequence[str]
-    is_early: bool
 
 
 class SessionEraser(Eraser):
@@ -405,11 +408,11 @@ class SessionEraser(Eraser):
         store, keys = self.run.store, self.run.store.keys
         key_of = SessionKeys(keys.prefix).session
         for session, stored in self._conversations():
-            owned = [one for one in stored.traces if self.run.target.owns(_owner_of(one))]
+            owned = [trace for trace in stored.traces if self.run.target.owns(_owner_of(trace))]
             self.run.found.gathered += len(owned)
             if owned and not self.run.dry_run:
                 names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
-                flat = [part for one in owned for part in (one.number, one.publication)]
+                flat = [part for trace in owned for part in (trace.number, trace.publication)]
                 store.run("forget_session", names, (session, *flat))
 
     def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
