@@ -161,7 +161,7 @@ class Scene:
         Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=trace.trace_id)).run()
 
     def pull(self) -> None:
-        members = PendingFeedback(self.store, 60.0).all()
+        members = PendingFeedback(self.store, 60.0).read_all()
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
         feedback = FeedbackOnTrace(trace_id, members, [PublicationRef(entry[0].decode(), 100)])

@@ -49,7 +49,7 @@ def check_spending(settings: Settings, store: Store) -> Sequence[Finding]:
     findings, refused = [], 0
     for name, state in read_states(store, BUDGETS.of(settings))[0].items():
         refused += state.refused
-        for limit, spent, most in state.by_limit(BUDGETS.of(settings)[name]):
+        for limit, spent, most in state.list_limits(BUDGETS.of(settings)[name]):
             # 1 % less: settled costs stop short of the limit by up to the largest reservation.
             if spent >= 0.99 * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"

@@ -30,8 +30,7 @@ UNITS: Final = ("usd", "tokens")
 MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
 NOT_REDUCED: Final = 10
-"""The priority of costs that no rate changes, above those of all rules."""
-_FORECAST_TTL_S: Final = 7 * DAY_S
+"""The priority of costs that no rate changes, above the priorities of rules."""
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
 _KEPT: Final = 0.7
@@ -53,7 +52,7 @@ class BudgetState(NamedTuple):
     refused: int = 0
     since: int = 0
 
-    def by_limit(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
+    def list_limits(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
         """Yield the key of each limit that is set, the amount spent, and the limit; USD in 10^-9."""
         keys = ("usd_per_day", "usd_per_hour", "tokens_per_day", "tokens_per_hour")
         for key, spent, most in zip(keys, self, budget.limits, strict=False):
@@ -93,13 +92,13 @@ def next_forecasts(day: int, former: Forecasts, demand: Mapping[str, Demand]) ->
     made = Forecasts(day, {}, {})
     for unit, of_unit in demand.items():
         for forecasts, before, part in zip(
-            (made.reducible, made.fixed), (former.reducible, former.fixed), divided(of_unit), strict=True
+            (made.reducible, made.fixed), (former.reducible, former.fixed), divide(of_unit), strict=True
         ):
-            forecasts[unit] = next_forecast(before.get(unit, []), total_of(part)[:BINS])
+            forecasts[unit] = next_forecast(before.get(unit, []), add_up(part)[:BINS])
     return made
 
 
-def smoothed(forecast: Sequence[float]) -> list[float]:
+def smooth(forecast: Sequence[float]) -> list[float]:
     """Average a forecast over fifteen minutes before and after; the day is a circle."""
     width = 2 * _SMOOTHED_BINS + 1
     circle = [*forecast[-_SMOOTHED_BINS:], *forecast, *forecast[:_SMOOTHED_BINS]]
@@ -107,7 +106,7 @@ def smoothed(forecast: Sequence[float]) -> list[float]:
     return [(after - before) / width for before, after in zip(sums, sums[width:], strict=False)]
 
 
-def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
+def predict(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
     """Return the expected demand from now to the end.
 
     Args:
@@ -129,7 +128,7 @@ def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end
     return last_hour / min(HOUR_S, max(BIN_S, history_s)) * (end - now)
 
 
-def factors(left: float, demand: Mapping[int, float]) -> dict[int, float]:
+def distribute(left: float, demand: Mapping[int, float]) -> dict[int, float]:
     """Distribute the rest of a budget over priorities, the highest first; each factor is a power of two, at most 1."""
     shares = {}
     for priority in sorted(demand, reverse=True):
@@ -166,27 +165,27 @@ def budget_factors(
         unit, length = UNITS[number // 2], (DAY_S, HOUR_S)[number % 2]
         reserved = (state.usd_open, state.tokens_open)[number // 2]
         end, history_s = (now // length + 1) * length, now_s - state.since / 1000
-        reducible, fixed = divided(demand[unit])
-        amount = expected(total_of(reducible), smoothed(forecasts.reducible.get(unit, [])), now, end, history_s)
-        apart = expected(total_of(fixed), smoothed(forecasts.fixed.get(unit, [])), now, end, history_s)
+        reducible, fixed = divide(demand[unit])
+        amount = predict(add_up(reducible), smooth(forecasts.reducible.get(unit, [])), now, end, history_s)
+        apart = predict(add_up(fixed), smooth(forecasts.fixed.get(unit, [])), now, end, history_s)
         left = _USABLE * limit - spent - reserved - apart
-        for priority, factor in factors(left, by_priority(reducible, now, amount)).items():
+        for priority, factor in distribute(left, divide_by_priority(reducible, now, amount)).items():
             lowest[priority] = min(factor, lowest.get(priority, 1.0))
     return lowest
 
 
-def divided(demand: Demand) -> tuple[Demand, Demand]:
+def divide(demand: Demand) -> tuple[Demand, Demand]:
     """Divide a demand into the part that rates reduce, and the part that they do not."""
     reducible = {priority: bins for priority, bins in demand.items() if priority != NOT_REDUCED}
     return reducible, {priority: bins for priority, bins in demand.items() if priority == NOT_REDUCED}
 
 
-def total_of(demand: Demand) -> list[float]:
+def add_up(demand: Demand) -> list[float]:
     """Add up a demand over its priorities."""
     return [sum(bins) for bins in zip(*demand.values(), strict=True)] or [0.0] * (2 * BINS)
 
 
-def by_priority(demand: Demand, now: float, amount: float) -> dict[int, float]:
+def divide_by_priority(demand: Demand, now: float, amount: float) -> dict[int, float]:
     """Divide an expected demand among priorities as in the last hour, or as in the last day if the hour had none."""
     for length in (HOUR_S, DAY_S):
         recent = {priority: _sum(bins, DAY_S + now - length, DAY_S + now) for priority, bins in demand.items()}
@@ -283,7 +282,7 @@ class BudgetController(Watch):
             demand = read_demand(self._store, name, day)
             lowest = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
             of_budget[name] = lowest
-            for key, spent_of, most in state.by_limit(budget):
+            for key, spent_of, most in state.list_limits(budget):
                 samples.append((self._ratio, (name, key), spent_of / most if most else 1.0))
             usd_day, usd_hour, *_ = budget.limits
             spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
@@ -324,5 +323,5 @@ class BudgetController(Watch):
         if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * DAY_S:
             return former
         made = next_forecasts(day, former, demand)
-        self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))
+        self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=7 * DAY_S))
         return made

@@ -26,8 +26,6 @@ HOUR_S: Final = 3600
 _EVERY_S: Final = 5.0
 _NEW_HOURS: Final = 24
 _MAX_SEEN: Final = 10_000
-_SEGMENTS_TTL_S: Final = 4 * HOUR_S
-_RATES_TTL_S: Final = HOUR_S
 # A label whose values have no end, such as a random name, must not fill Redis.
 _MAX_SEGMENTS: Final = 1_000
 _MAX_SEGMENT_CHARS: Final = 100
@@ -48,7 +46,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
     def write(self, store: Store) -> None:
         """Write them to Redis; they expire if no monitor renews them."""
         key = BudgetKeys(store.keys.prefix).rates
-        store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=_RATES_TTL_S))
+        store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=HOUR_S))
 
 
 class RateSelector(Selector):
@@ -133,8 +131,8 @@ class RateSelector(Selector):
             key, frequent = self._keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
             store.pipeline(
                 lambda pipe: [
-                    *(pipe.hincrby(key, segment_field(*name), amount) for name, amount in frequent),
-                    pipe.expire(key, _SEGMENTS_TTL_S),
+                    *(pipe.hincrby(key, msgspec.msgpack.encode(name), amount) for name, amount in frequent),
+                    pipe.expire(key, 4 * HOUR_S),
                 ]
             )
         self.new_values.exchange(int(now // HOUR_S))
@@ -147,11 +145,6 @@ class RateSelector(Selector):
         if rates != self.rates:
             self.rates = rates
             log.info("rates changed", factors=rates.factors)
-
-
-def segment_field(rule: str, segment: str) -> bytes:
-    """Encode a rule and a segment as one field."""
-    return msgspec.msgpack.encode((rule, segment))
 
 
 class NewValues:

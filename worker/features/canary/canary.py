@@ -83,7 +83,7 @@ class _Drift(msgspec.Struct, array_like=True):
 def list_graders(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
     """List the judges with labelled traces that rules name, each with the models that judge; panels are left out."""
     named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
-    pairs = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.of_judge)
+    pairs = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.ids_by_judge)
     # Two names of one judge model would give each evaluation twice.
     models = {(judge, grader.judge_model): (judge, grader) for judge, grader in pairs if not grader.members}
     return list(models.values())
@@ -135,7 +135,7 @@ class CanaryWatch(Watch):
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
         if stored is None or due_ms > now_ms + every_ms:
             self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
-            evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
+            evaluations = sum(len(self._canary.ids_by_judge[judge]) for judge, _ in self._asked)
             log.info("canary scheduled", evaluations=evaluations, every_s=self._judged_every_s)
             return 0
         if due_ms > now_ms:
@@ -162,7 +162,7 @@ class CanaryWatch(Watch):
             choices = [
                 Choice(judge, grader.name, 1.0)
                 for judge, grader in self._asked
-                if labelled.trace.trace_id in self._canary.of_judge[judge]
+                if labelled.trace.trace_id in self._canary.ids_by_judge[judge]
                 and grader.judge_model not in away
                 and self._rules.allows(trace, grader.judge_model)
             ]
@@ -245,5 +245,5 @@ def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series,
     verdicts: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
     for (*series, trace, agrees), count in counts:
         of_series = verdicts[Series(*series)]
-        of_series[trace] = of_series.get(trace, Verdicts()).plus(Verdicts(count, count * int(agrees)))
+        of_series[trace] = of_series.get(trace, Verdicts()).add(Verdicts(count, count * int(agrees)))
     return verdicts

@@ -31,7 +31,6 @@ CANARY_SERVICE: Final = "tracejudge-canary"
 """The service of a canary trace that names none."""
 MAX_CANARY_TRACES: Final = 200
 _FIELDS: Final = frozenset((*Trace.__struct_fields__, "labels"))
-_ID_START: Final = "canary-"
 _PASSES: Final = {"pass": True, "fail": False}
 _ADVICE: Final = "name a file of traces with labels, or take canary_file out for the built-in traces"
 # Reasons that say nothing of the judge: the trace or the budget is the cause.
@@ -71,7 +70,7 @@ class Canary:
         return first_raised(read_canary(settings))
 
     @cached_property
-    def of_judge(self) -> Mapping[str, frozenset[str]]:
+    def ids_by_judge(self) -> Mapping[str, frozenset[str]]:
         """The ids of the traces that are labelled for each judge; judges without any are left out."""
         by_judge = {
             name: frozenset(
@@ -129,7 +128,7 @@ def find_unlabelled(settings: Settings) -> Iterator[Fault]:
     if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
         canary, judges = Canary.of(settings), configured(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
-        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.ids_by_judge]
         if absent:
             fix = f"add labels for these judges to {CANARY_FILE.of(settings)}"
             yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
@@ -174,7 +173,7 @@ def _trace_of(line: str, number: int, place: str, judges: Mapping[str, Judge]) -
     labels = _labels(row.pop("labels", None), f"{place}: labels", judges)
     digest = hashlib.blake2b(msgspec.json.encode([row, labels], order="deterministic"), digest_size=8)
     # The id of a published trace would join the canary's verdicts with the verdicts of that trace.
-    row |= {"trace_id": f"{_ID_START}{digest.hexdigest()}"}
+    row |= {"trace_id": f"canary-{digest.hexdigest()}"}
     for name in ("id", "span_id", "session_id", "user_id", "response_id", "started_at", "ended_at"):
         row.pop(name, None)
     try:

@@ -31,7 +31,7 @@ class Verdicts(NamedTuple):
         """How many did not agree."""
         return self.total - self.agreed
 
-    def plus(self, more: "Verdicts") -> "Verdicts":
+    def add(self, more: "Verdicts") -> "Verdicts":
         """Add other verdicts about the same trace."""
         return Verdicts(self.total + more.total, self.agreed + more.agreed)
 

@@ -39,15 +39,12 @@ _UNIT: Final = 10**6
 _BINS: Final = 50
 _LEAST_UNCERTAINTY: Final = 0.005
 """Of probabilities of exactly 0 or 1, which models that round return: without it no factor would raise their rate."""
-_START_FACTOR: Final = 2.0
 START_RATE: Final = 0.02
 """The rate of a cascade with a budget until the cost of its second judgings is known."""
-_LEAST_RATE: Final = 1e-4
 _COST_KIND: Final = "cascade_cost"
 _ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200
 _ENOUGH_SECOND: Final = 30
-_FACTORS_TTL_S: Final = _HOURS * HOUR_S
 
 
 class CascadeSums(NamedTuple):
@@ -134,7 +131,7 @@ def second_rate(
         low, high = cascade.uncertain
         return 1.0 if any(low <= g <= high for g in probabilities.values()) else cascade.audit
     rate = cascade.rate or rate or START_RATE
-    factor = _START_FACTOR * rate if factor is None else factor
+    factor = 2 * rate if factor is None else factor
     return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
 
 
@@ -161,16 +158,6 @@ def factor_field(name: str, judge: str, version: str) -> str:
 def rate_field(name: str) -> str:
     """Return the field of the rate of a cascade with a budget."""
     return factor_field(name, "", "rate")
-
-
-def budget_rate(usd_per_day: float, usd_per_hour_of_all: float) -> float:
-    """Return the rate at which second judgings cost their budget.
-
-    Args:
-        usd_per_day: The budget.
-        usd_per_hour_of_all: The cost of an hour if all first verdicts were judged a second time.
-    """
-    return min(1.0, max(_LEAST_RATE, usd_per_day / 24 / usd_per_hour_of_all))
 
 
 def read_factors(store: Store) -> dict[str, float]:
@@ -304,7 +291,7 @@ class CascadeWatch(Watch):
         }
         key = CascadeKeys(self._store.keys.prefix).cascades
         if factors:
-            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
+            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, DAY_S)])
 
     def _rates(self, last_hour: Mapping[tuple[str, str], float], now: float) -> dict[str, float]:
         """Return the rates of cascades: the configured rates, and the rates that spend a budget if costs are known."""
@@ -321,7 +308,8 @@ class CascadeWatch(Watch):
                 if name == cascade and cost["number"] >= _ENOUGH_COSTS:
                     usd += number * cost["usd"] / cost["number"] / NANO
             if usd > 0:
-                rates[cascade] = budget_rate(settings.usd_per_day, usd)
+                # ``usd`` is the cost of an hour if all first verdicts were judged a second time.
+                rates[cascade] = min(1.0, max(1e-4, settings.usd_per_day / 24 / usd))
         return rates
 
 

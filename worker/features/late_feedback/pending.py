@@ -15,7 +15,6 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from tracejudge import LateFeedback
 from worker.core.features import Selector
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import Store, StoreError, redis_now_ms
@@ -26,8 +25,6 @@ MAX_PENDING: Final = 10_000
 _PASS_FROM: Final = MAX_PENDING // 2
 _LEASE_MS: Final = 15_000
 _VERSION: Final = 1
-_MAX_COMMENT_CHARS: Final = 1_000
-_TAKEN_TTL_S: Final = 24 * 3600
 
 
 class FeedbackItem(Struct, frozen=True, kw_only=True):
@@ -49,13 +46,6 @@ class FeedbackMember(NamedTuple):
     item: FeedbackItem
 
 
-def encode_member(entry_id: str, feedback: LateFeedback) -> str:
-    """Encode feedback; long comments are shortened, since thousands may be pending."""
-    comment = feedback.comment[:_MAX_COMMENT_CHARS] if feedback.comment else None
-    item = FeedbackItem(entry_id=entry_id, trace_id=feedback.trace_id, score=feedback.score, comment=comment)
-    return msgspec.json.encode(item).decode()
-
-
 class FeedbackIntake(Selector):
     """Keeps negative feedback until its trace is searched."""
 
@@ -67,8 +57,13 @@ class FeedbackIntake(Selector):
         return {"max_pending": MAX_PENDING, "feedback_wait_ms": self._wait_ms}
 
     def feedback(self, entry: FeedbackEntry) -> str | None:
-        """Keep what is negative."""
-        return encode_member(entry.entry_id, entry.feedback) if entry.feedback.score < 0 else None
+        """Encode negative feedback; long comments are shortened, since thousands may be pending."""
+        feedback = entry.feedback
+        if feedback.score >= 0:
+            return None
+        comment = feedback.comment[:1_000] if feedback.comment else None
+        item = FeedbackItem(entry_id=entry.entry_id, trace_id=feedback.trace_id, score=feedback.score, comment=comment)
+        return msgspec.json.encode(item).decode()
 
 
 class PendingFeedback:
@@ -135,7 +130,7 @@ class PendingFeedback:
         passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
         name = f"{asked[0]}:{member.item.entry_id}"
         keys = self._keys.feedback, FeedbackKeys(self._keys.prefix).feedback_taken
-        next_shard.run("take_feedback", keys, (passed, name, _TAKEN_TTL_S))
+        next_shard.run("take_feedback", keys, (passed, name, 24 * 3600))
         self._store.call(lambda client: client.zrem(self._keys.feedback, member.raw))
         return True
 

@@ -1,6 +1,6 @@
 """Panels: combine the verdicts of several judge models on one question.
 
-A panel calls no model. It is parked, without counting a try, until the ledger holds the verdicts of its members. Once
+A panel calls no model. It is parked, without counting a try, until the ledger has the verdicts of its members. Once
 the last of them must have ended or been given up, those that answered are combined if they are enough; otherwise the
 panel is given up for the reason of a member.
 """
@@ -52,7 +52,7 @@ class PanelVotes(NamedTuple):
     given_up: Mapping[str, Reason] = {}
     wait_s: float | None = _MIN_WAIT_S
 
-    def combined(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
+    def combine(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""
         missing = [member for member in evaluation.members if member.id not in self.assessments]
         if not missing or self.wait_s is None:
@@ -83,7 +83,7 @@ class Panels:
 
     def assess(self, votes: PanelVotes, judge: Judge, evaluation: Evaluation, judge_model: str) -> Assessment | None:
         """Combine the votes on an evaluation of a panel; None for every other evaluation."""
-        return votes.combined(self._graders[judge_model], judge, evaluation) if evaluation.members else None
+        return votes.combine(self._graders[judge_model], judge, evaluation) if evaluation.members else None
 
     async def prepare(self, batch: Batch) -> PanelVotes:
         """Read the verdicts of all members that the panels of a batch wait for."""

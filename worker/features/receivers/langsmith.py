@@ -26,7 +26,6 @@ from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import LangsmithSettings
 
 TAG: Final = LangsmithSettings.tag
-_PATH: Final = "/feedback"
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 
@@ -34,7 +33,7 @@ _CONFLICT: Final = 409
 class _Feedback(Channel):
     """One feedback."""
 
-    path = _PATH
+    path = "/feedback"
     max_items = 1
     # LangSmith takes 5,000 requests a minute.
     interval_s = 60 / 5_000

@@ -70,7 +70,7 @@ class _Assessments(Channel):
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
         """Remember what was accepted; an unknown trace was not ingested yet."""
         if reply.kind == "accepted":
-            self._memory.done(items[0].about)
+            self._memory.finish(items[0].about)
         elif _is_unknown(reply):
             self._memory.clear(items[0].about)
             return Answer(absent=items)
@@ -84,8 +84,8 @@ class _Sent:
         self._store = store
         self._key = partial(ReceiverKeys(store.keys.prefix).receiver_sent, name)
 
-    def state(self, about: str) -> str | None:
-        """Return whether an assessment was begun or done; None if neither. It is begun afterwards."""
+    def begin(self, about: str) -> str | None:
+        """Begin an assessment; return whether it was begun or done before, None if neither."""
         today = int(time.time() // 86_400)
 
         def read(pipe: Any) -> None:
@@ -98,7 +98,7 @@ class _Sent:
         reached = {state.decode() for state in states if state is not None}
         return _DONE if _DONE in reached else _BEGUN if _BEGUN in reached else None
 
-    def done(self, about: str) -> None:
+    def finish(self, about: str) -> None:
         """Remember that an assessment was accepted."""
         self._store.call(lambda client: client.hset(self._key(int(time.time() // 86_400)), about, _DONE))
 
@@ -141,7 +141,7 @@ class MlflowExporter(HttpExporter):
             raise SkippedError("no_target")
         for score in last_scores(verdict):
             about = f"{verdict.evaluation_id} {score.metric}"
-            state = self._memory.state(about)
+            state = self._memory.begin(about)
             if state == _DONE:
                 continue
             if state == _BEGUN:

@@ -22,14 +22,13 @@ from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import OpikSettings
 
 TAG: Final = OpikSettings.tag
-_PATH: Final = "/v1/private/traces/feedback-scores"
 _NOT_FOUND: Final = 404
 
 
 class _Scores(Channel):
     """Feedback scores of traces."""
 
-    path = _PATH
+    path = "/v1/private/traces/feedback-scores"
     max_items = 500
     max_bytes = 1024 * 1024
 

@@ -23,8 +23,6 @@ from worker.base.delivery.receiver_delivery import (
 )
 
 _NOT_FOUND: Final = 404
-_RESERVED: Final = frozenset({"note"})
-_ABSENT: Final = "do not exist"
 
 
 class _Annotations(Channel):
@@ -42,7 +40,7 @@ class _Annotations(Channel):
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
         """Read which targets Phoenix does not have; it then stores none of the request."""
         text = (reply.body or b"").decode("utf-8", "replace")
-        if reply.status != _NOT_FOUND or _ABSENT not in text:
+        if reply.status != _NOT_FOUND or "do not exist" not in text:
             return super().answer(items, reply)
         if len(items) == 1:
             return Answer(absent=items)
@@ -82,7 +80,8 @@ class PhoenixExporter(HttpExporter):
             explanation = self.explanation(verdict, score)
             result: dict[str, object] = {"label": label_of(score), "score": score.value, "explanation": explanation}
             metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "passed": score.passed}
-            body = self._annotation(verdict, f"{name}_" if name in _RESERVED else name, result, metadata, target)
+            # Phoenix reserves the name `note`.
+            body = self._annotation(verdict, f"{name}_" if name == "note" else name, result, metadata, target)
             yield _CHANNELS[kind], Item(verdict, body, about=next(iter(target.values())))
         for document, relevance in self._documents(verdict):
             body = self._annotation(verdict, verdict.judge, relevance, {}, document)

@@ -1,6 +1,6 @@
 """Second judgings: of a share of all verdicts, to measure how often they differ, and of failures of safety judges.
 
-They are chosen in the step that writes the first verdict: its batch still holds the trace, and a kill between the two
+They are chosen in the step that writes the first verdict: its batch still has the trace, and a kill between the two
 loses neither or both. The monitor computes flip ratio and kappa of those that were drawn at random.
 """
 

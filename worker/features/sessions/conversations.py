@@ -105,25 +105,6 @@ _encoder: Final = msgspec.json.Encoder()
 _decode: Final = msgspec.json.Decoder(GatheredTrace).decode
 
 
-def gather(
-    writer: BatchWriter, keys: SessionKeys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
-) -> dict[str, object]:
-    """Add a trace of a conversation to a script's plan, and return its part of the plan.
-
-    The part of a replay names the conversation of live traffic too.
-    """
-    session = session_id_of(entry.trace, replay)
-    trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
-    of_replay = {"live": writer.key(keys.session(session_id_of(entry.trace)))} if replay else {}
-    return {
-        **of_replay,
-        "key": writer.key(keys.session(session)),
-        "member": session,
-        "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),
-        "text": writer.payload(_encoder.encode(trace)),
-    }
-
-
 def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
     """Read a conversation, its traces in the order of their entries; traces of another version are left out."""
     total, judged, generation, size = (int(fields.get(name, 0)) for name in _NUMBERS)
@@ -140,17 +121,6 @@ def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
     return StoredSession(total, judged, generation, size, traces)
 
 
-def session_limits(settings: Settings) -> dict[str, int]:
-    """Return the limits of scripts/sessions.lua."""
-    return {
-        "max": settings.session_max,
-        "max_bytes": settings.max_trace_bytes,
-        "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
-        "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
-        "ttl_s": settings.ledger_ttl_s,
-    }
-
-
 class SessionGathering(Selector):
     """Gathers the traces of conversations."""
 
@@ -158,14 +128,31 @@ class SessionGathering(Selector):
         self._settings, self._keys = parts.settings, SessionKeys(parts.ledger.store.keys.prefix)
 
     def limits(self) -> Mapping[str, object]:
-        """Return the limits of conversations."""
-        return {"sessions": session_limits(self._settings)}
+        """Return the limits of scripts/sessions.lua."""
+        settings = self._settings
+        limits = {
+            "max": settings.session_max,
+            "max_bytes": settings.max_trace_bytes,
+            "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
+            "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
+            "ttl_s": settings.ledger_ttl_s,
+        }
+        return {"sessions": limits}
 
     def gather(
         self, writer: BatchWriter, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
     ) -> Mapping[str, object] | None:
-        """Add a trace to its conversation."""
-        return gather(writer, self._keys, entry, choices, replay)
+        """Add a trace to its conversation; the part of a replay names the conversation of live traffic too."""
+        session = session_id_of(entry.trace, replay)
+        trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
+        live = {"live": writer.key(self._keys.session(session_id_of(entry.trace)))} if replay else {}
+        return {
+            **live,
+            "key": writer.key(self._keys.session(session)),
+            "member": session,
+            "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),
+            "text": writer.payload(_encoder.encode(trace)),
+        }
 
 
 class SessionAnswer(Struct):
