@@ -52,11 +52,7 @@ class Budgets:
     """Reserves and settles the cost of calls, for the event loop of one process."""
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        rules: Rules,
-        refused: Callable[[str], object] = lambda _budget: None,
+        self, settings: Settings, store: Store, rules: Rules, refused: Callable[[str], object] = lambda _budget: None
     ) -> None:
         """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings

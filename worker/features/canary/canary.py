@@ -28,15 +28,7 @@ from worker.core.selection.stream_entry import TraceEntry
 from worker.core.telemetry.heartbeat import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
-from worker.features.canary.drift import (
-    CLOSES_AT,
-    OPENS_AT,
-    RECENT,
-    Shift,
-    Verdicts,
-    agreement,
-    shift,
-)
+from worker.features.canary.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
 from worker.features.canary.feature import CanaryKeys
 
 log = structlog.get_logger("tracejudge.monitor")

@@ -49,13 +49,7 @@ class _Pair(NamedTuple):
 class Cascades(Follower):
     """Chooses second judgings, for the event loop of one process."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        rules: Rules,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: Settings, store: Store, rules: Rules, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._store = store
         self._rules = rules
