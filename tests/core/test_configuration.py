@@ -25,10 +25,10 @@ from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where
 from worker.core.features import installed_tables
 from worker.features.board.settings import Board
-from worker.features.budgets.settings import Budget
-from worker.features.cascades.settings import Cascade
+from worker.features.budgets.feature import Budget
+from worker.features.cascades.feature import Cascade
 from worker.features.gateway.settings import Gateway
-from worker.features.receivers.settings import PhoenixSettings
+from worker.features.receivers.feature import PhoenixSettings
 
 FILE = "tracejudge.toml"
 KEYS = tuple(key_types())

@@ -40,8 +40,8 @@ from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.storage.client import StoreError, script_sources
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import FileSettings
 from worker.features.receivers.files import FileExporter
-from worker.features.receivers.settings import FileSettings
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5

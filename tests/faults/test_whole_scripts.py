@@ -36,7 +36,7 @@ from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.features.late_feedback.pending import PendingFeedback
-from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, Found
+from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, PublicationRef
 from worker.features.sessions.conversations import DueSession, SessionSelector, decode_session
 from worker.features.sessions.feature import SessionKeys
 
@@ -161,10 +161,10 @@ class Scene:
         Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=trace.trace_id)).run()
 
     def pull(self) -> None:
-        members = PendingFeedback(self.store, 60.0).all()
+        members = PendingFeedback(self.store, 60.0).read_all()
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
-        feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
+        feedback = FeedbackOnTrace(trace_id, members, [PublicationRef(entry[0].decode(), 100)])
         FeedbackSelector(SETTINGS, self.store, _planner(self.store).sampler.rules).select([feedback])
 
     def judge_session(self) -> None:

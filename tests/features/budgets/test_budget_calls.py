@@ -21,9 +21,8 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store
 from worker.features.budgets.control import NOT_REDUCED, read_demand
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.budgets.reservations import Budgets, demand_terms
-from worker.features.budgets.settings import Budget
 
 DAY_MS = 86_400_000
 WORKERS = 50

@@ -26,10 +26,9 @@ from worker.features.budgets.control import (
     read_demand,
     segment_factors,
 )
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.budgets.rates import Rates, RateSelector, read_segments
 from worker.features.budgets.reservations import Budgets
-from worker.features.budgets.settings import Budget
 
 HOUR_MS = 3_600_000
 # Two texts of the script's answers; a request and its answer cost the same number of tokens.

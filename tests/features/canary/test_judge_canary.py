@@ -300,7 +300,7 @@ def test_the_built_in_traces_are_twenty_with_both_labels() -> None:
     canary = Canary.of(Settings())
     assert len(canary.traces) == 20
     for judge in ("groundedness", "relevance_to_query", "safety", "faithfulness", "correctness"):
-        labels = Counter(canary.traces[name].labels[judge] for name in canary.of_judge[judge])
+        labels = Counter(canary.traces[name].labels[judge] for name in canary.ids_by_judge[judge])
         assert min(labels[True], labels[False]) >= 3, judge
         assert sum(labels.values()) >= 14, judge
 
@@ -318,7 +318,7 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
         TRACE, "", {**TRACE, "trace_id": "a" * 32, "service": "shop", "labels": {"grounded": "fail"}, "context": ["x"]}
     )
     assert [(one.line, one.trace.service) for one in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
-    assert {judge: len(traces) for judge, traces in own.of_judge.items()} == {"safety": 1, "facts_grounding": 1}
+    assert {judge: len(ids) for judge, ids in own.ids_by_judge.items()} == {"safety": 1, "facts_grounding": 1}
     cases: dict[str, tuple[tuple[object, ...], str]] = {
         "not JSON": (("{",), "line 1: is not a JSON object; write one trace a line"),
         "unknown field": (

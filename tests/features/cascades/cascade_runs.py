@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from judges.agreement.intervals import Z
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.cascades.shares import CascadeSums, estimate, fitted_factor, second_rate
 
 TRACES: Final = 20_000

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.features.cascades.cascade_runs import BAND, SHARES, simulate
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.cascades.shares import (
     CascadeSums,
     estimate,

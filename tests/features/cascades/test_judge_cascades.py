@@ -30,8 +30,7 @@ from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.cascades.feature import CascadeKeys
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,

@@ -63,7 +63,7 @@ def test_a_pass_reads_every_entry_once_whatever_their_sizes(ground: Ground) -> N
     passes.until_dealing()
     search = passes.stage._pass.search
     assert search.read == 1_500 + len(wanted)
-    assert [len(search.found(make_trace(number).trace_id)) for number in wanted] == [1] * len(wanted)
+    assert [len(search.list_publications(make_trace(number).trace_id)) for number in wanted] == [1] * len(wanted)
     passes.turn(10)
     assert ended(ground) == {"pulled": len(wanted)}
     ground.client.xtrim(ground.keys.traces, maxlen=1_000, approximate=False)
@@ -74,7 +74,7 @@ def test_a_pass_reads_every_entry_once_whatever_their_sizes(ground: Ground) -> N
     passes.until_dealing()
     search = passes.stage._pass.search
     assert search.read == 4, "only what came since"
-    assert [len(search.found(make_trace(number).trace_id)) for number in (0, 1_400, 2_000)] == [0, 1, 1]
+    assert [len(search.list_publications(make_trace(number).trace_id)) for number in (0, 1_400, 2_000)] == [0, 1, 1]
 
 
 def test_a_pass_ends_where_the_stream_ended_when_it_began(ground: Ground) -> None:

@@ -51,7 +51,7 @@ def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(gro
     take(grounds[0])
     grounds[1].send(make_verdict())
     pending = PendingFeedback(grounds[0].store, 60.0)
-    members = pending.all()
+    members = pending.read_all()
 
     def hand_on(place: str, _: int) -> None:
         if place == "verdicts" and members:
@@ -71,7 +71,7 @@ def test_feedback_that_is_handed_over_again_is_taken_once(
     complain(grounds[0], "ff" * 16)
     take(grounds[0])
     pending = PendingFeedback(grounds[0].store, 60.0)
-    (member,) = pending.all()
+    (member,) = pending.read_all()
     with monkeypatch.context() as ended:
         # The worker ends between the two servers.
         ended.setattr(grounds[0].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
@@ -93,7 +93,7 @@ def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[
     pending, taken = PendingFeedback(grounds[0].store, 60.0), FeedbackKeys(grounds[1].keys.prefix).feedback_taken
     yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
     grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
-    (member,) = pending.all()
+    (member,) = pending.read_all()
     assert pending.hand_over(member)
     assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
 

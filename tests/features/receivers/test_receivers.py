@@ -39,9 +39,8 @@ from worker.core.export.prometheus import enabled
 from worker.core.features import installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import FileSettings, import_exporters
 from worker.features.receivers.files import FileExporter, locked, tidy
-from worker.features.receivers.kinds import EXPORTERS
-from worker.features.receivers.settings import FileSettings
 from worker.features.receivers.webhook import WebhookExporter
 
 MIN_WAIT_S = 0.1
@@ -500,7 +499,7 @@ def test_standard_output_has_a_line_for_each_verdict(
 
 
 def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Path) -> None:
-    assert {OtlpExporter.kind, *EXPORTERS} == KINDS.keys()
+    assert {OtlpExporter.kind, *import_exporters()} == KINDS.keys()
     for kind in BACKENDS:
         with kind() as server:
             settings = settings_of(ground, models=MODELS, receivers={"mine": receiver(server.settings())})

@@ -18,8 +18,7 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Session
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import StoreError
-from worker.features.budgets.feature import BudgetKeys
-from worker.features.budgets.settings import Budget
+from worker.features.budgets.feature import Budget, BudgetKeys
 
 NO = YES.replace("yes", "no")
 SECOND = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))

@@ -21,7 +21,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.report.plan import probabilities
 from worker.features.report.workload import (
     Estimate,

@@ -20,7 +20,7 @@ from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.demo.command import rules
 from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.features.report.plan import probabilities

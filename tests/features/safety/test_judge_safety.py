@@ -31,8 +31,7 @@ from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
-from worker.features.repeats.choosing import Repeats
-from worker.features.repeats.flips import RepeatsWatch
+from worker.features.repeats.repeats import Repeats, RepeatsWatch
 from worker.features.safety.watch import SafetyWatch, Watched
 
 SECOND = ModelSettings(provider="scripted", model="other")

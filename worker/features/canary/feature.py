@@ -28,10 +28,10 @@ class CanaryKeys(KeySpace):
     )
 
 
-def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
+def _complete(settings: "Settings", source: "Given", names: frozenset[str]) -> "Faults[Settings]":
     from worker.features.canary.canary_file import with_canary
 
-    return with_canary(settings, given, names)
+    return with_canary(settings, source, names)
 
 
 FEATURE: Final = Feature(

@@ -37,7 +37,7 @@ from worker.core.storage.client import CHUNK_BYTES, Entry, Store
 from worker.core.storage.group_reader import next_count
 
 if TYPE_CHECKING:
-    from worker.features.cascades.settings import Cascade
+    from worker.features.cascades.feature import Cascade
 
 DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
 _SLOTS: Final = 48
@@ -349,7 +349,7 @@ class Estimator:
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
         self._cascades: Mapping[str, Cascade] = {}
         if is_installed("cascades"):
-            from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
+            from worker.features.cascades.feature import CASCADES  # noqa: PLC0415 - may be absent
 
             self._cascades = CASCADES.of(settings)
         limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())

@@ -57,5 +57,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.sessions.conversations.SessionMetrics",
     select=_select,
     threads=_threads,
-    eraser="worker.features.sessions.eraser.SessionEraser",
+    eraser="worker.features.sessions.conversations.SessionEraser",
 )
