@@ -45,11 +45,11 @@ from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings
 from worker.core.config.tables import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.budgets.settings import Budget
 from worker.features.cascades.settings import Cascade
 from worker.features.gateway.admission import GatewayMetrics
-from worker.features.gateway.settings import Gateway, Token
+from worker.features.gateway.feature import Gateway, Token
 
 __all__ = ["main"]
 

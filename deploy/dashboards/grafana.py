@@ -5,14 +5,17 @@
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any, Final
 
-from deploy.dashboards.tables import Choice, Dashboard, Mark, Panel, bound_value, read_kinds
-from deploy.rules.table import Table
+from deploy.dashboards.tables import Choice, Dashboard, Mark, Panel, bound_value, read, read_kinds
+from deploy.rules.table import FOLDER as _DEPLOY
+from deploy.rules.table import Table, load
 
+FOLDER: Final = _DEPLOY / "grafana" / "dashboards"
 Json = dict[str, Any]
 _NAMES: Final = ("Quality", "Pipeline", "Cost")
 _PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -31,6 +34,13 @@ _VARIABLE: Final = {
 }
 _VARIABLE_FLAGS: Final = {"includeAll": False, "multi": False, "skipUrlSync": False}
 _LINK: Final = {"asDropdown": False, "includeVars": False, "keepTime": False, "tags": [], "tooltip": "", "type": "link"}
+
+
+def generate(table: Table | None = None) -> dict[str, str]:
+    """Make all dashboards as JSON, by file name; from the committed table unless one is passed."""
+    table = table or load()
+    made = (build(read(name, table), table) for name in ("quality", "pipeline", "cost"))
+    return {f"{document['uid']}.json": json.dumps(document, indent=2, sort_keys=True) + "\n" for document in made}
 
 
 def build(dashboard: Dashboard, table: Table) -> Json:
@@ -62,10 +72,10 @@ def build(dashboard: Dashboard, table: Table) -> Json:
         "graphTooltip": 1,
         "links": [
             _LINK
-            | {"title": other, "icon": "dashboard", "tooltip": f"TraceJudge / {other}", "url": _address(other)}
+            | {"title": name, "icon": "dashboard", "tooltip": f"TraceJudge / {name}", "url": _address(name)}
             | {"includeVars": True, "keepTime": True, "targetBlank": False}
-            for other in _NAMES
-            if other != dashboard.name
+            for name in _NAMES
+            if name != dashboard.name
         ],
         "panels": panels,
         "refresh": "1m",
@@ -111,7 +121,7 @@ def _variables(dashboard: Dashboard) -> Iterator[Json]:
     yield variable | {"query": "prometheus", "description": source}
     for metric, names in dashboard.labels:
         for place, name in enumerate(names):
-            before = ", ".join(f'{other}=~"${other}"' for other in names[:place])
+            before = ", ".join(f'{name}=~"${name}"' for name in names[:place])
             selected = f"{metric}{{{before}}}" if before else metric
             label = {"label": name.capitalize().replace("_", " "), "allValue": ".*", "sort": 1}
             yield _several(name, f"label_values({selected}, {name})") | label

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from deploy.rules import alerts
 from deploy.rules.promql import TimeScale
+from deploy.rules.rule_files import read_alerts
 from deploy.rules.table import Table
 from deploy.rules.templates import Template, one_line
 
@@ -113,7 +113,7 @@ def read(name: str, table: Table) -> Dashboard:
     """
     content, common = _toml(name), _toml("kinds")
     texts = {key: one_line(text) for key, text in (common["texts"] | content.pop("texts", {})).items()}
-    settings = {alert.name: alert.settings[0] for alert in alerts.read().alerts}
+    settings = {alert.name: alert.settings[0] for alert in read_alerts().alerts}
     # One row of the alerts is three rules.
     settings |= {f"TraceJudgeObjectiveBurn{speed.title()}": f"burn.{speed}" for speed in table.burn}
     for row in content["rows"]:

@@ -23,10 +23,10 @@ from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
 from worker.core.config.tables import installed_tables
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.budgets.settings import Budget
 from worker.features.cascades.settings import Cascade
-from worker.features.gateway.settings import Gateway
+from worker.features.gateway.feature import Gateway
 from worker.features.receivers.settings import PhoenixSettings
 
 FILE = "tracejudge.toml"

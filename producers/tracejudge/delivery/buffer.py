@@ -403,7 +403,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
     """
     # Written for speed: every publication passes here.
     total = _SHELL_BYTES
-    others: tuple[Any, ...] = ()
+    containers: tuple[Any, ...] = ()
     for name, value in fields.items():
         kind = type(value)
         if kind is str:
@@ -413,7 +413,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             size = own.__sizeof__()
             for inner in own:
                 if type(inner) is not str:
-                    others += (own,)
+                    containers += (own,)
                     break
                 size += inner.__sizeof__()
             else:
@@ -423,12 +423,12 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             total += own.__sizeof__()
             for inner in own.values():
                 if id(type(inner)) not in SCALARS:
-                    others += (own,)
+                    containers += (own,)
                     break
         elif id(kind) not in SCALARS:
-            fields[name] = other = copied_collection(value)
-            others += (other,)
-    total = (total + estimate_bytes(others)) | 1 if others else total & -2
+            fields[name] = copied = copied_collection(value)
+            containers += (copied,)
+    total = (total + estimate_bytes(containers)) | 1 if containers else total & -2
     return copy_and_measure(fields) if total > MAX_HASHED_CHARS and _cut_names(fields) else total
 
 

@@ -16,7 +16,7 @@ from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secr
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
-from worker.features.board.settings import BOARD
+from worker.features.board.feature import BOARD
 
 _MAX_NAME_CHARS: Final = 100
 _REALM: Final = "TraceJudge board"

@@ -21,7 +21,7 @@ from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
-from worker.features.board.settings import BOARD
+from worker.features.board.feature import BOARD
 
 MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
@@ -42,7 +42,7 @@ class Proof(NamedTuple):
     """An evidence of a sentence: its text, whether it was found, and links to its places with their names."""
 
     text: str
-    found: bool
+    is_quoted: bool
     links: Sequence[tuple[str, str]]
     looked_up: bool
 
@@ -99,14 +99,14 @@ class VerdictPages:
         lookup = TraceLookup(self._store, self._settings)
         if whole:
             published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
-            found = next(
+            entry = next(
                 (publication for publication in published if publication.trace.span_id == verdict.span_id), None
             )
         else:
-            found = lookup.near(verdict, 4_000)
-        if found is not None and self._redaction is not None:
-            found = found._replace(trace=self._redaction.trace(found.trace))
-        return found
+            entry = lookup.near(verdict, 4_000)
+        if entry is not None and self._redaction is not None:
+            entry = entry._replace(trace=self._redaction.trace(entry.trace))
+        return entry
 
     def trace_anywhere(self, verdict: Verdict) -> FoundTrace | None:
         """Find the redacted trace of a verdict, if need be in the whole stream."""

@@ -191,7 +191,7 @@ def _board(redis_url: str) -> Iterator[str]:
         return
     # After the check that its packages are there.
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415
-    from worker.features.board.settings import Board  # noqa: PLC0415
+    from worker.features.board.feature import Board  # noqa: PLC0415
 
     with BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
         yield board.url

@@ -23,11 +23,10 @@ from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import where
 from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Loss, Losses, RefusedError, full
-from worker.features.gateway.feature import GatewayKeys
+from worker.features.gateway.feature import Gateway, GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.features.gateway.publishing import Streams, away
-from worker.features.gateway.settings import Gateway
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
@@ -192,7 +191,7 @@ def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
 
 def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
     """Return the fields whose messages no JSON parser reads, as instrumentations cut long attributes."""
-    found = set()
+    broken = set()
     for span in spans:
         for name, field in _MESSAGES.items():
             text = span.attributes.get(name)
@@ -200,8 +199,8 @@ def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
                 # Decoding all messages again would cost more than it finds: most texts that were cut lack the end.
                 is_suspect = not text.endswith(closing) or not fields.get(field)
                 if is_suspect and decoded(text) is None:
-                    found.add(field)
-    return found
+                    broken.add(field)
+    return broken
 
 
 def publication_id(trace_id: str, span_id: str) -> str:

@@ -64,7 +64,11 @@ class Capacity(ServiceThread):
         self.stopping.wait(1.0)
 
     def check(self, entries: int = 0) -> None:
-        """Check that there is room for entries. Raises RefusedError: There is none now, or there never can be."""
+        """Check that there is room for entries.
+
+        Raises:
+            RefusedError: There is none now, or there never can be.
+        """
         if entries > self._most:
             message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)

@@ -86,7 +86,7 @@ class Aligned(NamedTuple):
 
 
 @click.command("align")
-@click.argument("given", metavar="NAME|FILE")
+@click.argument("judge_name", metavar="NAME|FILE")
 @click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="LABELS...")
 @click.option("--model", required=True, metavar="NAME", help="The [models.NAME] that judges and writes the guidance.")
 @click.option(
@@ -119,7 +119,7 @@ class Aligned(NamedTuple):
 @CONFIG
 @JSON
 def align(
-    given: str,
+    judge_name: str,
     traces: tuple[TextIO, ...],
     *,
     model: str,
@@ -146,11 +146,11 @@ def align(
     Exit code 0 when the file was written. 1 when nothing improved beyond the interval, or some traces were not judged
     because the endpoint failed. 2 on wrong usage, or too few labels.
     """
-    settings, (judge,) = offline_judges(config, given)
+    settings, (judge,) = offline_judges(config, judge_name)
     if optimizer == "gepa" and find_spec("gepa") is None:
         raise SettingsError("--optimizer gepa needs a further package: pip install 'tracejudge-worker[gepa]'")
     table = _table(judge, settings)
-    _check_out(out, judge.name, given, settings, force=force)
+    _check_out(out, judge.name, judge_name, settings, force=force)
     _toml(table)
     tag = label or _only_tag(traces, judge, metric, invert=invert)
     labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
@@ -165,8 +165,8 @@ def align(
         )
     calls: list[Call] = []
 
-    async def ask(one: Judge, trace: Trace) -> Assessment:
-        assessment = (await grader.ask(one, trace)).assessment
+    async def ask(candidate: Judge, trace: Trace) -> Assessment:
+        assessment = (await grader.ask(candidate, trace)).assessment
         calls.extend(assessment.calls)
         return assessment
 

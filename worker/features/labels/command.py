@@ -116,7 +116,11 @@ class LineReader:
                 yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
-        """Read a line; None where its label is empty. Raises LineError: It is no label."""
+        """Read a line; None where its label is empty.
+
+        Raises:
+            LineError: It is no label.
+        """
         try:
             row = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -201,7 +205,11 @@ def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
 
 
 def parse_drawn(value: object) -> Drawn:
-    """Return how a trace was chosen: a probability, `queue` or `golden`. Raises LineError: It is none of them."""
+    """Return how a trace was chosen: a probability, `queue` or `golden`.
+
+    Raises:
+        LineError: It is none of them.
+    """
     if value in ("queue", "golden"):
         return cast("Drawn", value)
     try:

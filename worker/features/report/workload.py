@@ -510,13 +510,13 @@ class Estimator:
                 assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
                 notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
             for service in {row.service for row in rows}:
-                work, other = works.get((service, judge, first)), works.get((service, judge, then))
+                work, following = works.get((service, judge, first)), works.get((service, judge, then))
                 of_first = totals.sums.get((service, judge, first))
-                if work is None or other is None or of_first is None or not other.judgements:
+                if work is None or following is None or of_first is None or not following.judgements:
                     continue
                 share = self._share(service, judge, then)
                 # Not 0 or 1, which have no variance by themselves.
-                middle = (share * other.judgements + 1) / (other.judgements + 2)
+                middle = (share * following.judgements + 1) / (following.judgements + 2)
                 spread = middle * (1 - middle)
                 # Σ w = scored and Σ w² = inverse, where w is the weight of a first verdict.
                 variance = self._second_judgings((judge, first), cascade, share)[1] * of_first.inverse
@@ -525,11 +525,11 @@ class Estimator:
                 if variance > 0:
                     interval = wilson(share, spread * of_first.scored**2 / variance)
                     half = (interval.high - interval.low) / 2
-                works[service, judge, then] = structs.replace(other, half_width=half)
-                if work.usd is None or not other.usd:
+                works[service, judge, then] = structs.replace(following, half_width=half)
+                if work.usd is None or not following.usd:
                     # What the same money buys is not known.
                     continue
-                paid = min(of_first.scored, other.judgements * (1 + work.usd / other.usd))
+                paid = min(of_first.scored, following.judgements * (1 + work.usd / following.usd))
                 plain = 0.0
                 if paid < of_first.scored:
                     # Of the traces of one period, as the interval of the cascade.
