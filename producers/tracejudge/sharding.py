@@ -19,7 +19,13 @@ _BETWEEN = re.compile(r"\s*,\s*(?=[a-z+]+://)", re.IGNORECASE)
 
 
 def shard_of(trace_id: str, session_id: str | None, shards: int) -> int:
-    """Return the number of the shard, from 0, that holds a trace; its ids are those that are published."""
+    """Return the number of the shard, from 0, that holds a trace.
+
+    Args:
+        trace_id: Its trace id, as it is published.
+        session_id: Its session id, as it is published; None or empty without one.
+        shards: How many shards there are, 1 to 64.
+    """
     if shards <= 1:
         return 0
     # Here, because `import tracejudge` need not pay for it.
