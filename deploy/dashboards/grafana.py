@@ -23,7 +23,6 @@ _WIDTH: Final = 24
 _OUTERMOST: Final = re.compile(r"\w+ by \(([^)]*)\) ")
 # Points that look back over such windows of raw samples read thousands of them each: they are 5 minutes apart at least.
 _FROM_RAW: Final = re.compile(r"\[(\$window|1d)\]")
-_FORMATS: Final = {"rows": "table", "heat_map": "heatmap"}
 # What Grafana's model writes of each variable, and of each link.
 _VARIABLE: Final = {
     "auto": False,
@@ -211,7 +210,7 @@ def _target(panel: Panel, query: str | tuple[str, str], ref: str) -> Json:
         "exemplar": panel.exemplars,
         "expr": expr,
         "refId": ref,
-        "format": _FORMATS.get(panel.kind, "time_series"),
+        "format": {"rows": "table", "heat_map": "heatmap"}.get(panel.kind, "time_series"),
         "instant": is_now,
         "range": not is_now,
         "legendFormat": "__auto" if legend == "…" else legend,

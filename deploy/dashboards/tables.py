@@ -19,7 +19,6 @@ from deploy.rules.rule_files import read_alerts
 from deploy.rules.table import Table
 from deploy.rules.templates import Template, one_line
 
-_FOLDER: Final = Path(__file__).parent
 _TERM: Final = re.compile(r"(?:(?P<whole>[\d.]+) - )?(?P<value>[\d.]+)(?: / (?P<divisor>\d+))?")
 
 
@@ -137,7 +136,7 @@ def bound_value(term: float | str) -> float:
 
 
 def _toml(name: str) -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _filled(value: Any, template: Template) -> Any:

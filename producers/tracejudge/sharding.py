@@ -13,7 +13,6 @@ from tracejudge.log import ConfigurationError
 from tracejudge.redis_url import RedisUrl, parse_redis_url
 
 MAX_SHARDS = 64
-_FACTOR = 2862933555777941757
 # A URL of several sentinels has commas of its own.
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z+]+://)", re.IGNORECASE)
 
@@ -36,7 +35,7 @@ def shard_of(trace_id: str, session_id: str | None, shards: int) -> int:
     shard = following = 0
     while following < shards:
         shard = following
-        key = (key * _FACTOR + 1) & ((1 << 64) - 1)
+        key = (key * 2862933555777941757 + 1) & ((1 << 64) - 1)
         following = ((shard + 1) << 31) // ((key >> 33) + 1)
     return shard
 

@@ -19,7 +19,6 @@ from worker.core.telemetry.metrics import Metric, ProcessMetrics
 from worker.features.board.feature import BOARD
 
 _MAX_NAME_CHARS: Final = 100
-_REALM: Final = "TraceJudge board"
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -101,7 +100,7 @@ class Access:
         shown = Credential(authorization)
         if shown.scheme in {"bearer", "basic"} and shown.shows(self._token or ""):
             return shown.user[:_MAX_NAME_CHARS]
-        challenge = f'Basic realm="{_REALM}", charset="UTF-8"'
+        challenge = 'Basic realm="TraceJudge board", charset="UTF-8"'
         text = "The board needs its token: as the password with any name, or as a bearer token.\n"
         return _Refused(401, text, {"WWW-Authenticate": challenge})
 

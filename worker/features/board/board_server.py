@@ -22,7 +22,6 @@ from worker.features.board.pages import Board
 log = structlog.get_logger("tracejudge.board")
 _THREAD_STOP_S: Final = 5.0
 _GRACE_S: Final = 5
-_BACKLOG: Final = 128
 
 
 class BoardServer:
@@ -48,7 +47,7 @@ class BoardServer:
         self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
         tls, listen = Tls.of(board, "board.tls_"), Listen.of(board, "board.")
         is_tls = tls.context() is not None
-        self._listener = listen.open(_BACKLOG)
+        self._listener = listen.open(128)
         self.url = listen.url(self._listener, is_tls=is_tls)
         app = Board(self._store, settings, access, index, overview).app(metrics)
         self._server = WebServer(app, self._readiness, tls.cert, tls.key, timeout_graceful_shutdown=_GRACE_S)

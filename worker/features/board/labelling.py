@@ -21,7 +21,6 @@ KINDS: Final[Mapping[Kind, str]] = {
 """`second` are questions that another annotator has answered."""
 RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400  # About how many verdicts the default rate draws: as many as ± 5 points need.
-_MOST: Final = 2_000
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
@@ -125,7 +124,7 @@ class LabelQueue:
             values.insert(0, rate)
         rows = self._index.query(
             "SELECT evaluation_id, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
-            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT {_MOST}",
+            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT 2000",
             values,
         )
         return ((evaluation_id, label_id(*label)) for evaluation_id, *label in rows)

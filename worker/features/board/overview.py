@@ -30,7 +30,6 @@ from worker.features.report.figures import (
 from worker.features.report.html import Chart, chart
 from worker.features.report.sources import read_sums
 
-_EVERY_S: Final = 15.0
 _DAYS: Final = 7
 _MOST_ROWS: Final = 200
 # A smaller change is no news, however certain.
@@ -99,7 +98,7 @@ class OverviewThread(ServiceThread):
         """Compute, and wait."""
         self.funnel = read_funnel(self._store)
         self.overview = read_overview(self._store, self._index)
-        self.stopping.wait(_EVERY_S if self.overview.panels else 1.0)
+        self.stopping.wait(15.0 if self.overview.panels else 1.0)
 
 
 def read_overview(store: Store, index: VerdictIndex) -> Overview:

@@ -31,7 +31,6 @@ from worker.features.gateway.publishing import Streams, away
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
 _MAX_TRACES: Final = 1_000
-_IDLE_S: Final = 0.25
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _MESSAGES: Final = {
@@ -235,7 +234,7 @@ class Joiner(ServiceThread):
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
         if not taken:
-            self.stopping.wait(_IDLE_S)
+            self.stopping.wait(0.25)
             return
         # By where their entries go: a Redis that is away holds up its own traces only.
         by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
