@@ -123,7 +123,7 @@ def bundled(wheel: Path) -> list[dict[str, object]]:
 
 
 def audit(bills: Path, *, asks: bool = True) -> None:
-    """Look for known vulnerabilities of what the bills of a folder name, but only collect it where not ``asks``.
+    """Look for known vulnerabilities of what the bills of a folder name, but only collect it if not ``asks``.
 
     Raises:
         CalledProcessError: A vulnerability is known, or the service was not reached.

@@ -29,7 +29,7 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Level(_Part, frozen=True):
-    """An alert on a gauge of the monitor: how long it must hold, and the bound where the gauge is a share."""
+    """An alert on a gauge of the monitor: how long it must hold, and the bound if the gauge is a share."""
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration

@@ -149,7 +149,7 @@ def _redactions(values: Mapping[str, object], environ: Mapping[str, str]) -> tup
     argument = values.get("redact")
     table = environ.get("TRACEJUDGE_REDACT", "").strip()
     if argument is None and table.startswith("{"):
-        # The worker's form of the setting, where both share an environment.
+        # The worker's form of the setting, if both share an environment.
         argument = '"builtin":true' in "".join(table.split())
     if argument is None or isinstance(argument, bool):
         return (BUILT_IN,) if _switch("redact", {"redact": argument}, environ, default=False) else ()

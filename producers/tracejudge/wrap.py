@@ -267,7 +267,7 @@ class ResponseBody:
         self._is_reading = True
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the call where reading ended or failed."""
+        """End the call if reading ended or failed."""
         self._is_reading = False
         if error is not None:
             self._call.end(None if isinstance(error, (StopIteration, StopAsyncIteration)) else error)

@@ -88,8 +88,8 @@ class UnreadableError(ValueError):
 def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
     """Return the fields of a trace that can be sent; empty if there is no content at all.
 
-    The trace id is the caller's task, as it must be known before. ``notes`` receive what could not be taken as given;
-    with ``sends_content`` values of unknown names are sent as tags.
+    ``fields`` may have any usual names, and values of any type. ``notes`` receive what could not be taken as it was;
+    with ``sends_content`` values of unknown names are sent as tags. The trace id is the caller's task.
     """
     named = _Named(_without_wrapper(fields), notes)
     messages = named.fields.pop("messages", None)
@@ -591,7 +591,7 @@ def _messages(value: Any, notes: Notes) -> list[Chat]:
 
 
 def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
-    """Add the messages; query and answer come from the end of a conversation where they are not given."""
+    """Add the messages; query and answer come from the end of a conversation if they are not given."""
     if isinstance(answer := read.get("output"), dict):
         del read["output"]
         for name, value in {"output": "", **answer}.items():

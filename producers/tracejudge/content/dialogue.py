@@ -152,7 +152,7 @@ def add_chats(read: dict[str, Any], chats: list[Chat], *, keeps_history: bool) -
 
 
 def calls_of(chats: list[Chat]) -> list[ToolCall]:
-    """List the tool calls in order, each with the result of its id, or of its place where there are no ids."""
+    """List the tool calls in order, each with the result of its id, or of its place if there are no ids."""
     results = [result for chat in chats for result in chat.results]
     by_id = {result.id: result.result for result in results if result.id is not None}
     calls = [call for chat in chats for call in chat.calls]

@@ -107,7 +107,7 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None, depth: i
 
 
 def without_traceback(error: BaseException) -> BaseException | str:
-    """Return a copy of an exception without its frames, which must not live on; where that cannot be, its type."""
+    """Return a copy of an exception without its frames, which must not live on; if that cannot be, its type."""
     # Its text is code of its class, and is asked for by the thread that sends.
     kind, arguments = type(error), _arguments_of(error)
     # The first class in C: others have the name of their module in their dictionary.

@@ -61,7 +61,7 @@ OTHER_NAMES: Final = {
         "tags": "tag metadata labels attributes extra",
     }.items()
 }
-"""Other names of each field. `content` is a reply where a whole message was sent as a trace."""
+"""Other names of each field. `content` is a reply if a whole message was sent as a trace."""
 SYSTEM_PROMPTS: Final = frozenset({"system", "system_prompt", "system_message", "system_instruction"})
 """Names of a text that becomes the first message, with the role `system`."""
 INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "input_token_count")
@@ -87,7 +87,7 @@ def field_of(name: str) -> str | None:
 
 
 def meaning(name: str) -> str | None:
-    """Return the field that a name means, or the name itself where the converter reads it beside the fields."""
+    """Return the field that a name means, or the name itself if the converter reads it beside the fields."""
     # Names are anything that a client writes: the cache must not hold long ones.
     return _meaning(name) if len(name) <= _MAX_NAME_CHARS else None
 

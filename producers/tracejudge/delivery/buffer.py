@@ -396,7 +396,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
     """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
 
     Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. Of a
-    long collection, id or name only the part that is read is copied. The number is odd where a value may have code.
+    long collection, id or name only the part that is read is copied. The number is odd if a value may have code.
 
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.

@@ -70,7 +70,7 @@ class Access:
             raise SettingsError(f"board.host: other machines may connect and nothing is required of them; {fix}")
 
     def admit(self, headers: Headers, peer: str | None) -> "str | _Refused":
-        """Return the name of the user, empty where there is none, or why the request is refused."""
+        """Return the name of the user, empty if there is none, or why the request is refused."""
         if self._user_header is not None and self._is_proxy(peer):
             if user := headers.get(self._user_header, "").strip():
                 return user[:_MAX_NAME_CHARS]

@@ -27,7 +27,7 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         token_file: A file that holds the token instead.
         user_header: Header in which a reverse proxy names the user that it has checked, as `X-Forwarded-User`.
         proxies: Addresses of the reverse proxies whose `user_header` counts; it is ignored from all others.
-        hosts: Names under which browsers reach the board, besides those of the loopback; checked where there is no
+        hosts: Names under which browsers reach the board, besides those of the loopback; checked if there is no
             token, since a foreign page could have its own name point here.
         tls_cert: Certificate (PEM, with its chain) to serve the board over TLS.
         tls_key: Its private key (PEM, without a passphrase).

@@ -44,7 +44,7 @@ class Panel(NamedTuple):
     chart: Chart | None  # A small chart of the share with its interval; None without a point.
     points: Sequence[tuple[float, float, float, float]]  # For the large chart: seconds, share, lower and upper limit.
     reasons: Sequence[tuple[str, int]]  # Why verdicts have no score, with their number, of the outbox.
-    cost: float | None  # USD of the verdicts of the outbox; None where no price is known.
+    cost: float | None  # USD of the verdicts of the outbox; None if no price is known.
     falls: bool  # Whether the share is below that of the week before, beyond the interval of the difference.
     since: str  # When an open drop of the monitor began, as text; empty without one.
 

@@ -318,14 +318,14 @@ class Board:
         return Question(entry, self._queue.rate(queue) if queue.kind == "random" else "queue")
 
     def _asked(self, question: Question) -> tuple[str, str]:
-        """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
+        """Return the judge's question, and the rule by which its metric passes; empty if they are not known."""
         judge = self._pages.judge(question.entry.verdict.judge, question.entry.verdict.judge_model)
         metrics = () if judge is None else judge.metrics
         rule = next((metric.passes for metric in metrics if metric.name == question.metric), "")
         return "" if judge is None else judge.asks, rule
 
     def _annotator(self, request: Request, name: str) -> str:
-        """Return the name of the user, or the name that the form gives where nobody has to sign in."""
+        """Return the name of the user, or the name that the form gives if nobody has to sign in."""
         user: str = request.state.user
         return user or name.strip()[:100] or "anonymous"
 

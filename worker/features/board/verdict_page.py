@@ -58,7 +58,7 @@ class SentenceLine(NamedTuple):
 
 
 class ShownDocument(NamedTuple):
-    """A document with its marked parts, and its own result where the judge has one."""
+    """A document with its marked parts, and its own result if the judge has one."""
 
     rank: int
     name: str
@@ -92,7 +92,7 @@ class VerdictPages:
         return self._graders.judge(name, judge_model)
 
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
-        """Find the redacted trace of a verdict; None where its text is gone.
+        """Find the redacted trace of a verdict; None if its text is gone.
 
         With ``whole`` the whole stream is searched, which takes seconds, not only near the times of the verdict.
         """
@@ -187,7 +187,7 @@ class Span(NamedTuple):
 
 
 def divide(text: str, spans: Iterable[Span]) -> list[Part]:
-    """Divide a text at the ends of spans; where some overlap, the part has the kinds and marks of all of them."""
+    """Divide a text at the ends of spans; if some overlap, the part has the kinds and marks of all of them."""
     ordered = sorted(spans)
     text, is_cut = text[:MAX_TEXT_CHARS], len(text) > MAX_TEXT_CHARS
     cuts = sorted({0, len(text), *(at for span in ordered for at in (span.start, span.end) if at < len(text))})

@@ -49,7 +49,7 @@ _SETTLE_TIMEOUT_S: Final = 30.0
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why, with the end of the worker's log where that helps."""
+    """The demo cannot go on; the message says why, with the end of the worker's log if that helps."""
 
 
 @click.command("demo")

@@ -228,7 +228,7 @@ class Joiner(ServiceThread):
         self._clock = clock
 
     def run_once(self) -> None:
-        """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        """Join and publish some of the traces that are due; wait if there is none, or no room for them."""
         self._losses.write()
         room = self._streams.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.

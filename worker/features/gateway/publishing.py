@@ -227,7 +227,7 @@ class Streams:
         """Queue entries; the future ends when every Redis has its own.
 
         Raises:
-            RefusedError: One of them is away, or has no room. The entries of the others are written all the same where
+            RefusedError: One of them is away, or has no room. The entries of the others are written all the same if
                 they are repeatable: sent again, they count once.
         """
         by_shard: dict[int, list[Entry]] = {}

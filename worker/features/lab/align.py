@@ -59,7 +59,7 @@ _HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you u
 
 
 class Aligned(NamedTuple):
-    """The result of a search, and what was measured on the traces held out: nothing where nothing was found."""
+    """The result of a search, and what was measured on the traces held out: nothing if nothing was found."""
 
     first: Trial
     best: Trial
@@ -74,7 +74,7 @@ class Aligned(NamedTuple):
 
     @property
     def refusal(self) -> str | None:
-        """Why no file is written; None where the agreement has risen beyond the interval."""
+        """Why no file is written; None if the agreement has risen beyond the interval."""
         if self.gain is not None:
             return (
                 None if self.gain.low > 0 else "the agreement on the held-out traces did not rise beyond the interval"
@@ -138,7 +138,7 @@ def align(
 
     The judge is a built-in one, or one of yours with `instructions`, `custom_prompt` or `based_on`. A hash of session
     or trace id divides the labelled traces, at least 20, into halves. From one, the judge model derives rules by which
-    people seem to decide; the other measures the agreement before and after. The file is written only where the
+    people seem to decide; the other measures the agreement before and after. The file is written only if the
     improvement there is larger than its 95 % interval explains. Read the rules before you use it: a model wrote them.
 
     The agreement is the balanced accuracy, in which a trace without a verdict counts as wrong.
@@ -205,7 +205,7 @@ def align(
 async def _search(
     alignment: Alignment, optimizer: Optimizer, rounds: int, divided: Halves, make: Callable[[Rules], Judge]
 ) -> Aligned:
-    """Search on one half, and measure on the other only where the search found something."""
+    """Search on one half, and measure on the other only if the search found something."""
     with NOTES.status("judging the traces to learn from"):
         first = await alignment.trial(alignment.kept)
     with NOTES.status("searching guidance"):

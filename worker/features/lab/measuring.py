@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
+        """Cost of all calls; None, which is not free, without a price or if an answer did not report its tokens."""
         calls = [call for judged in self.judged for call in judged.assessment.calls]
         return Spent().plus(calls, self.by.price).reported.cost_usd
 
@@ -92,7 +92,7 @@ class Measured(NamedTuple):
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of all models together; None where none has a price."""
+        """Cost of all models together; None if none has a price."""
         costs = [cost for subject in self.members if (cost := subject.cost_usd) is not None]
         return sum(costs) if costs else None
 
@@ -105,7 +105,7 @@ class Measured(NamedTuple):
 
     @property
     def disagreement(self) -> float | None:
-        """The mean disagreement of the models about the metric; None where nothing is combined."""
+        """The mean disagreement of the models about the metric; None if nothing is combined."""
         if self.combined is None:
             return None
         judge, metric = self.combined.judge, self.combined.metric
@@ -150,7 +150,7 @@ class Comparison(NamedTuple):
     """How the labels of traces are compared with the verdicts of a judge."""
 
     metric: str  # The metric that is compared.
-    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
+    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` if ``is_rated``.
     is_rated: bool = True  # Whether the tag says what should pass, and the metric what does.
     has_own_labels: bool = False  # Whether the tag holds the judge's own labels.
     scale: Scale | None = None  # That of the grades in the tag, if it holds grades.
@@ -211,7 +211,7 @@ def _not_comparable(judge: Judge, metric: Metric, tag: str, *, says_words: bool)
 
 
 class Likeness(NamedTuple):
-    """Comparison of labels and grades; None where there is none.
+    """Comparison of labels and grades; None if there is none.
 
     ``same_label`` is a share of those with a score. ``labels`` counts the judge's labels for each value of the tag.
     """

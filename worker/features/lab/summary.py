@@ -48,7 +48,7 @@ class _MetricSum:
 
 @dataclass
 class JudgeSum:
-    """The sums of one judge by one judge model; lines name the model where ``is_named``, since there are several."""
+    """The sums of one judge by one judge model; lines name the model if ``is_named``, since there are several."""
 
     judge: Judge
     judge_model: str

@@ -34,7 +34,7 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     judge: str
     metric: str
     opinion: Opinion
-    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
+    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` if it was chosen otherwise.
     annotator: str  # Keyed hash of the annotator's name.
     answered_at: float
     evaluation_id: str

@@ -53,7 +53,7 @@ class Calibration(NamedTuple):
     agreement: Agreement
     false_pass: float  # The share of all traces that the judge passes wrongly; ``false_fail`` likewise.
     false_fail: float
-    reliability: Reliability | None  # Of probabilities, else of graded values; None where all are 0 or 1.
+    reliability: Reliability | None  # Of probabilities, else of graded values; None if all are 0 or 1.
     balanced: Threshold | None  # The threshold with which as many traces pass wrongly as fail wrongly.
 
 

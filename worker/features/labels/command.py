@@ -116,7 +116,7 @@ class LineReader:
                 yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
-        """Read a line; None where its label is empty.
+        """Read a line; None if its label is empty.
 
         Raises:
             LineError: It is no label.
@@ -472,7 +472,7 @@ def export_labels(
     """Save the labels as JSON lines that `labels import` reads.
 
     A line has the label, how its trace was drawn, the answer of each annotator of the board with a hash of the
-    annotator's name, and the judge versions whose verdicts are known. `label` is empty where as many annotators say
+    annotator's name, and the judge versions whose verdicts are known. `label` is empty if as many annotators say
     pass as fail. `trace_kept` says whether there is a copy of the trace.
 
     Exit code 0 on success, 1 if there is no label, 2 on wrong usage.

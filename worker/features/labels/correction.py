@@ -155,7 +155,7 @@ def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
     """Divide judged traffic and drawn labels by verdict and by class of sampling probability.
 
     Within a stratum labels count by 1 / their probability: it may have changed in the course of time. Labels of one
-    session count as fewer where they agree with each other.
+    session count as fewer if they agree with each other.
     """
     groups: dict[tuple[bool, int], list[Pair]] = defaultdict(list)
     for pair in pairs:

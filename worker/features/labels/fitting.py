@@ -115,7 +115,7 @@ class Fitting(NamedTuple):
         *,
         as_json: bool,
     ) -> None:
-        """Fit, print and write the calibration; exits with 1 where there is no labelled verdict."""
+        """Fit, print and write the calibration; exits with 1 if there is no labelled verdict."""
         judge_model = self.model.judge_model
         rows, left_out = probability_rows(
             self._labelled(store, options, archived),

@@ -181,7 +181,7 @@ class Row(Struct, frozen=True, kw_only=True):
     traffic: float  # Traces that the verdicts stand for: the sum of their weights.
     abstained: Estimate | None  # Weighted share of abstained verdicts.
     unscored: Estimate | None  # Weighted share of unscored verdicts.
-    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null where unknown.
+    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null if unknown.
     points: Sequence[Point]  # Shares over time.
 
     @property
@@ -247,7 +247,7 @@ class Evidence(NamedTuple):
     limits: Sequence[Limit]
     corrected: Mapping[Labels, Sequence[CorrectedShare]] = {}
     newest: Mapping[tuple[str, str], float] = {}
-    """Services and judges with the time of their newest verdict, 0 if not known; only where the period has none."""
+    """Services and judges with the time of their newest verdict, 0 if not known; only if the period has none."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

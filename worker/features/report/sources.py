@@ -1,6 +1,6 @@
 """Sources of the report: the monitor's buckets, the outbox and the account in Redis, and archives of verdicts.
 
-Shares come from the buckets where these have the labels asked for, else from the outbox. Costs and labels that the
+Shares come from the buckets if these have the labels asked for, else from the outbox. Costs and labels that the
 buckets lack are only in verdicts, so they cover what the outbox still holds. With archives nothing else is read:
 the same verdicts would count twice.
 """
@@ -45,7 +45,7 @@ _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.e
 
 
 class _Outbox(NamedTuple):
-    """A tally of the outbox, and the time of its oldest entry; None where it is empty."""
+    """A tally of the outbox, and the time of its oldest entry; None if it is empty."""
 
     tally: Tally
     oldest: float | None
@@ -234,7 +234,7 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
 
 
 def read_coverage(store: Store, period: Period) -> Coverage | None:
-    """Add up the account of the days of a period; None where no day has one."""
+    """Add up the account of the days of a period; None if no day has one."""
     days = utc_days(period.since, period.until - 1)
     of_days = summed_counts(store, map(store.keys.account, days))
     totals: Counter[str] = sum(of_days, Counter())

@@ -38,7 +38,7 @@ from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
 if TYPE_CHECKING:
     from worker.features.cascades.settings import Cascade
 
-DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
+DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass if the monitor knows none.
 _SLOTS: Final = 48
 # More are read than used: producers send traces in groups, and the time between groups shows how many there are.
 _READ: Final = 200
@@ -66,7 +66,7 @@ class Work(Struct, frozen=True):
     calls: float  # Requests to the judge model.
     input_tokens: float  # Of all requests.
     output_tokens: float  # Of all answers.
-    usd: float | None  # Cost; None where the model has no price.
+    usd: float | None  # Cost; None if the model has no price.
     half_width: float | None  # Half the width of the 95 % interval of the share that passes, in one period.
 
 
@@ -180,7 +180,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
 
 
 def published_yesterday(store: Store, now_s: float) -> int | None:
-    """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
+    """Return the traces that arrived yesterday (UTC); None if that day was not counted as a whole."""
     day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
     before, counts = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
     arrived = counts["published"] - counts["dropped"]
@@ -545,7 +545,7 @@ class Estimator:
         return tuple(works.values())
 
     def _request(self, number: int, judge: Judge, judge_model: str, rules: Rules, entry: TraceEntry) -> _Asked | None:
-        """Estimate the requests of one judgement; None where no model is asked."""
+        """Estimate the requests of one judgement; None if no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
             trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)
