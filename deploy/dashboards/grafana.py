@@ -253,7 +253,7 @@ def _properties(properties: Mapping[str, Any]) -> Iterator[Json]:
                 yield {"id": "thresholds", "value": {"mode": "absolute", "steps": steps}}
                 yield {"id": "custom.cellOptions", "value": {"type": "color-text"}}
             case _:
-                # A property without a value takes back that of the panel.
+                # A property without a value removes the panel's value.
                 yield {"id": name} if value == "none" else {"id": name, "value": value}
 
 

@@ -62,7 +62,7 @@ def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
 class Alert(Struct, frozen=True, forbid_unknown_fields=True):
     """A row of the table; its texts hold placeholders, as the head of ``alerts.toml`` says.
 
-    Severity and ``keep_firing_for`` are those of its settings unless set here.
+    Severity and ``keep_firing_for`` come from its settings unless set here.
     """
 
     name: str

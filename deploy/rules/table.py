@@ -38,7 +38,7 @@ class Level(_Part, frozen=True):
 
 
 class Burn(_Part, frozen=True):
-    """The alert about a budget of failures that burns too fast; without a window it is that of the gauge."""
+    """The alert about a budget of failures that burns too fast; without a window it has the gauge's."""
 
     factor: Positive
     holds: Duration = msgspec.field(name="for")

@@ -88,7 +88,7 @@ class Client:
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
             known_id = trace_id_text(trace_id) or ""
-            # A worker asks the other shards if this one does not know the trace: it may be that of a session.
+            # A worker asks the other shards if this one does not know the trace, which may belong to a session.
             delivery = self._deliveries.of(known_id, {}) if self._is_sharded else self._delivery
             item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`

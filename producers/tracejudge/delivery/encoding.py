@@ -89,7 +89,7 @@ class ItemEncoder:
         return outcome
 
     def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason | None:
-        """Run a conversion in a thread of its own; None if it, or too many before it, do not end."""
+        """Run a conversion in a separate thread; None if it, or too many before it, do not end."""
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         done, outcomes, began_s = Wakeup(), list[Entry | Reason](), time.monotonic()
 

@@ -80,7 +80,7 @@ class Access:
             return self._user_with_token(headers.get("authorization", ""))
         if self._user_header is not None:
             return _Refused(403, "Only a reverse proxy of `board.proxies` may connect.\n")
-        # A foreign page could point its own name to this address; its requests bear that name.
+        # A foreign page could point its own name to this address; its requests have that name.
         host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
         if host not in self._hosts:
             return _Refused(
@@ -144,10 +144,10 @@ class Guard:
 
 
 def form_token(key: str, user: str) -> str:
-    """Return what a form of a user bears, so that no other site can send it (CSRF)."""
+    """Return the token that a user's form has, so that no other site can send it (CSRF)."""
     return hashlib.blake2b(f"board:{user}".encode(), key=key.encode()[:64], digest_size=16).hexdigest()
 
 
 def is_form_token(shown: str, key: str, user: str) -> bool:
-    """Return whether a form bears the token of its user."""
+    """Return whether a form has the token of its user."""
     return hmac.compare_digest(shown.encode("utf-8", "replace"), form_token(key, user).encode())
