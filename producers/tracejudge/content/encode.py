@@ -305,7 +305,7 @@ def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget,
 
 
 def key_text(key: object, budget: Budget | None = None) -> str:
-    """Return the key of a dict as text, without running its code; other keys than texts and numbers become their type."""
+    """Return the key of a dict as text, without running its code; other keys become their type."""
     name = plain(key, budget or Budget(), _MAX_DEPTH)
     return str.__str__(name) if isinstance(name, str) else text_of(name) or "null"
 

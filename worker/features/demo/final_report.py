@@ -118,7 +118,7 @@ class Results:
                 share = latter if place else former
                 if not ends[place] and not (place and former):
                     continue
-                figures = _figures(share and share.interval)
+                figures: tuple[str, ...] = _figures(share and share.interval)
                 if place:
                     change = former and latter and difference(latter.interval, former.interval)
                     figures += _figures(change, 100, "+.1f", " points")
