@@ -46,11 +46,11 @@ from worker.core.config.settings import JudgeCalibration, Rule, Settings, Where
 from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.budgets.feature import Budget
 from worker.features.cascades.feature import Cascade
 from worker.features.gateway.admission import GatewayMetrics
-from worker.features.gateway.settings import Gateway, Token
+from worker.features.gateway.feature import Gateway, Token
 
 __all__ = ["main"]
 

@@ -24,10 +24,10 @@ from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where
 from worker.core.features import installed_tables
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.budgets.feature import Budget
 from worker.features.cascades.feature import Cascade
-from worker.features.gateway.settings import Gateway
+from worker.features.gateway.feature import Gateway
 from worker.features.receivers.feature import PhoenixSettings
 
 FILE = "tracejudge.toml"

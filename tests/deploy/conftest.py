@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

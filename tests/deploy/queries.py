@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from deploy.dashboards import FOLDER
+from deploy.dashboards.grafana import FOLDER
 
 __all__ = ["Asked", "asked", "dashboards", "fill", "named_metrics", "panels", "rule_expressions", "selectors"]
 

@@ -11,7 +11,7 @@ import yaml
 from alertmanager_run import BOT, CONFIG, Alertmanager, alert, find_program, running
 from support.processes import wait_until
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 
 # Alerts of the watcher that silence no quality: what is judged meanwhile is late or less, and true.
 SEES_STILL = frozenset(

@@ -19,8 +19,8 @@ from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-from worker.features.board.settings import BOARD
-from worker.features.gateway.settings import GATEWAY
+from worker.features.board.feature import BOARD
+from worker.features.gateway.feature import GATEWAY
 
 OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.

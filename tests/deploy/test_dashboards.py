@@ -15,12 +15,12 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from queries import dashboards, panels
 from support.cases import each_case
 
-from deploy import rules
 from deploy.__main__ import main
-from deploy.dashboards import FOLDER, generate
+from deploy.dashboards.grafana import FOLDER, generate
 from deploy.dashboards.tables import bound_value
 from deploy.generated import differences, write
-from deploy.rules import FOLDER as RULES
+from deploy.rules import rule_files
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import load
 
 ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
@@ -77,7 +77,7 @@ def test_addresses_are_those_that_alerts_open() -> None:
 def test_check_shows_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "grafana" / "dashboards"
     write(folder, {**generate(), "old.json": "{}\n"})
-    write(tmp_path / "prometheus" / "rules", rules.generate())
+    write(tmp_path / "prometheus" / "rules", rule_files.generate())
 
     assert main(["--check", "--into", str(tmp_path)]) == 1
 

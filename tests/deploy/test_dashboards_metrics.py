@@ -6,7 +6,7 @@ import pytest
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
 from support.cases import each_case
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 from worker.core.telemetry.metrics import worker_metrics
 
 UNUSED = {

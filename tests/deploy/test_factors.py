@@ -7,7 +7,7 @@ from promtool_run import Scene, run_groups
 from scenes_quality import FAST, Monitored
 
 from deploy.generated import write
-from deploy.rules import generate
+from deploy.rules.rule_files import generate
 from deploy.rules.table import Objective, load
 
 

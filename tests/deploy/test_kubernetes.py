@@ -45,8 +45,8 @@ from queries import selectors
 from support.cases import each_case
 from support.processes import Program, free_port, wait_until
 
-from deploy.dashboards import FOLDER as DASHBOARDS
-from deploy.rules import FOLDER as RULES
+from deploy.dashboards.grafana import FOLDER as DASHBOARDS
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import FOLDER, load
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
@@ -55,8 +55,8 @@ from worker.core.config.reading import key_types
 from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
 from worker.core.telemetry.metrics import worker_metrics
-from worker.features.board.settings import BOARD
-from worker.features.gateway.settings import GATEWAY
+from worker.features.board.feature import BOARD
+from worker.features.gateway.feature import GATEWAY
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")

@@ -19,8 +19,8 @@ from support.cases import each_case
 from support.scrape import samples_of
 
 import tracejudge
-from deploy.rules import FOLDER as RULES
 from deploy.rules.promql import RATED
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import PATH as TABLE
 from worker.base.accounting import Account
 from worker.cli import cli

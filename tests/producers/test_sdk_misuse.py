@@ -158,9 +158,9 @@ def test_names_without_end_cost_little_and_are_counted(caplog: pytest.LogCapture
     notes, began = Notes(), time.process_time()
     fields = convert_trace({"output": "a", **{f"name{number}": 1 for number in range(200_000)}, "contxt": "b"}, notes)
     assert len(fields["tags"]) == MAX_TAGS
-    assert Counter(note.reason for note in notes.found) == {"unknown_name": MAX_TAGS, "too_many": 1}
+    assert Counter(note.reason for note in notes.entries) == {"unknown_name": MAX_TAGS, "too_many": 1}
     reports = Reports(time.monotonic)
-    reports.add(notes.found, "t", "bot.py:1")
+    reports.add(notes.entries, "t", "bot.py:1")
     reports.summarize(at_end=True)
     assert time.process_time() - began < 3
     assert "too_many tags 199001" in caplog.messages[-1]

@@ -20,7 +20,7 @@ from support.judged import judged
 from support.processes import wait_until
 from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
 DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]

@@ -132,7 +132,7 @@ def test_labels_are_made_by_keys_and_without_scripts(
         page.loaded()
         assert "You said fail; the judge said fail" in page.evaluate("document.body.innerText")
         ((answer,),) = read_answers(store).values()
-        assert answer.said == "fail"
+        assert answer.opinion == "fail"
         assert ("Gold coins" in answer.excerpt) is with_scripts
         if with_scripts:
             first = page.evaluate("document.querySelector('[name=evaluation_id]').value")
@@ -145,7 +145,7 @@ def test_labels_are_made_by_keys_and_without_scripts(
             assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
             page.press("1")
             page.loaded()
-            assert [one.said for given in read_answers(store).values() for one in given] == ["pass"]
+            assert [one.opinion for given in read_answers(store).values() for one in given] == ["pass"]
         clean(page, url)
 
 

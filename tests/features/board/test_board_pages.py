@@ -29,7 +29,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.board.access import BOARD_PAGES, Access
 from worker.features.board.board_server import BoardServer
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.board.verdict_page import Part, Span, divide
 from worker.features.labels import answers
 from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
@@ -60,7 +60,7 @@ def question(client: httpx.Client, **query: Any) -> dict[str, str]:
 
 
 def answer(client: httpx.Client, said: str, fields: dict[str, str], **more: str) -> httpx.Response:
-    return client.post("/labels", data={**fields, "said": said, **more})
+    return client.post("/labels", data={**fields, "opinion": said, **more})
 
 
 def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, verdicts: list[Any]) -> None:
@@ -165,7 +165,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()
-    assert (stored.said, stored.drawn, stored.judged) == ("fail", 1.0, False)
+    assert (stored.opinion, stored.drawn, stored.judged) == ("fail", 1.0, False)
     assert "ada" not in repr(stored)
     (labelled,) = read_labels(store)
     assert labelled.label.id == name
@@ -287,10 +287,10 @@ def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, red
         ({"as": "bob"}, {}, 403),
         ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
         ({"evaluation_id": "unknown"}, {}, 404),
-        ({"said": "maybe"}, {}, 400),
+        ({"opinion": "maybe"}, {}, 400),
         ({"note": "x" * 70_000}, {}, 413),
     ):
-        reply = board.post("/labels", data={"said": "pass", **fields, **change}, headers=headers)
+        reply = board.post("/labels", data={"opinion": "pass", **fields, **change}, headers=headers)
         assert reply.status_code == status, change
     assert read_answers(Store(redis_url, Keys(prefix))) == {}
     assert board.put("/labels").status_code in {404, 405}
@@ -396,7 +396,7 @@ def test_two_answers_at_once_are_both_counted(
             trace_id=verdict.trace_id,
             judge=verdict.judge,
             metric=verdict.judge,
-            said=said,  # type: ignore[arg-type]
+            opinion=said,  # type: ignore[arg-type]
             drawn=1.0,
             annotator=said,
             answered_at=number,
@@ -424,7 +424,7 @@ def test_two_answers_at_once_are_both_counted(
 def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
     def given(said: str, by: str, *, judged: bool = True) -> Answer:
         named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
-        return Answer(**named, said=said, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged)  # type: ignore[arg-type]
+        return Answer(**named, opinion=said, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged)  # type: ignore[arg-type]
 
     assert majority([given("cannot_tell", "a")]) is None
     assert majority([given("pass", "a"), given("fail", "b")]) is None

@@ -16,10 +16,10 @@ from support.processes import free_port, wait_until
 
 from worker.core.config.settings import Settings
 from worker.features.gateway.admission import Form
+from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherer, Taken
 from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 from worker.features.gateway.otlp import read_request
-from worker.features.gateway.settings import GATEWAY
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10

@@ -11,7 +11,7 @@ from support.model_server import FAILURE, MODEL, TYPED, ModelServer
 
 from judges.parsing.retrievals import with_context
 from tracejudge import Trace
-from tracejudge.content.tool_context import tool_context
+from tracejudge.delivery.encoding import tool_context
 from tracejudge.otel.joining import join
 
 Fields = dict[str, Any]

@@ -166,7 +166,7 @@ def read_trace(payload: bytes) -> ReadTrace:
     fields = convert_trace(values, notes)
     if not fields.get("service"):
         raise NoTraceError("wrong_type", "no service" if fields else "no content")
-    left_out += losses(notes.found)
+    left_out += losses(notes.entries)
     try:
         # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
         written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
