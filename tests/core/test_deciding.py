@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from support.judging_parts import Desks, assert_settled, choose
-from support.stage_parts import Ground
+from support.judging_parts import Workers, assert_settled, choose
+from support.stage_parts import Keyspace
 
 from judges.core.decision import Calibration, Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
@@ -31,12 +31,12 @@ def loaded(
 
 
 def test_a_worker_asks_typed_questions_and_the_threshold_of_the_calibration_decides(
-    ground: Ground, desk: Desks
+    keyspace: Keyspace, new_worker: Workers
 ) -> None:
     for calibrations, passed in (((), True), ((STRICT,), False)):
         known = {"models": {"default": DECIDER}, "calibrations": calibrations}
-        (batch_id,) = choose(ground, 1, first=len(calibrations), **known)
-        worker = desk(**known)
+        (batch_id,) = choose(keyspace, 1, first=len(calibrations), **known)
+        worker = new_worker(**known)
 
         async def complete(request: ChatRequest) -> ChatResponse:
             assert [question.kind for question in request.questions] == ["predicate"]
@@ -44,13 +44,13 @@ def test_a_worker_asks_typed_questions_and_the_threshold_of_the_calibration_deci
 
         worker.model.complete = complete  # type: ignore[method-assign]
         worker.run(batch_id)
-        verdict = ground.outbox("j")[-1]
+        verdict = keyspace.outbox("j")[-1]
         (score,) = verdict["scores"]
         assert (score["passed"], score["probability"], score["value"]) == (passed, 0.9, float(passed))
         assert verdict["probability"] == 1.0, "that of sampling"
         by_metric = {"safety": STRICT.calibration} if calibrations else {}
         assert verdict["judge_version"] == catalogue()["safety"].for_decisions(by_metric).version
-    assert_settled(ground, scored=2)
+    assert_settled(keyspace, scored=2)
 
 
 def test_versions_are_those_of_judge_and_model() -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.stage_parts import Ground, rules_of, settings_of
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 import worker
 from worker.base.monitor.gauges import Watch
@@ -117,9 +117,9 @@ def test_full_names_are_those_of_functions() -> None:
     assert all(callable(imported(name)) for name in names if name)
 
 
-def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
-    settings = settings_of(ground)
-    parts = Parts(settings, None, Ledger(ground.store, settings), rules_of(settings))
+def test_nothing_is_on_the_way_of_a_trace_by_default(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
+    parts = Parts(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from judges.core.verdict import Score, Verdict
-from support.stage_parts import Ground, rules_of
+from support.stage_parts import Keyspace, rules_of
 from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -73,15 +73,15 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
     return found
 
 
-def publish(ground: Ground, verdicts: Sequence[Verdict], **monitor: Any) -> None:
+def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
+    settings = Settings(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     for number, one in enumerate(sorted(verdicts, key=lambda one: one.started_at)):
         entry_id = f"{round((one.started_at + one.duration_s) * 1000)}-{number}"
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=entry_id)
-    while entries := ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=entry_id)
+    while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
         sums.deliver([one for one in map(read_outbox_entry, entries) if one is not None])
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.agreement import reliability as measured
 from judges.agreement.intervals import Interval
@@ -51,9 +51,9 @@ def sigmoid(odds: float) -> float:
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def configure() -> None:
@@ -209,7 +209,7 @@ def test_a_calibration_is_written_where_the_configuration_still_loads(served: Ru
     assert [one.name for one in Path().glob("*.toml")] == [path.name]
 
 
-def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, ground: Ground) -> None:
+def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, keyspace: Keyspace) -> None:
     """The second judge fails half of what the first one finds likely; each label counts by one through its rate."""
     configure()
     sent = []
@@ -222,7 +222,7 @@ def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, ground: Ground
         more = {"details": {"cascade": msgspec.to_builtins(second)}, "judge_model": "large", "trace_id": f"t{number}"}
         sent.append(verdict(1000 + number, float(z), weight=1 / step.rate, **more))
     unchosen = CascadeStep("both", "00000000", 0.25, is_chosen=False)
-    ground.send(*sent, verdict(500, 0.9, details={"cascade": msgspec.to_builtins(unchosen)}))
+    keyspace.send(*sent, verdict(500, 0.9, details={"cascade": msgspec.to_builtins(unchosen)}))
     ended = served(*SAFETY, MODEL, "--from-audit", "--format", "json", "--map", "isotonic")
     assert ended.code == 0, ended.err
     found = ended.document
@@ -231,16 +231,16 @@ def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, ground: Ground
     assert found["reliability"]["brier"]["value"] == pytest.approx((160 * (0.01 + 0.81) / 2 + 40 * 0.01) / 200)
 
 
-def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, ground: Ground) -> None:
+def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, keyspace: Keyspace) -> None:
     configure()
     given = [(number, (number + 0.5) / 60) for number in range(60)]
     calibrated = {"judge_version": "1" * 32, "details": {"uncalibrated": {"safety": 0.2}}}
-    ground.send(*(verdict(number, p) for number, p in given), verdict(60, 0.9, **calibrated), verdict(61, 0.5))
+    keyspace.send(*(verdict(number, p) for number, p in given), verdict(60, 0.9, **calibrated), verdict(61, 0.5))
     rows = [{"trace_id": f"t{number}", "label": number % 3 < 2 if p > 0.5 else number % 3 < 1} for number, p in given]
     rows += [{"trace_id": "t60", "label": True}, {"trace_id": "t62", "label": True}]
     file = write_lines("labels.jsonl", rows)
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "golden").code == 0
-    ground.client.delete(ground.keys.verdicts)
+    keyspace.client.delete(keyspace.keys.verdicts)
     for arguments in ((), ("--labels", file)):
         ended = served(*SAFETY, MODEL, *arguments, "--format", "json")
         assert ended.document["left_out"] == {"other version": 1, "no verdict": 1}, arguments
@@ -254,9 +254,9 @@ def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, gro
     assert "platt" not in text
 
 
-def test_what_cannot_be_fitted(served: Run, ground: Ground) -> None:
+def test_what_cannot_be_fitted(served: Run, keyspace: Keyspace) -> None:
     configure()
-    ground.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
+    keyspace.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
     falling = write_lines("falling.jsonl", [{"trace_id": f"t{number}", "label": number > 20} for number in range(40)])
     alike = write_lines("alike.jsonl", [{"trace_id": f"t{number}", "label": True} for number in range(40)])
     wrong = write_lines("wrong.jsonl", [{"trace_id": "t1", "label": "perhaps"}])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.report_parts import publish
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
@@ -30,9 +30,9 @@ JUDGES = configured(
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def verdict(number: int, *, passed: bool | None = True, **fields: object) -> Verdict:
@@ -121,15 +121,15 @@ def test_a_line_with_an_error_says_how_to_fix_it() -> None:
         assert error in str(raised.value), (line, str(raised.value))
 
 
-def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, ground: Ground) -> None:
-    ground.send(
+def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, keyspace: Keyspace) -> None:
+    keyspace.send(
         verdict(1), verdict(2, passed=False), verdict(4, span_id="a"), verdict(4, span_id="b", evaluation_id="f")
     )
     rows = [row(1), row(2, "no"), row(3), row(4), row(5, ""), b"{", b"", row(6, "perhaps")]
     arguments = ("labels", "import", write_lines("labels.jsonl", rows), "--judge", "safety", "--drawn", "0.5", "--json")
     dry = served(*arguments, "--dry-run")
     assert dry.document == {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "dry_run": True}
-    assert read_labels(ground.store) == []
+    assert read_labels(keyspace.store) == []
     first = served(*arguments)
     found = {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "without_verdict": 1, "ambiguous": 1}
     found |= {"too_large": 0, "too_many": 0, "without_copy": 4}
@@ -142,7 +142,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
     second = served("labels", "import", again, "--judge", "safety", "--drawn", "0.5", "--json")
     assert second.code == 0
     assert {name: second.document[name] for name in ("new", "changed", "same")} == {"new": 0, "changed": 2, "same": 4}
-    stored = {one.label.trace_id: one for one in read_labels(ground.store)}
+    stored = {one.label.trace_id: one for one in read_labels(keyspace.store)}
     assert {name: (one.label.passed, len(one.verdicts)) for name, one in stored.items()} == {
         "t1": (True, 1),
         "t2": (True, 1),
@@ -162,7 +162,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
         assert (ended.code, ended.out, error in ended.err) == (code, "", True), ended.err
 
 
-def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
+def test_wrong_usage_is_exit_code_two(served: Run, keyspace: Keyspace) -> None:
     file = write_lines("labels.jsonl", [row(1)])
     for arguments, error in (
         (("labels", "import", file, "--judge", "saftey"), "did you mean safety?"),
@@ -175,7 +175,7 @@ def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
     ):
         ended = served(*arguments)
         assert (ended.code, error in ended.err) == (2, True), (arguments, ended.err)
-    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 0
+    assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 0
     assert served("calibrate", "--judge", "groundedness").code == 1
 
 
@@ -194,17 +194,17 @@ def test_files_that_hold_nothing_usable_are_exit_code_one(served: Run) -> None:
         assert (ended.code, error in ended.err, ended.err.count("\n")) == (1, True, 1), (arguments, ended.err)
 
 
-def test_a_label_without_a_time_has_that_of_its_first_import(served: Run, ground: Ground) -> None:
+def test_a_label_without_a_time_has_that_of_its_first_import(served: Run, keyspace: Keyspace) -> None:
     arguments = ("labels", "import", write_lines("labels.jsonl", [row(1), row(2, time=5)]), "--judge", "safety")
     for name in ("new", "same"):
         assert served(*arguments, "--drawn", "1", "--json").document[name] == 2, name
-        times = {one.label.trace_id: one.label.labelled_at for one in read_labels(ground.store)}
+        times = {one.label.trace_id: one.label.labelled_at for one in read_labels(keyspace.store)}
         assert times["t1"] == pytest.approx(time.time(), abs=60), name
         assert times["t2"] == 5, name
 
 
 def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
-    served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(label_store, "MAX_VERDICTS", 4)
     given = [verdict(1, name="n" * 9_000), *(verdict(2, evaluation_id=f"e{number}") for number in range(4))]
@@ -214,12 +214,12 @@ def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
         *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(one) for one in given[1:]])),
     ).document
     assert (found["too_large"], found["too_many"], found["without_verdict"]) == (1, 2, 1)
-    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 4
+    assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 4
 
 
-def test_refusals_are_shown_for_services_with_such_labels(served: Run, ground: Ground) -> None:
+def test_refusals_are_shown_for_services_with_such_labels(served: Run, keyspace: Keyspace) -> None:
     """Labels from a queue are of one service, and the judge has series in two."""
-    publish(ground, [verdict(number, service="shop" if number < 5 else "bank") for number in range(10)])
+    publish(keyspace, [verdict(number, service="shop" if number < 5 else "bank") for number in range(10)])
     file = write_lines("labels.jsonl", [row(1), row(2)])
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "queue").code == 0
     for more, shown in (((), {"shop"}), (("--service", "*"), {"shop", "bank"})):
@@ -245,10 +245,10 @@ def test_a_golden_set_is_judged_by_evaluate(served: Run) -> None:
     assert (found["origin"], found["judge_model"], sum(found["confusion"].values())) == ("golden", "lexical", 4)
 
 
-def test_calibrate_says_how_the_judge_errs(served: Run, ground: Ground) -> None:
+def test_calibrate_says_how_the_judge_errs(served: Run, keyspace: Keyspace) -> None:
     """Of 40 traces that the judge passes 30 are good, of 20 that it fails 5; failing ones were drawn twice as often."""
     judged = [(number, number < 40) for number in range(60)]
-    ground.send(*(verdict(number, passed=passed) for number, passed in judged), verdict(60, passed=None))
+    keyspace.send(*(verdict(number, passed=passed) for number, passed in judged), verdict(60, passed=None))
     good = {*range(30), *range(40, 45)}
     rows = [row(number, number in good, drawn=0.5 if passed else 1) for number, passed in judged]
     file = write_lines("labels.jsonl", [*rows, row(60, drawn=1), row(61, drawn=1)])
@@ -274,7 +274,7 @@ def test_calibrate_says_how_the_judge_errs(served: Run, ground: Ground) -> None:
     assert served("calibrate", "--judge", "safety", "--service", "other").code == 1
 
 
-def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) -> None:
+def test_an_archive_holds_what_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
     assert (
         served(
             *("labels", "import", write_lines("labels.jsonl", [row(1), row(2, "no")]), "--judge", "safety"),
@@ -288,13 +288,13 @@ def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) 
     (found,) = document["calibrations"]
     assert (found["origin"], found["labels"], found["agreement"]["value"]) == ("queue", 2, 0.5)
     assert found["kappa"] is None, "the judge passes all"
-    assert all(not one.verdicts for one in read_labels(ground.store))
+    assert all(not one.verdicts for one in read_labels(keyspace.store))
 
 
-def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, ground: Ground) -> None:
+def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, keyspace: Keyspace) -> None:
     """Values of 0 to .9 in steps of .1, ten each, of which as many are good as the value says."""
     values = [step / 10 for step in range(10) for _ in range(10)]
-    ground.send(
+    keyspace.send(
         *(verdict(number, scores=(Score("safety", value, passed=value >= 0.8),)) for number, value in enumerate(values))
     )
     rows = [row(number, number % 10 < value * 10) for number, value in enumerate(values)]

@@ -22,7 +22,7 @@ from support.loopback import LoopbackServer
 from support.ports import free_port
 from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 from test_receivers import Sending, receiver, verdict
 
 from judges.core.verdict import Verdict
@@ -73,7 +73,7 @@ def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
 
 
 def export(
-    ground: Ground,
+    keyspace: Keyspace,
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -86,10 +86,10 @@ def export(
     now = [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
-    first, second = Sending(ground, **settings), Sending(ground, **settings)
+    first, second = Sending(keyspace, **settings), Sending(keyspace, **settings)
     with serve():
         spans(verdicts[: COUNT // 2])
-        ground.send(*verdicts)
+        keyspace.send(*verdicts)
         with monkeypatch.context() as patched:
             # This worker dies before it acknowledges.
             patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
@@ -101,7 +101,7 @@ def export(
             now[0] += 61
         wait_until(lambda: len(found()) >= COUNT, timeout_s=60, what="the second half")
         assert (first.dropped, second.dropped) == ({}, {})
-        assert ground.pending("receiver:mine", ground.keys.verdicts) == 0
+        assert keyspace.pending("receiver:mine", keyspace.keys.verdicts) == 0
         for each in (first, second):
             each.exporter._client.close()  # type: ignore[attr-defined]
         return sorted(found())
@@ -190,10 +190,12 @@ IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 @pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_each_score_is_on_the_user_s_own_trace(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     product = PRODUCTS[name](tmp_path)
-    names = export(ground, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found)
+    names = export(
+        keyspace, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found
+    )
     assert names == IDS
 
 
@@ -242,7 +244,7 @@ class FaultyGateway(LoopbackServer):
 @pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_whatever_happens_on_the_way_each_score_stands_once(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The faults of the battery of all receivers, and a worker that is killed after its request."""
     product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
@@ -253,26 +255,26 @@ def test_whatever_happens_on_the_way_each_score_stands_once(
         stack.enter_context(product.serve())
         product.spans(verdicts)
         for number, answers in enumerate(faults):
-            worker = Sending(ground, export_explanations=True, **settings)
+            worker = Sending(keyspace, export_explanations=True, **settings)
             stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
             gateway.faults.extend(answers)
             worker.exporter._client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
-            ground.send(verdicts[number])
+            keyspace.send(verdicts[number])
             worker.turn()
-            assert (len(gateway.faults), worker.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == (
+            assert (len(gateway.faults), worker.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == (
                 *(0, {}, 0),
             ), answers
             wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
-        killed, last = (Sending(ground, export_explanations=True, **settings) for _ in range(2))
+        killed, last = (Sending(keyspace, export_explanations=True, **settings) for _ in range(2))
         for worker in (killed, last):
             stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
         # A request that waits for ten minutes of absence.
         last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
-        ground.send(*verdicts[len(faults) :])
+        keyspace.send(*verdicts[len(faults) :])
         with monkeypatch.context() as patched:
             patched.setattr(type(killed.exporter), "_acknowledge_delivered", lambda _self: None)
             killed.turn()
         gateway.close()
         last.turn()
-        assert (last.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == ({}, 0)
+        assert (last.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == ({}, 0)
         wait_until(lambda: sorted(product.found()) == IDS, what="all scores, each once")
