@@ -38,7 +38,7 @@ NEVER = 10**9
 
 
 class Keyspace(AbstractContextManager["Keyspace"]):
-    """The keys under one prefix of a Redis server: a store as the stages use it, and a client that reads what they wrote."""
+    """The keys under one prefix of a Redis server, with the store that the stages use and a client that reads them."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url, self.prefix = url, prefix
