@@ -66,9 +66,9 @@ class Sending:
     @property
     def dropped(self) -> dict[str, float]:
         """Count what was dropped, by reason."""
-        found = only(samples(self.metrics), "export_dropped_total")
-        assert all(exporter == "exporter=otel" for _, exporter, _ in found)
-        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
+        metric_values = only(samples(self.metrics), "export_dropped_total")
+        assert all(exporter == "exporter=otel" for _, exporter, _ in metric_values)
+        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)

@@ -76,7 +76,7 @@ def work(keyspace: Keyspace) -> list[tuple[Batch, Item, Evaluation]]:
 def judge(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]], **fields: Any) -> None:
     """Write final verdicts."""
     ledger = Ledger(keyspace.store, settings_of(keyspace))
-    verdicts = [(make_verdict(evaluation_id=one.id, **fields), one.period) for _, _, one in chosen]
+    verdicts = [(make_verdict(evaluation_id=evaluation.id, **fields), evaluation.period) for _, _, evaluation in chosen]
     assert all(ledger.record([Finished.of(verdict, period) for verdict, period in verdicts]))
 
 

@@ -63,15 +63,15 @@ def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, keyspace: Keyspa
 
 
 def test_with_json_one_line_a_letter(served: Run, keyspace: Keyspace) -> None:
-    one, two = add_dead_letter(keyspace, 1, output=SECRET), add_dead_letter(keyspace, 2)
+    letter_id, two = add_dead_letter(keyspace, 1, output=SECRET), add_dead_letter(keyspace, 2)
     ended = served("dead", "list", "--json")
-    assert [line["id"] for line in ended.lines] == [two, one]
+    assert [line["id"] for line in ended.lines] == [two, letter_id]
     assert ended.lines[1].keys() == {
         *("id", "reason", "attempts", "service", "judge", "judge_version", "judge_model", "origin", "trace_id"),
         *("chosen_at", "given_up_at", "age_s", "retrying", "revivals", "bytes"),
     }
     assert SECRET not in ended.out
-    assert [line["id"] for line in served("dead", "list", "--json", "--oldest", "--limit", 1).lines] == [one]
+    assert [line["id"] for line in served("dead", "list", "--json", "--oldest", "--limit", 1).lines] == [letter_id]
 
 
 FILTERS = {
@@ -159,10 +159,10 @@ def test_show_tells_texts_when_asked(served: Run, keyspace: Keyspace) -> None:
 def test_show_wants_one_letter(served: Run, keyspace: Keyspace) -> None:
     add_dead_letter(keyspace, 1)
     add_dead_letter(keyspace, 2)
-    for name, said in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
+    for name, message in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
         ended = served("dead", "show", name)
         assert (ended.code, ended.out) == (1, "")
-        assert said in words(ended.err)
+        assert message in words(ended.err)
 
 
 # --- retry ---
@@ -201,8 +201,8 @@ def test_retry_tells_where_nobody_may_be_there_to_judge(
     served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_dead_letter(keyspace, 1)
-    said = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
-    assert said in words(served("dead", "retry", "--all", "--dry-run").err)
+    message = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
+    assert message in words(served("dead", "retry", "--all", "--dry-run").err)
     model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
     assert served("dead", "retry", "--all", "--dry-run").err == ""

@@ -26,10 +26,10 @@ def test_one_document_tells_what_was_erased_and_what_stays(
     served: Run, keyspace: Keyspace, whom: tuple[str, str]
 ) -> None:
     dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
-    found = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
+    counts = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
     assert (dry.code, first.code, second.code) == (0, 0, 1)
-    assert {name: dry.document[name] for name in COUNTS} == found
-    assert {name: first.document[name] for name in COUNTS} == found
+    assert {name: dry.document[name] for name in COUNTS} == counts
+    assert {name: first.document[name] for name in COUNTS} == counts
     assert {name: second.document[name] for name in COUNTS} == dict.fromkeys(COUNTS, 0)
     assert [each.document["dry_run"] for each in (dry, first, second)] == [True, False, False]
     assert any("spans and events that were sent" in line for line in first.document["kept"])

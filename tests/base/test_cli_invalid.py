@@ -53,13 +53,13 @@ def test_the_doctor_names_field_type_and_trace_id(served: Run, keyspace: Keyspac
     keyspace.add({"trace_id": "t2", "output": SECRET})
     take(keyspace)
     be_present(keyspace.url)
-    _, found = examined(served)
-    assert found["input"] == (
+    _, parts = examined(served)
+    assert parts["input"] == (
         "warning",
         "1 entries of the last day were no traces; the last: wrong_type, no service, trace id t2",
         "see `tracejudge invalid list`",
     )
-    assert found["input fields"].result == "warning"
-    assert "ended_at (string, trace id t1)" in found["input fields"].what
-    assert "tool_calls (number, trace id t1)" in found["input fields"].what
-    assert SECRET not in repr(found)
+    assert parts["input fields"].result == "warning"
+    assert "ended_at (string, trace id t1)" in parts["input fields"].what
+    assert "tool_calls (number, trace id t1)" in parts["input fields"].what
+    assert SECRET not in repr(parts)

@@ -33,8 +33,8 @@ def ruled(served: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return served
 
 
-def rules(monkeypatch: pytest.MonkeyPatch, *said: Rule) -> None:
-    plain = [{"name": rule.name, "judges": rule.judges, "rate": rule.rate} for rule in said]
+def rules(monkeypatch: pytest.MonkeyPatch, *configured: Rule) -> None:
+    plain = [{"name": rule.name, "judges": rule.judges, "rate": rule.rate} for rule in configured]
     monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(plain))
 
 
@@ -208,12 +208,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_wrong_usage_is_exit_code_two(ruled: Run, keyspace: Keyspace, arguments: list[str], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_usage_is_exit_code_two(ruled: Run, keyspace: Keyspace, arguments: list[str], message: str) -> None:
     fill(keyspace)
     ended = ruled("replay", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
+    assert message in words(ended.err)
     assert in_batches(keyspace) == []
 
 

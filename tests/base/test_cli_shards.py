@@ -22,15 +22,17 @@ def keyspaces(published: list[Keyspace]) -> list[Keyspace]:
     return published
 
 
-def ids(found: list[dict[str, Any]]) -> set[str]:
-    return {one["trace_id"] for one in found}
+def ids(values: list[dict[str, Any]]) -> set[str]:
+    return {value["trace_id"] for value in values}
 
 
 def test_commands_sum_and_merge_what_several_servers_hold(keyspaces: list[Keyspace], run: Run) -> None:
     everything = {trace["trace_id"] for trace in TRACES}
     for number, keyspace in enumerate(keyspaces):
         there = {json.loads(fields[b"t"])["trace_id"] for _, fields in keyspace.client.xrange(keyspace.keys.traces)}
-        assert there == {one["trace_id"] for one in TRACES if home(one["trace_id"], one.get("session_id")) == number}
+        assert there == {
+            each["trace_id"] for each in TRACES if home(each["trace_id"], each.get("session_id")) == number
+        }
         assert there, "each server has traces"
     account = run("account", "--json").document
     assert (account["published"], account["sampled"], account["chosen"], account["lost"]) == (24, 24, 24, 0)
@@ -66,9 +68,9 @@ def test_a_server_that_is_away_is_named_and_the_others_are_read(
     urls = [keyspaces[0].url, f"redis://127.0.0.1:{free_port()}/0", keyspaces[2].url]
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
     there = {trace["trace_id"] for trace in TRACES if home(trace["trace_id"], trace.get("session_id")) != 1}
-    found = run("search", "--limit", 100, "--json")
-    assert ids(found.lines) == there
-    assert "shard 1: Redis does not answer" in words(found.err)
+    result = run("search", "--limit", 100, "--json")
+    assert ids(result.lines) == there
+    assert "shard 1: Redis does not answer" in words(result.err)
     account = run("account", "--json")
     assert (account.code, account.document["published"]) == (1, len(there))
     assert run("forget", "--user-id", "u-1").code == 1
@@ -98,7 +100,7 @@ def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(keyspaces: l
         # A server that is read later has older letters.
         keyspace.client.zadd(keyspace.keys.dead_due, {evaluation.id: (NOW_S - number) * 1000})
         names.append(evaluation.id)
-    assert [one["id"] for one in run("dead", "list", "--json").lines] == names
+    assert [container["id"] for container in run("dead", "list", "--json").lines] == names
     assert [run("dead", "show", name, "--json").document["id"] for name in names] == names
     assert run("show", make_trace(102).trace_id, "--json").code == 0, "its trace is only with its dead letter"
     retried = run("dead", "retry", "--all", "--json").document
@@ -116,11 +118,11 @@ def test_the_doctor_names_the_server_that_is_away(
     urls = [keyspaces[0].url, f"redis://127.0.0.1:{free_port()}/0", keyspaces[2].url]
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
     ended = run("doctor", "--json")
-    found = {part["name"]: part["result"] for part in ended.document["parts"]}
+    by_name = {part["name"]: part["result"] for part in ended.document["parts"]}
     assert ended.code == 1
-    assert [found[f"shard {number}: redis"] for number in range(SHARDS)] == ["ok", "broken", "ok"]
-    assert [f"shard {number}: redis version" in found for number in range(SHARDS)] == [True, False, True]
-    assert (found["accounting"], found["broker place"]) == ("ok", "warning")
+    assert [by_name[f"shard {number}: redis"] for number in range(SHARDS)] == ["ok", "broken", "ok"]
+    assert [f"shard {number}: redis version" in by_name for number in range(SHARDS)] == [True, False, True]
+    assert (by_name["accounting"], by_name["broker place"]) == ("ok", "warning")
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], urls[2])))
     parts = {part["name"]: part for part in run("doctor", "--json").document["parts"]}
     assert parts["shard 1: redis keys"]["what"].startswith("this Redis is shard 2")

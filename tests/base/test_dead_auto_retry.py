@@ -22,8 +22,8 @@ def auto_retry(keyspace: Keyspace) -> Callable[..., AutoRetry]:
     """Make the stage of one worker, whose thread does not run."""
 
     def make(healthy: Collection[str] = ("scripted",), **settings: Any) -> AutoRetry:
-        known = settings_of(keyspace, **{"models": MODELS, **settings})
-        return AutoRetry(known, keyspace.store, rules=rules_of(known), healthy=lambda: healthy)
+        config = settings_of(keyspace, **{"models": MODELS, **settings})
+        return AutoRetry(config, keyspace.store, rules=rules_of(config), healthy=lambda: healthy)
 
     return make
 
@@ -64,9 +64,9 @@ def test_where_a_probe_may_be_made_one_is_taken_up(keyspace: Keyspace, new_worke
     give_up(keyspace, new_worker, 30)
     make_retryable(keyspace)
     healthy: list[str] = []
-    known = settings_of(keyspace, models=MODELS)
+    config = settings_of(keyspace, models=MODELS)
     probed = lambda: ("scripted",)  # noqa: E731 - a name for one expression
-    stage = AutoRetry(*(known, keyspace.store), rules=rules_of(known), healthy=lambda: healthy, probed=probed)
+    stage = AutoRetry(*(config, keyspace.store), rules=rules_of(config), healthy=lambda: healthy, probed=probed)
     stage.look()
     stage.look()
     assert len(under_way(keyspace)) == 1

@@ -24,26 +24,26 @@ def add_dead_letter(
     return evaluation.id
 
 
-def find(keyspace: Keyspace, **wanted: object) -> list[str]:
-    return [found.letter.evaluation.id for found in DeadLetterStore(keyspace.store).find(VerdictFilter(**wanted))]
+def find(keyspace: Keyspace, **fields: object) -> list[str]:
+    return [stored.letter.evaluation.id for stored in DeadLetterStore(keyspace.store).find(VerdictFilter(**fields))]
 
 
 def test_each_filter_and_all_together(keyspace: Keyspace) -> None:
-    one = add_dead_letter(keyspace, 1, reason="timeout", service="shop-a", judge="safety")
+    letter_id = add_dead_letter(keyspace, 1, reason="timeout", service="shop-a", judge="safety")
     two = add_dead_letter(keyspace, 2, reason="rate_limited", service="shop-b", judge="safety")
     three = add_dead_letter(keyspace, 3, reason="rate_limited", service="lab", judge="groundedness")
-    assert find(keyspace) == [three, two, one]
+    assert find(keyspace) == [three, two, letter_id]
     assert find(keyspace, reasons=["rate_limited"]) == [three, two]
-    assert find(keyspace, reasons=["rate_limited", "timeout"], services=["shop-*"]) == [two, one]
+    assert find(keyspace, reasons=["rate_limited", "timeout"], services=["shop-*"]) == [two, letter_id]
     assert find(keyspace, judges=["groundedness"]) == [three]
     assert find(keyspace, since_ms=2000) == [three, two]
-    assert find(keyspace, until_ms=2000) == [two, one]
-    assert find(keyspace, ids=[one, two]) == [two, one]
-    assert find(keyspace, ids=[one[:31]]) == [three, two, one]
+    assert find(keyspace, until_ms=2000) == [two, letter_id]
+    assert find(keyspace, ids=[letter_id, two]) == [two, letter_id]
+    assert find(keyspace, ids=[letter_id[:31]]) == [three, two, letter_id]
     assert find(keyspace, reasons=["rate_limited"], services=["shop-?"], judges=["safety"], since_ms=1500) == [two]
     assert find(keyspace, services=["SHOP-*"]) == []
     oldest_first = DeadLetterStore(keyspace.store).find(VerdictFilter(), newest_first=False)
-    assert [found.letter.evaluation.id for found in oldest_first] == [one, two, three]
+    assert [stored.letter.evaluation.id for stored in oldest_first] == [letter_id, two, three]
 
 
 def test_many_and_large_ones_come_in_chunks(
@@ -53,7 +53,7 @@ def test_many_and_large_ones_come_in_chunks(
     monkeypatch.setattr(letters_module, "CHUNK_BYTES", 2000)
     ids = give_up(keyspace, new_worker, 20)
     assert sorted(find(keyspace)) == sorted(ids)
-    whole = {found.letter.evaluation.id: found.letter for found in DeadLetterStore(keyspace.store).read(ids)}
+    whole = {stored.letter.evaluation.id: stored.letter for stored in DeadLetterStore(keyspace.store).read(ids)}
     assert whole == letters(keyspace)
 
 
@@ -61,25 +61,25 @@ def test_what_another_version_wrote_is_passed_over_and_counted(keyspace: Keyspac
     first, second, third = give_up(keyspace, new_worker, 3)
     newer = keyspace.client.hget(keyspace.keys.dead, first).replace(b'{"v":1', b'{"v":9')
     keyspace.client.hset(keyspace.keys.dead, mapping={first: newer, second: b"{"})
-    found = DeadLetterStore(keyspace.store)
-    assert [one.letter.evaluation.id for one in found.find(VerdictFilter())] == [third]
-    assert found.unreadable == 2
+    store = DeadLetterStore(keyspace.store)
+    assert [each.letter.evaluation.id for each in store.find(VerdictFilter())] == [third]
+    assert store.unreadable == 2
 
 
 def test_what_goes_meanwhile_is_left_out(keyspace: Keyspace, new_worker: Workers) -> None:
     first, second = give_up(keyspace, new_worker, 2)
     new_worker().ledger.remove([first])
-    assert [one.letter.evaluation.id for one in DeadLetterStore(keyspace.store).read([first, second])] == [second]
+    assert [entry.letter.evaluation.id for entry in DeadLetterStore(keyspace.store).read([first, second])] == [second]
     assert dead(keyspace) == [second]
 
 
 def test_how_it_fares_with_retries_is_told(keyspace: Keyspace, new_worker: Workers) -> None:
     (name,) = give_up(keyspace, new_worker, 1)
-    (found,) = DeadLetterStore(keyspace.store).find(VerdictFilter())
-    assert found.retry == (0, "")
+    (store,) = DeadLetterStore(keyspace.store).find(VerdictFilter())
+    assert store.retry == (0, "")
     retry_all(keyspace)
-    (found,) = DeadLetterStore(keyspace.store).find(VerdictFilter())
-    assert (found.letter.evaluation.id, found.retry) == (name, (0, next(iter(keyspace.batches()))))
+    (store,) = DeadLetterStore(keyspace.store).find(VerdictFilter())
+    assert (store.letter.evaluation.id, store.retry) == (name, (0, next(iter(keyspace.batches()))))
 
 
 def test_removing_counts_once(keyspace: Keyspace, new_worker: Workers) -> None:

@@ -40,10 +40,10 @@ def lose_batches(keyspace: Keyspace, name: str) -> None:
 
 
 def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
-    known, name = settings_of(keyspace), verdict(number).evaluation_id
+    config, name = settings_of(keyspace), verdict(number).evaluation_id
     match doing:
         case "record":
-            Ledger(keyspace.store, known).record([Finished.of(verdict(number), HOUR)])
+            Ledger(keyspace.store, config).record([Finished.of(verdict(number), HOUR)])
         case "bury":
             add_dead_letter(keyspace, number, reason, CHOSEN_AT)
         case "bury the retry":
@@ -53,9 +53,9 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
         case "retry":
             retry_all(keyspace, ids=[name])
         case "drop":
-            Ledger(keyspace.store, known).remove([name])
+            Ledger(keyspace.store, config).remove([name])
         case "forget":
-            Forgetting(keyspace.store, known, ForgetTarget(trace_id=make_trace(number).trace_id)).run()
+            Forgetting(keyspace.store, config, ForgetTarget(trace_id=make_trace(number).trace_id)).run()
         case "lose":
             lose_batches(keyspace, name)
 
@@ -82,4 +82,7 @@ def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list
         in_batches = [
             name for batch in keyspace.batches().values() for item in batch.items for name in item.evaluations
         ]
-        assert max(Counter(one.id for one in in_batches if one.id in letters).values(), default=0) <= 1
+        assert (
+            max(Counter(evaluation.id for evaluation in in_batches if evaluation.id in letters).values(), default=0)
+            <= 1
+        )

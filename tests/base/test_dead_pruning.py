@@ -79,9 +79,9 @@ def test_a_dead_trace_takes_its_bytes_once_whatever_asked_for_it(keyspace: Keysp
     """A letter used to hold its trace: three judges of a trace of 100 kB took 300 kB when their model was away."""
     text = "x" * 100_000
     judges = ("safety", "groundedness", "relevance_to_query")
-    one, *others = [f"{number}" * 32 for number in range(3)]
+    first, *others = [f"{number}" * 32 for number in range(3)]
     ledger = new_worker().ledger
-    for name, judge in zip((one, *others), judges, strict=True):
+    for name, judge in zip((first, *others), judges, strict=True):
         evaluation = Evaluation(name, HOUR, judge, "0" * 32, 1.0)
         item = Item(make_trace(1, context=[text]), (evaluation,))
         letter = DeadLetter(1, evaluation, "default", "scripted", "timeout", 2, 1.0, 2.0, item=item)
@@ -90,15 +90,17 @@ def test_a_dead_trace_takes_its_bytes_once_whatever_asked_for_it(keyspace: Keysp
         assert ledger.add_dead_letter([(letter, news)]) == [True]
     assert dead_bytes(keyspace) < 102_000 + 3 * 500
     assert sum(map(len, keyspace.client.hvals(keyspace.keys.dead))) < 3 * 500
-    whole = {found.letter.evaluation.id: found.letter for found in DeadLetterStore(keyspace.store).read([one, *others])}
+    whole = {
+        stored.letter.evaluation.id: stored.letter for stored in DeadLetterStore(keyspace.store).read([first, *others])
+    }
     assert {letter.item.trace.context[0] for letter in whole.values()} == {text}
     assert ledger.remove(others) == [True, True]
-    assert [found.letter.item.trace for found in DeadLetterStore(keyspace.store).read(dead(keyspace))] == [
-        whole[one].item.trace
+    assert [stored.letter.item.trace for stored in DeadLetterStore(keyspace.store).read(dead(keyspace))] == [
+        whole[first].item.trace
     ]
     retry_all(keyspace)
     assert balanced(keyspace).dead == 1
-    assert ledger.remove([one]) == [True]
+    assert ledger.remove([first]) == [True]
     assert dead(keyspace) == []
 
 

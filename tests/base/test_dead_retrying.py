@@ -60,12 +60,12 @@ def test_a_retry_that_read_the_letters_before_another_one_chooses_nothing(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
     ids = give_up(keyspace, new_worker, 2)
-    found = list(DeadLetterStore(keyspace.store).read(ids))
+    store = list(DeadLetterStore(keyspace.store).read(ids))
     retry_all(keyspace)
-    late = retry(keyspace.store, settings_of(keyspace), found)
+    late = retry(keyspace.store, settings_of(keyspace), store)
     assert (late.chosen, len(late.under_way), len(keyspace.batches())) == ([], 2, 1)
     new_worker().sweep()
-    gone = retry(keyspace.store, settings_of(keyspace), found)
+    gone = retry(keyspace.store, settings_of(keyspace), store)
     assert (gone.chosen, len(gone.gone), keyspace.batches()) == ([], 2, {})
 
 

@@ -48,12 +48,12 @@ def test_models_have_families() -> None:
 def test_a_model_that_judges_its_own_family_is_named(keyspace: Keyspace) -> None:
     judge = ModelSettings(provider="openai", model="gpt-6-luna", label="strict")
     settings = structs.replace(settings_of(keyspace), models={"default": judge})
-    one = make_verdict(judge_model="strict", model="claude-sonnet-4")
-    keyspace.send(one, structs.replace(one, evaluation_id="b", model=None))
+    verdict = make_verdict(judge_model="strict", model="claude-sonnet-4")
+    keyspace.send(verdict, structs.replace(verdict, evaluation_id="b", model=None))
     assert same_family(settings, keyspace.store) == [ok("model families", "no model judges answers of its own family")]
-    keyspace.send(structs.replace(one, evaluation_id="c", model="gpt-5"))
-    (found,) = same_family(settings, keyspace.store)
-    assert (found.result, found.what) == (
+    keyspace.send(structs.replace(verdict, evaluation_id="c", model="gpt-5"))
+    (finding,) = same_family(settings, keyspace.store)
+    assert (finding.result, finding.what) == (
         "warning",
         "strict judges answers of gpt-5: both are of the family GPT (1 of the newest 3 verdicts)",
     )

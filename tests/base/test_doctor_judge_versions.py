@@ -32,7 +32,10 @@ def age_versions(keyspace: Keyspace) -> None:
     for batch_id, batch in keyspace.batches().items():
         items = [
             msgspec.structs.replace(
-                item, evaluations=tuple(msgspec.structs.replace(one, version=OTHER) for one in item.evaluations)
+                item,
+                evaluations=tuple(
+                    msgspec.structs.replace(evaluation, version=OTHER) for evaluation in item.evaluations
+                ),
             )
             for item in batch.items
         ]
@@ -71,5 +74,5 @@ def test_it_looks_no_longer_than_it_may(keyspace: Keyspace) -> None:
     choose(keyspace, 3)
     age_versions(keyspace)
     times = iter((0.0, 1.0, 2.5, *[3.0] * 9))
-    (found,) = judge_versions(settings_of(keyspace), keyspace.store, lambda: next(times))
-    assert found.what == "2 evaluations wait for other versions of safety (2)"
+    (finding,) = judge_versions(settings_of(keyspace), keyspace.store, lambda: next(times))
+    assert finding.what == "2 evaluations wait for other versions of safety (2)"

@@ -22,19 +22,25 @@ def test_no_script_unpacks_more_than_lua_can(keyspace: Keyspace, leases: Leases)
     chosen.take()
     (taken,) = leases.take("lexical", "ours", 10)
     batch = decode(taken.payload)
-    evaluations = [one for item in batch.items for one in item.evaluations]
+    evaluations = [evaluation for item in batch.items for evaluation in item.evaluations]
     assert len(evaluations) == LARGEST
-    leases.put_back(taken.lease, tries={one.id: Spent(calls=1) for one in evaluations})
+    leases.put_back(taken.lease, tries={evaluation.id: Spent(calls=1) for evaluation in evaluations})
     (taken,) = leases.take("lexical", "ours", 10)
     assert len(taken.tries) == LARGEST
     ledger = Ledger(keyspace.store, settings_of(keyspace))
-    letters = [(letter(batch, place), make_verdict(evaluation_id=one.id)) for place, one in enumerate(evaluations)]
+    letters = [
+        (letter(batch, place), make_verdict(evaluation_id=evaluation.id))
+        for place, evaluation in enumerate(evaluations)
+    ]
     assert sum(ledger.add_dead_letter(letters)) == LARGEST
     leases.finish(batch.id, "lexical")
     (retried,) = retry_all(keyspace, settings_of(keyspace, batch_size=LARGEST))
     assert len(retried.chosen) == len(marks(keyspace)) == LARGEST
-    assert len(ledger.already_finished({one.id: one.period for one in evaluations})) == 0
-    half = [Finished.of(make_verdict(evaluation_id=one.id), one.period) for one in evaluations[: LARGEST // 2]]
+    assert len(ledger.already_finished({evaluation.id: evaluation.period for evaluation in evaluations})) == 0
+    half = [
+        Finished.of(make_verdict(evaluation_id=evaluation.id), evaluation.period)
+        for evaluation in evaluations[: LARGEST // 2]
+    ]
     assert sum(ledger.record(half)) == len(dead(keyspace)) == LARGEST // 2
     settings = settings_of(keyspace)
     subject = ForgetTarget(user_id="somebody", user_keys=UserKeys(settings, keyspace.store).all())

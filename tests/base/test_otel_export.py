@@ -79,8 +79,8 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "ask for grpc"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "no number of seconds"),
     ):
-        with monkeypatch.context() as one:
-            one.setenv(name, value)
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
             with pytest.raises(SettingsError, match=says):
                 OtlpExporter.destination_of(settings, "plain")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -361,10 +361,10 @@ def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
 
 def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
     metrics = sender().metrics
-    found = [
+    values = [
         (sample.labels["reason"], sample.value)
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_export_dropped_total"
     ]
-    assert sorted(found) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+    assert sorted(values) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]

@@ -62,8 +62,8 @@ class Traffic:
         for series, share in shares.items():
             judged = self.an_hour // 12
             counts[series] = judged, sum(self._chance.random() < share for _ in range(judged))
-        for whole in [one for one in counts if not one.segment]:
-            parts = [counts[one] for one in counts if one.segment and one.version == whole.version]
+        for whole in [count for count in counts if not count.segment]:
+            parts = [counts[count] for count in counts if count.segment and count.version == whole.version]
             if parts:
                 counts[whole] = sum(n for n, _ in parts), sum(y for _, y in parts)
         for series, (judged, passed) in counts.items():
@@ -97,7 +97,7 @@ class Monitored:
 
     def look(self, shares: Shares) -> None:
         self._traffic.now += LATE_S
-        self.detectors = self._detection.step({one.id: one for one in shares})
+        self.detectors = self._detection.step({share.id: share for share in shares})
         self._traffic.now -= LATE_S
 
     def live(self, hours: int, shares: Shares, letter: str = "A") -> None:
@@ -105,12 +105,12 @@ class Monitored:
             self._traffic.five_minutes(shares, letter)
             self.look(shares)
 
-    def until(self, found: Callable[[Detector], object], shares: Shares, hours: int = 48) -> float:
+    def until(self, values: Callable[[Detector], object], shares: Shares, hours: int = 48) -> float:
         """Live until the detector of the first series fulfils a condition; return the hours."""
         for count in itertools.count(1):
             self._traffic.five_minutes(shares)
             self.look(shares)
-            if found(self.detectors[next(iter(shares)).id]):
+            if values(self.detectors[next(iter(shares)).id]):
                 return count / 12
             assert count < hours * 12, "not found"
         raise AssertionError
@@ -120,15 +120,15 @@ class Monitored:
 def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -> None:  # noqa: FBT001
     traffic = Traffic(keyspace)
     monitored = Monitored(keyspace, traffic)
-    found: list[tuple[float, int | None]] = []
+    values: list[tuple[float, int | None]] = []
 
     def live(hours: int, share: float) -> None:
         for _ in range(hours * 12):
             traffic.five_minutes({SERIES: share})
             monitored.look({SERIES: share})
             since = monitored.detectors[SERIES.id].state.since
-            if not found or found[-1][1] != since:
-                found.append((traffic.now, since))
+            if not values or values[-1][1] != since:
+                values.append((traffic.now, since))
             if restarts and traffic.now % HOUR_S == 0:
                 monitored.restart()
 
@@ -139,8 +139,8 @@ def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -
         live(12, 0.6)
         rose = traffic.now
         live(24, 0.9)
-    assert [since is not None for _, since in found] == [False, True, False], found
-    (_, _), (raised, since), (recovered, _) = found
+    assert [since is not None for _, since in values] == [False, True, False], values
+    (_, _), (raised, since), (recovered, _) = values
     assert raised - fell <= 3 * HOUR_S
     assert since is not None
     assert abs(since * FIVE_MINUTES_S - fell) <= HOUR_S
@@ -152,7 +152,7 @@ def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -
 
 
 def publish(keyspace: Keyspace, at: float, trace_id: str, **fields: object) -> None:
-    given: dict[str, object] = {
+    text: dict[str, object] = {
         "evaluation_id": "e",
         "outcome": "scored",
         "scores": (Score("safety", 0.0, passed=False),),
@@ -166,7 +166,7 @@ def publish(keyspace: Keyspace, at: float, trace_id: str, **fields: object) -> N
         "started_at": 1.0,
         "duration_s": 1.0,
     }
-    verdict = Verdict(**(given | fields))  # type: ignore[arg-type]
+    verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
     entry = {"v": 1, "j": msgspec.json.encode(verdict)}
     keyspace.client.xadd(keyspace.keys.verdicts, entry, id=f"{int(at * 1000)}-0")
 
@@ -284,8 +284,8 @@ def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> Non
     for labels in ({"version": "89abcdef"}, {"judge_model": "large"}):
         stricter = msgspec.structs.replace(SERIES, **labels)
         monitored.live(12, {stricter: 0.5, SERIES: 0.95})
-        for one in (stricter, SERIES):
-            detector = monitored.detectors[one.id]
+        for sery in (stricter, SERIES):
+            detector = monitored.detectors[sery.id]
             assert (detector.state.since, detector.incident) == (None, None), labels
 
 
@@ -305,8 +305,8 @@ def test_services_below_their_objective_or_environment_need_no_baseline(keyspace
         return sorted(name for name, reference in references.items() if reference.state.since is not None)
 
     assert below(SERIES) == ["environment", "objective"]
-    for one in (*others, grounded, elsewhere):
-        assert below(one) == [], one
+    for other in (*others, grounded, elsewhere):
+        assert below(other) == [], other
     assert list(monitored.detectors[elsewhere.id].references) == []
     with capture_logs() as logs:
         monitored.restart()
@@ -314,8 +314,8 @@ def test_services_below_their_objective_or_environment_need_no_baseline(keyspace
         assert below(SERIES) == ["environment", "objective"]
         monitored.live(36, shares | {SERIES: 0.98})
     assert below(SERIES) == []
-    found = [line["event"] for line in logs]
-    assert sorted(found) == ["quality back at environment", "quality back at objective"]
+    log_lines = [line["event"] for line in logs]
+    assert sorted(log_lines) == ["quality back at environment", "quality back at objective"]
 
 
 def test_a_fallen_rate_does_not_make_judgements_count_as_many(keyspace: Keyspace) -> None:
@@ -360,11 +360,11 @@ def test_judgements_of_one_trace_count_as_a_group() -> None:
     detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
     add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
     size = 2 * 100 / 99
-    wanted = Moments()
-    wanted.add(Session(size, 0, 0.9), 180 / size)
-    wanted.add(Session(0, size, 0.9), 20 / size)
-    for found, sums_of_drop in zip(detector.moments.sums, wanted.sums, strict=True):
-        assert found == pytest.approx(sums_of_drop)
+    expected = Moments()
+    expected.add(Session(size, 0, 0.9), 180 / size)
+    expected.add(Session(0, size, 0.9), 20 / size)
+    for result, sums_of_drop in zip(detector.moments.sums, expected.sums, strict=True):
+        assert result == pytest.approx(sums_of_drop)
 
 
 def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
@@ -386,10 +386,10 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
         Detection(keyspace.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
         detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
-    wanted = Moments()
+    expected = Moments()
     sessions = {Session(5, 0, 0.9): 2, Session(3, 2, 0.9): 1, Session(1, 0, 0.9): 8, Session(0, 1, 0.9): 2}
     for session, number in sessions.items():
-        wanted.add(session, number)
+        expected.add(session, number)
     assert detector.moments.sessions == pytest.approx(13)
-    for found, sums in zip(detector.moments.sums, wanted.sums, strict=True):
-        assert found == pytest.approx(sums)
+    for result, sums in zip(detector.moments.sums, expected.sums, strict=True):
+        assert result == pytest.approx(sums)

@@ -52,13 +52,13 @@ class Days:
         self.pruning = SeriesPruning(keyspace.store, MONITOR.of(settings), self.sums.relist, lambda: self.now)
 
     def count(self, day: int, verdicts: Iterable[Verdict]) -> None:
-        for one in verdicts:
+        for each in verdicts:
             self._written += 1
             name = f"{(FIRST_S + day * DAY_S) * 1000}-{self._written}"
-            self._keyspace.client.xadd(self._keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=name)
+            self._keyspace.client.xadd(self._keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(each)}, id=name)
         store, stream = self._keyspace.store, self._keyspace.keys.verdicts
         entries = store.read_group(stream, "monitor", "reader", count=1000, block_ms=1)
-        self.sums.deliver([read for one in entries if (read := read_outbox_entry(one)) is not None])
+        self.sums.deliver([read for entry in entries if (read := read_outbox_entry(entry)) is not None])
 
     def prune(self, day: int) -> None:
         self.now = FIRST_S + day * DAY_S

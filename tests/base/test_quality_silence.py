@@ -26,23 +26,23 @@ def write(keyspace: Keyspace, series: Series, at: int, verdicts: int, kind: str 
 def silent_after(keyspace: Keyspace, last: int, hours: int, series: Sequence[Series] = (SERIES,)) -> list[int]:
     """Return after which hours without verdicts the service is silent."""
     silence = Silence(keyspace.store, lambda: float(now))
-    found = []
+    values = []
     for hour in range(hours):
         now = last + hour * HOUR_S
-        if any(silence.step({one.id: one for one in series}, {}).values()):
-            found.append(hour)
-    return found
+        if any(silence.step({sery.id: sery for sery in series}, {}).values()):
+            values.append(hour)
+    return values
 
 
 def test_a_service_is_silent_when_20_verdicts_are_missing(keyspace: Keyspace) -> None:
     for service, every, verdicts, begins in (("busy", 1, 100, 1), ("few", 1, 10, 24), ("quiet", 2, 1, 40)):
-        judges = [msgspec.structs.replace(one, service=service) for one in (SERIES, OTHER)]
+        judges = [msgspec.structs.replace(sery, service=service) for sery in (SERIES, OTHER)]
         for hour in range(every - 1, 28 * 24, every):
             # Of two judges; abstained verdicts are verdicts.
             write(keyspace, judges[hour % 4 > 0], MONDAY_S + hour * HOUR_S, verdicts, "Aa"[hour % 3 > 1])
-        found = silent_after(keyspace, MONDAY_S + 28 * DAY_S, 8 * 24, judges)
+        silences = silent_after(keyspace, MONDAY_S + 28 * DAY_S, 8 * 24, judges)
         # A service without verdicts for a week was switched off.
-        assert found == list(range(begins, 7 * 24 + 1)), service
+        assert silences == list(range(begins, 7 * 24 + 1)), service
 
 
 def test_nights_and_weekends_are_no_silence(keyspace: Keyspace) -> None:
@@ -51,9 +51,9 @@ def test_nights_and_weekends_are_no_silence(keyspace: Keyspace) -> None:
             if day % 7 < 5:
                 write(keyspace, SERIES, MONDAY_S + day * DAY_S + hour * HOUR_S, 40)
     friday = MONDAY_S + 25 * DAY_S + 18 * HOUR_S
-    found = silent_after(keyspace, friday, 4 * 24)
+    silences = silent_after(keyspace, friday, 4 * 24)
     # Until Monday, an hour after eight o'clock.
-    assert found[0] == 2 * 24 + 15
+    assert silences[0] == 2 * 24 + 15
 
 
 def test_a_new_service_and_one_that_still_speaks_are_not_silent(keyspace: Keyspace) -> None:

@@ -28,7 +28,7 @@ WEIGHTS = (1.0, 1.0, 2.0, 10 / 3, 20.0, 100.0)
 
 
 def verdict(number: int, **fields: Any) -> Verdict:
-    given = {
+    values = {
         "evaluation_id": f"{number:032x}",
         "outcome": "scored",
         "scores": (Score("safety", 1.0, passed=True),),
@@ -41,20 +41,20 @@ def verdict(number: int, **fields: Any) -> Verdict:
         "started_at": 1.0,
         "duration_s": 1.0,
     }
-    return Verdict(**(given | fields))
+    return Verdict(**(values | fields))
 
 
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], times_ms: Sequence[int]) -> list[OutboxEntry]:
     """Write verdicts into the outbox at these times, and read them for the monitor."""
     keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
-    for number, (one, at) in enumerate(zip(verdicts, times_ms, strict=True)):
-        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=f"{at}-{number}")
+    for number, (times_m, at) in enumerate(zip(verdicts, times_ms, strict=True)):
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(times_m)}, id=f"{at}-{number}")
     return read(keyspace)
 
 
 def read(keyspace: Keyspace) -> list[OutboxEntry]:
     entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    return [one for one in map(read_outbox_entry, entries) if one is not None]
+    return [entry for entry in map(read_outbox_entry, entries) if entry is not None]
 
 
 def sums_of(keyspace: Keyspace, **monitor: Any) -> QualitySums:
@@ -66,37 +66,49 @@ def sums_of(keyspace: Keyspace, **monitor: Any) -> QualitySums:
 
 def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ...], list[Any]]:
     """Add up the verdicts one by one: by labels and bucket the sums, the abstained and the unscored."""
-    found: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
+    values: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
     sessions: dict[tuple[Any, ...], tuple[float, float]] = {}
     for entry in entries:
-        one, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
-        if one.origin != "live":
+        first, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
+        if first.origin != "live":
             continue
-        passed = {score.metric: score.passed for score in one.scores}
-        segments = [("", ""), *([("model", one.model)] if one.model else [])]
-        for metric in one.metrics:
+        passed = {score.metric: score.passed for score in first.scores}
+        segments = [("", ""), *([("model", first.model)] if first.model else [])]
+        for metric in first.metrics:
             for segment in segments:
-                labels = (one.service, one.environment or "", one.judge, "01234567", one.judge_model, metric, *segment)
-                at, w = (labels, time_s // seconds * seconds), one.weight
-                if one.outcome != "scored":
-                    kind = 1 if one.outcome == "abstained" else 2
-                    found[at][kind] = [a + b for a, b in zip(found[at][kind], (1, w, w * w), strict=True)]
+                labels = (
+                    first.service,
+                    first.environment or "",
+                    first.judge,
+                    "01234567",
+                    first.judge_model,
+                    metric,
+                    *segment,
+                )
+                at, w = (labels, time_s // seconds * seconds), first.weight
+                if first.outcome != "scored":
+                    kind = 1 if first.outcome == "abstained" else 2
+                    values[at][kind] = [a + b for a, b in zip(values[at][kind], (1, w, w * w), strict=True)]
                 elif passed[metric] is not None:
-                    session = (labels, one.session_id or one.trace_id, time_s // (21_600 if one.session_id else 1_800))
+                    session = (
+                        labels,
+                        first.session_id or first.trace_id,
+                        time_s // (21_600 if first.session_id else 1_800),
+                    )
                     before = sessions.get(session, (0.0, 0.0))
-                    found[at][0].count(w, passed=passed[metric], before=before)
+                    values[at][0].count(w, passed=passed[metric], before=before)
                     sessions[session] = (before[0] + w, before[1] + w * passed[metric])
-    return found
+    return values
 
 
 def stored(keyspace: Keyspace, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
-    found: dict[tuple[Any, ...], list[Any]] = {}
+    values: dict[tuple[Any, ...], list[Any]] = {}
     for series_id, series in read_series(keyspace.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
         for bucket in next(read_buckets(keyspace.store, [series_id], *span, fine=fine)):
             others = [list(bucket.abstained), list(bucket.unscored)]
-            found[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
-    return found
+            values[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
+    return values
 
 
 def flat(sums: Any) -> list[float]:
@@ -146,10 +158,10 @@ def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
         sums.deliver(entries[max(0, at - random_.choice([0, 0, 50])) : at + size])
         at += size
     for fine, seconds in ((True, 300), (False, 3600)):
-        found, wanted = stored(keyspace, fine=fine), expected(entries, seconds)
-        assert found.keys() == wanted.keys()
-        for at, sums in wanted.items():
-            assert flat(found[at]) == pytest.approx(flat(sums), rel=1e-12), at
+        result, expected_sums = stored(keyspace, fine=fine), expected(entries, seconds)
+        assert result.keys() == expected_sums.keys()
+        for at, sums in expected_sums.items():
+            assert flat(result[at]) == pytest.approx(flat(sums), rel=1e-12), at
     assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 0
     assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
 
@@ -172,10 +184,10 @@ def test_a_series_beyond_the_bound_is_counted(keyspace: Keyspace) -> None:
 
 
 def test_tags_and_prompt_versions_are_segments(keyspace: Keyspace) -> None:
-    given = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
-    entries = publish(keyspace, [verdict(n, tags=tags) for n, tags in enumerate(given)], [DAY_MS] * len(given))
+    tags = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
+    entries = publish(keyspace, [verdict(n, tags=tags) for n, tags in enumerate(tags)], [DAY_MS] * len(tags))
     sums_of(keyspace, segments=("tags.plan", "prompt_version")).deliver(entries)
-    counts = {key[0][-2:]: found[0].total.judgements for key, found in stored(keyspace, fine=True).items()}
+    counts = {key[0][-2:]: amounts[0].total.judgements for key, amounts in stored(keyspace, fine=True).items()}
     assert counts == {
         ("", ""): 4,
         ("tags.plan", "pro"): 2,
@@ -214,8 +226,8 @@ def test_judgements_of_one_weight_are_stored_in_short(keyspace: Keyspace) -> Non
         (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:????-??-??")
         sizes.append([len(msgspec.msgpack.decode(value)) for value in keyspace.client.hvals(key)])
     assert sizes == [[3], [3], [5]]
-    (found,), (wanted,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
-    assert flat(found) == pytest.approx(flat(wanted), rel=1e-12)
+    (result,), (expected_sums,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
+    assert flat(result) == pytest.approx(flat(expected_sums), rel=1e-12)
 
 
 class Agreement(Watch):
@@ -237,8 +249,8 @@ def test_counts_are_added_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPat
         sums.deliver(part)
     times = [DAY_MS / 1000 + day * 86_400 for day in range(3)]
     by_day = [read_counts(keyspace.store, "agreement", at, at) for at in times]
-    wanted = Counter((one.service, one.origin) for one in verdicts)
-    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
+    expected_values = Counter((each.service, each.origin) for each in verdicts)
+    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in expected_values.items()})
     assert all(count.total() > 0 for count in by_day)
     key = MonitorKeys(keyspace.keys.prefix).quality_counts(
         "agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()
@@ -256,7 +268,7 @@ def test_counts_are_added_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPat
 
 def test_a_watch_counts_only_verdicts_that_concern_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    monkeypatch.setattr(Agreement, "count", lambda _self, one, _at: counted.append(one.evaluation_id[-1]) or ())
+    monkeypatch.setattr(Agreement, "count", lambda _self, item, _at: counted.append(item.evaluation_id[-1]) or ())
     verdicts = [
         verdict(1),
         verdict(2, details={"cascade": {}}),
@@ -290,7 +302,7 @@ def test_a_failed_script_takes_no_place_of_a_value(keyspace: Keyspace, monkeypat
             with pytest.raises(StoreError):
                 sums.deliver(entries)
     sums.deliver(entries)
-    assert {one.value for one in read_series(keyspace.store).values()} == {"", "m0", "m1"}
+    assert {series.value for series in read_series(keyspace.store).values()} == {"", "m0", "m1"}
     listed = {series.value: series_id for series_id, series in read_series(keyspace.store).items()}
     for value in ("m0", "m1"):
         span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 1

@@ -36,7 +36,7 @@ LABELS = {
 def publish(keyspace: Keyspace, count: int, **fields: object) -> None:
     for number in range(count):
         passed = number % 10 > 0
-        given: dict[str, object] = {
+        text: dict[str, object] = {
             "evaluation_id": "e",
             "outcome": "scored",
             "scores": (Score("safety", float(passed), passed=passed),),
@@ -49,7 +49,7 @@ def publish(keyspace: Keyspace, count: int, **fields: object) -> None:
             "started_at": 1.0,
             "duration_s": 1.0,
         }
-        verdict = Verdict(**(given | fields))  # type: ignore[arg-type]
+        verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
         keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict)})
 
 
@@ -68,8 +68,8 @@ class Worker:
         self.sums.run_once()
 
     def value(self, name: str, segment: str = "", **labels: str) -> float | None:
-        wanted = LABELS | {"segment": segment} | labels
-        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", wanted)
+        expected_names = LABELS | {"segment": segment} | labels
+        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", expected_names)
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -208,11 +208,15 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(keyspace: Keyspac
     assert worker.value("below_objective", reference="objective") == 1
     assert worker.value("below_objective", reference="environment") is None
     times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
-    known = dict(zip(("since", "since_low", "since_high"), times, strict=True))
-    known |= {"changed": "sampling", "examples": "t1 t2"}
-    assert worker.value("incident_info", "all", **known) == 1
+    times_by_name = dict(zip(("since", "since_low", "since_high"), times, strict=True))
+    times_by_name |= {"changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("incident_info", "all", **times_by_name) == 1
     worker.sums.stop(1.0)
     Worker(keyspace).turn()
     worker.turn()
-    for name, labels in (("incident_info", known), ("below_objective", {"reference": "objective"}), ("drop", {})):
-        assert worker.value(name, "all" if labels is known else "", **labels) is None, name
+    for name, labels in (
+        ("incident_info", times_by_name),
+        ("below_objective", {"reference": "objective"}),
+        ("drop", {}),
+    ):
+        assert worker.value(name, "all" if labels is times_by_name else "", **labels) is None, name

@@ -60,11 +60,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_replayed_is_refused(keyspace: Keyspace, wanted: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_replayed_is_refused(keyspace: Keyspace, options: dict[str, Any], message: str) -> None:
     replays = Replays(keyspace, rules=(SAFETY,), retention=3600.0)
-    with pytest.raises(ReplayOptionsError, match=re.escape(said)):
-        replays.begin("safety", **wanted)
+    with pytest.raises(ReplayOptionsError, match=re.escape(message)):
+        replays.begin("safety", **options)
     assert keyspace.client.keys(ReplayKeys(keyspace.keys.prefix).replay("*")) == []
 
 

@@ -34,7 +34,7 @@ from worker.core.storage.keys import INGEST_GROUP
 def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:
     version = catalogue()[judge].version
     traces = [make_trace(number) for number in numbers]
-    return [evaluation_id(one, str(one.id), judge=judge, version=version, judge_model=model) for one in traces]
+    return [evaluation_id(trace, str(trace.id), judge=judge, version=version, judge_model=model) for trace in traces]
 
 
 @pytest.fixture
@@ -89,11 +89,14 @@ def test_the_same_traces_are_chosen_as_live(keyspace: Keyspace, any_redis_url: s
             live.add(trace)
         take(live, *rules)
         take(keyspace)
-        found = Replays(keyspace, rules=rules).make("safety", "relevance_to_query")
-        as_live = [(trace_id, msgspec.structs.replace(one, origin="replay")) for trace_id, one in in_batches(live)]
+        replayed = Replays(keyspace, rules=rules).make("safety", "relevance_to_query")
+        as_live = [
+            (trace_id, msgspec.structs.replace(evaluation, origin="replay"))
+            for trace_id, evaluation in in_batches(live)
+        ]
     assert in_batches(keyspace) == as_live
-    assert 100 < len(as_live) == found["chosen"] < 250
-    assert 0 < found["not_matching"] < 202 == found["traces"]
+    assert 100 < len(as_live) == replayed["chosen"] < 250
+    assert 0 < replayed["not_matching"] < 202 == replayed["traces"]
 
 
 def test_only_the_wanted_judges_judge(keyspace: Keyspace) -> None:
@@ -101,7 +104,7 @@ def test_only_the_wanted_judges_judge(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(1))
     take(keyspace)
     assert Replays(keyspace, rules=rules).make("relevance_to_query") == {"traces": 1, "chosen": 1}
-    assert [one.judge for _, one in in_batches(keyspace)] == ["relevance_to_query"]
+    assert [evaluation.judge for _, evaluation in in_batches(keyspace)] == ["relevance_to_query"]
 
 
 def test_only_the_wanted_services_are_judged(keyspace: Keyspace) -> None:
@@ -119,8 +122,8 @@ def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(keyspace
     replays = Replays(keyspace, rules=(NOTHING,), models={"big": ModelSettings(provider="lexical", label="big")})
     some = replays.make("safety", model="big", rate=0.25)["chosen"]
     assert 20 < some < 80
-    found = {(one.probability, one.judge) for _, one in in_batches(keyspace)}
-    assert (found, {batch.judge_model for batch in keyspace.batches().values()}) == ({(0.25, "safety")}, {"big"})
+    names = {(evaluation.probability, evaluation.judge) for _, evaluation in in_batches(keyspace)}
+    assert (names, {batch.judge_model for batch in keyspace.batches().values()}) == ({(0.25, "safety")}, {"big"})
     all_of_them = replays.make("safety", model="big")
     assert all_of_them == {"traces": 200, "chosen": 200 - some, "already_judged": some}, "a subset, as with rules"
 
@@ -130,7 +133,7 @@ def test_a_ruled_and_a_free_judge_are_chosen_each_in_its_way(keyspace: Keyspace)
     keyspace.add(make_trace(1))
     take(keyspace)
     assert Replays(keyspace, rules=rules).make("safety", "relevance_to_query") == {"traces": 1, "chosen": 1}
-    assert [one.judge for _, one in in_batches(keyspace)] == ["relevance_to_query"]
+    assert [evaluation.judge for _, evaluation in in_batches(keyspace)] == ["relevance_to_query"]
 
 
 def test_what_is_no_trace_is_passed_over(keyspace: Keyspace) -> None:
@@ -184,7 +187,10 @@ def test_a_changed_judge_judges_again(keyspace: Keyspace, monkeypatch: pytest.Mo
     changed = dataclasses.replace(catalogue()["safety"], scoring="another")
     monkeypatch.setattr(replay._chooser._factory, "_graders", Graders(Settings(rules=(SAFETY,)), {"safety": changed}))
     assert finish_replay(replay) == {"traces": 1, "chosen": 1}
-    assert {one.version for _, one in in_batches(keyspace)} == {catalogue()["safety"].version, changed.version}
+    assert {evaluation.version for _, evaluation in in_batches(keyspace)} == {
+        catalogue()["safety"].version,
+        changed.version,
+    }
 
 
 def test_what_was_shed_while_a_model_was_away_is_brought_back(keyspace: Keyspace) -> None:
@@ -199,11 +205,11 @@ def test_what_was_shed_while_a_model_was_away_is_brought_back(keyspace: Keyspace
         chosen.take()
     before = balanced(keyspace)
     assert (before.shed, before.sampled, before.chosen) == (3, 3, 3)
-    found = Replays(keyspace, models=models, rules=rules).make("relevance_to_query")
-    assert found == {"traces": 6, "chosen": 6}
+    replayed = Replays(keyspace, models=models, rules=rules).make("relevance_to_query")
+    assert replayed == {"traces": 6, "chosen": 6}
     after = balanced(keyspace)
     assert (after.shed, after.sampled, after.chosen, after.duplicate) == (3, 3, 9, 0)
-    assert {(one.judge, one.origin) for _, one in in_batches(keyspace)} == {
+    assert {(evaluation.judge, evaluation.origin) for _, evaluation in in_batches(keyspace)} == {
         ("safety", "live"),
         ("relevance_to_query", "replay"),
     }
@@ -224,10 +230,10 @@ def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace) -> None
         keyspace.add(trace)
     take(keyspace)
     replays = Replays(keyspace)
-    one, other = replays.begin(), replays.begin()
-    while any([one.step(), other.step()]):
+    first_run, other = replays.begin(), replays.begin()
+    while any([first_run.step(), other.step()]):
         balanced(keyspace)
-    assert counts(one.state) == {"traces": 60, "chosen": 60}
+    assert counts(first_run.state) == {"traces": 60, "chosen": 60}
     assert counts(other.state) == {"traces": 60, "already_judged": 60}
     assert len(in_batches(keyspace)) == 60
 
@@ -294,11 +300,11 @@ def test_several_on_the_same_replay_share_it(keyspace: Keyspace) -> None:
         keyspace.add(trace)
     take(keyspace)
     replays = Replays(keyspace)
-    one = replays.begin()
-    other = replays.go_on(one._cursor)
-    while any([one.step(), other.step()]):
+    first_run = replays.begin()
+    other = replays.go_on(first_run._cursor)
+    while any([first_run.step(), other.step()]):
         pass
-    assert counts(one.state) == counts(other.state) == {"traces": 50, "chosen": 50}
+    assert counts(first_run.state) == counts(other.state) == {"traces": 50, "chosen": 50}
 
 
 def test_it_is_remembered_as_long_as_the_ledger(keyspace: Keyspace) -> None:
@@ -341,7 +347,7 @@ def test_what_ingest_is_not_done_with_is_left_to_it(keyspace: Keyspace, state: s
     assert replays.make() == {"traces": 2, "already_judged": 1, "not_read": 1}
     chosen.take(entries)
     assert replays.make() == {"traces": 2, "already_judged": 2}
-    assert {one.origin for _, one in in_batches(keyspace)} == {"live"}
+    assert {evaluation.origin for _, evaluation in in_batches(keyspace)} == {"live"}
     account = balanced(keyspace)
     assert (account.sampled, account.duplicate, account.chosen) == (2, 0, 2)
 

@@ -133,9 +133,9 @@ def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) ->
     _, second = leases.take("lexical", "a", 2)
     leases.put_back(second.lease, delay_s=10)
     keyspace.client.hset(keyspace.keys.dead, mapping={"1": "{}", "2": "{}", "3": "{}"})
-    found = keyspace.measure()
+    backlog = keyspace.measure()
     waiting = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in keyspace.batches())
-    assert (found.batches, found.parked, found.waiting, found.dead) == (4, 1, {"lexical": waiting}, 3)
+    assert (backlog.batches, backlog.parked, backlog.waiting, backlog.dead) == (4, 1, {"lexical": waiting}, 3)
     assert measure(keyspace.store, dead_models=["lexical", "other"]).parked == 3, "two that nobody holds are parked too"
 
 
@@ -244,9 +244,9 @@ def test_a_reader_that_never_catches_up_does_not_hide_what_is_cut(keyspace: Keys
     for turn in range(10):
         keyspace.append("p1", big(range(turn * 20, turn * 20 + 20)), cap=20)
         reader.take(keyspace.read(5))
-        found = keyspace.measure(report_cuts=True).traces
-        told += found.newly_cut
-        assert found.lag <= 20
+        backlog = keyspace.measure(report_cuts=True).traces
+        told += backlog.newly_cut
+        assert backlog.lag <= 20
     # 200 came, 50 were read, 15 are there; those of the last round may not be noticed yet.
     assert 120 <= told <= 135
     reader.take()
@@ -362,21 +362,21 @@ def test_each_exporter_has_its_own_lag_and_cut_offs(keyspace: Keyspace) -> None:
     groups = ("metrics", "otel", "idle")
     metrics, otel, _ = (Exporter(keyspace, group) for group in groups)
 
-    def found(**options: Any) -> dict[str, tuple[int, int]]:
+    def values(**options: Any) -> dict[str, tuple[int, int]]:
         return {group: each[:2] for group, each in keyspace.measure(groups=groups, **options).outbox.items()}
 
     keyspace.send(*(make_verdict(number) for number in range(30)))
     metrics.acknowledge(metrics.read())
     otel.acknowledge(otel.read(5))
     held = otel.read(3)
-    assert found(report_cuts=True) == {"metrics": (0, 0), "otel": (25, 0), "idle": (30, 0)}
+    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (25, 0), "idle": (30, 0)}
     keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=10, approximate=False)
-    assert found() == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
-    assert found(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 12), "idle": (10, 20)}
-    assert found(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
+    assert values() == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
+    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 12), "idle": (10, 20)}
+    assert values(report_cuts=True) == {"metrics": (0, 0), "otel": (13, 0), "idle": (10, 0)}
     otel.acknowledge(held + otel.read())
     keyspace.send(make_verdict(50))
-    assert found(report_cuts=True) == {"metrics": (1, 0), "otel": (1, 0), "idle": (11, 0)}
+    assert values(report_cuts=True) == {"metrics": (1, 0), "otel": (1, 0), "idle": (11, 0)}
     assert {name: amount for name, amount in keyspace.accounting().items() if ":" in name} == {
         "exported:metrics": 30,
         "exported:otel": 18,
@@ -394,11 +394,11 @@ def test_the_outbox_is_trimmed_by_bytes_and_what_goes_unsent_is_cut_off(keyspace
     metrics.acknowledge(metrics.read())
     used = keyspace.client.memory_usage(keyspace.keys.verdicts, samples=0)
     assert keyspace.measure(max_outbox_bytes=used).bytes["outbox"] == pytest.approx(used, rel=0.02)
-    found = keyspace.measure(groups=("metrics", "otel"), report_cuts=True, max_outbox_bytes=used // 4)
+    backlog = keyspace.measure(groups=("metrics", "otel"), report_cuts=True, max_outbox_bytes=used // 4)
     left = keyspace.client.xlen(keyspace.keys.verdicts)
     assert 8 <= left <= 10
-    assert {group: each[:2] for group, each in found.outbox.items()} == {"metrics": (0, 0), "otel": (left, 40 - left)}
-    assert found.bytes["outbox"] <= used // 4
+    assert {group: each[:2] for group, each in backlog.outbox.items()} == {"metrics": (0, 0), "otel": (left, 40 - left)}
+    assert backlog.bytes["outbox"] <= used // 4
     assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
 
 
@@ -423,16 +423,18 @@ def test_bytes_are_told_of_all_that_takes_them(keyspace: Keyspace) -> None:
     )
     keeper.stopping.set()
     keeper.run_once()
-    found = samples(metrics)
-    assert found["stored_bytes", "what=traces"] == pytest.approx(
+    metric_values = samples(metrics)
+    assert metric_values["stored_bytes", "what=traces"] == pytest.approx(
         keyspace.client.memory_usage(keyspace.keys.traces), rel=0.02
     )
-    assert found["stored_bytes", "what=outbox"] > 0
-    assert [found["stored_bytes", f"what={what}"] for what in ("batches", "dead_letters")] == [130, 77]
-    caps = [found["stored_max_bytes", f"what={what}"] for what in ("traces", "outbox", "batches", "dead_letters")]
+    assert metric_values["stored_bytes", "what=outbox"] > 0
+    assert [metric_values["stored_bytes", f"what={what}"] for what in ("batches", "dead_letters")] == [130, 77]
+    caps = [
+        metric_values["stored_max_bytes", f"what={what}"] for what in ("traces", "outbox", "batches", "dead_letters")
+    ]
     assert caps == [10**8, 2**29, 2**28, 10**7]
-    assert found["redis_used_bytes",] > 500_000
-    assert ("redis_max_bytes",) not in found, "0: without a bound"
+    assert metric_values["redis_used_bytes",] > 500_000
+    assert ("redis_max_bytes",) not in metric_values, "0: without a bound"
 
 
 def test_what_the_outbox_cut_before_an_exporter_existed_is_not_counted_as_cut_off_for_it(keyspace: Keyspace) -> None:
@@ -528,10 +530,10 @@ class Play:
         self.chosen.take([] if held else claimed)
 
     def measure(self, cap: int) -> None:
-        found = self.keyspace.measure(max_entries=cap, report_cuts=True).traces
-        assert found.lag >= 0
-        assert found.newly_cut >= 0
-        self.told += found.newly_cut
+        backlog = self.keyspace.measure(max_entries=cap, report_cuts=True).traces
+        assert backlog.lag >= 0
+        assert backlog.newly_cut >= 0
+        self.told += backlog.newly_cut
 
     def end(self) -> None:
         """Deal with all there is; the last entries of the producers add all that they trimmed to the accounting."""

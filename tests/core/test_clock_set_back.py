@@ -75,8 +75,8 @@ def test_what_readers_have_read_stays_theirs(keyspace: Keyspace, maintenance: Ma
     set_back(keyspace, HOUR_S)
     maintenance.run_once()
     pending = keyspace.client.xpending_range(keyspace.keys.traces, INGEST_GROUP, min="-", max="+", count=10)
-    found = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
-    assert found == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
+    values = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
+    assert values == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
         "also what is gone: who claims it counts it"
     )
 

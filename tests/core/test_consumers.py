@@ -23,7 +23,9 @@ def read(keyspace: Keyspace, consumer: str, count: int = 1, *, acknowledge: bool
 
 
 def names(keyspace: Keyspace) -> set[str]:
-    return {one["name"].decode() for one in keyspace.client.xinfo_consumers(keyspace.keys.traces, INGEST_GROUP)}
+    return {
+        consumer["name"].decode() for consumer in keyspace.client.xinfo_consumers(keyspace.keys.traces, INGEST_GROUP)
+    }
 
 
 def retired(keyspace: Keyspace, *keep: str, idle_ms: int = 0) -> int:
@@ -71,12 +73,12 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(keyspace, "alive")
-    found: list[object] = []
+    values: list[object] = []
     # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.
     monkeypatch.setattr(store, "_SOCKET_TIMEOUT_S", 2 * PATIENCE_S)
     readers, waits = store.Store(keyspace.url, keyspace.keys), {"count": 10, "block_ms": int(PATIENCE_S * 1000)}
     waiting = threading.Thread(
-        target=lambda: found.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
+        target=lambda: values.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
     )
     waiting.start()
     wait_until(lambda: keyspace.client.info("clients")["blocked_clients"], what="the reader to wait")
@@ -84,7 +86,7 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace.append("p1", make_traces(range(1)))
     waiting.join(PATIENCE_S)
     readers.close()
-    assert len(found) == keyspace.pending() == 1
+    assert len(values) == keyspace.pending() == 1
     assert names(keyspace) == {"alive"}
 
 

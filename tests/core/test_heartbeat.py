@@ -107,8 +107,8 @@ def test_a_word_counts_for_ten_seconds_and_is_taken_out_after_a_minute(
     Heartbeat(keyspace.store).beat({"ingest": True})
     name = f"{keyspace.prefix}:workers"
     (process,) = keyspace.client.hkeys(name)
-    said_at, said = keyspace.client.hget(name, process).split(b" ")
-    keyspace.client.hset(name, process, b"%d %s" % (int(said_at) - age_s * 1000, said))
+    said_at, message = keyspace.client.hget(name, process).split(b" ")
+    keyspace.client.hset(name, process, b"%d %s" % (int(said_at) - age_s * 1000, message))
     monkeypatch.setattr(keyspace.store, "now_ms", lambda: int(said_at))
     assert [worker.process for worker in live_workers(keyspace.store)] == ([process.decode()] if there else [])
     Heartbeat(keyspace.store).beat({"judge": True})

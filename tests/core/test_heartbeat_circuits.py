@@ -97,11 +97,11 @@ def test_a_worker_that_judges_nothing_only_listens(keyspace: Keyspace) -> None:
 def test_a_word_follows_what_happens_here(keyspace: Keyspace) -> None:
     here: dict[str, float | None] = {}
     worker = Heartbeat(keyspace.store, lambda: here)
-    found = []
+    values = []
     for open_for_s in (None, 0.0, 3.5, 0.0):
         here["a"] = open_for_s
-        found.append(worker.exchange_circuits())
-    assert found == [{}, {}, {"a": 3.5}, {}]
+        values.append(worker.exchange_circuits())
+    assert values == [{}, {}, {"a": 3.5}, {}]
     assert said(keyspace) == [{"a": 0.0}], "one word a worker"
 
 

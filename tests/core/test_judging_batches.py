@@ -104,11 +104,11 @@ def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(
     ((item,),) = (batch.items for batch in keyspace.batches().values())
     began = time.time()
     new_worker().run(batch_id)
-    (found,) = (msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j"))
-    assert began <= found.started_at <= time.time()
-    (call,) = found.calls
+    (verdict,) = (msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j"))
+    assert began <= verdict.started_at <= time.time()
+    (call,) = verdict.calls
     length = len(YES)
-    assert found == Verdict(
+    assert verdict == Verdict(
         evaluation_id=item.evaluations[0].id,
         outcome="scored",
         scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
@@ -125,8 +125,8 @@ def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(
         cost_usd=pytest.approx(3 * length / 1e6),
         attempts=1,
         calls=(Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop"),),
-        started_at=found.started_at,
-        duration_s=found.duration_s,
+        started_at=verdict.started_at,
+        duration_s=verdict.duration_s,
     )
 
 
@@ -145,9 +145,9 @@ def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(keyspace: Keys
     began = time.time()
     new_worker(failing(1, 2), give_up_after=6 * HOUR_S).run(batch_id)
     assert judged(keyspace) == ids(0, 3)
-    found = letters(keyspace)
+    dead_letters = letters(keyspace)
     doomed = [item for item in before.items if item.trace.trace_id in ids(1, 2)]
-    assert found == {
+    assert dead_letters == {
         item.evaluations[0].id: DeadLetter(
             v=1,
             evaluation=item.evaluations[0],
@@ -157,15 +157,15 @@ def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(keyspace: Keys
             reason="judge_unavailable",
             attempts=1,
             chosen_at=before.created_at,
-            given_up_at=found[item.evaluations[0].id].given_up_at,
+            given_up_at=dead_letters[item.evaluations[0].id].given_up_at,
             note="away",
             spent=Spent(1),
         )
         for item in doomed
     }
-    assert all(began <= letter.given_up_at <= time.time() for letter in found.values())
+    assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
     news = keyspace.outbox("d")
-    assert {entry["evaluation_id"] for entry in news} == found.keys()
+    assert {entry["evaluation_id"] for entry in news} == dead_letters.keys()
     assert {(entry["outcome"], entry["reason"]) for entry in news} == {("unscored", "judge_unavailable")}
     assert read_account(keyspace.store).reasons == {"dead:judge_unavailable": 2}
     assert_settled(keyspace, scored=2, dead=2)
@@ -240,8 +240,8 @@ def test_the_setting_chooses_which_verdicts_are_logged(keyspace: Keyspace, new_w
         worker = new_worker(judges={"safety": passing_but_one}, log_verdicts=which)
         with capture_logs() as lines:
             worker.run(*choose(keyspace, 3, first=first))
-        said = [line["scores"] for line in lines if line["event"] == "verdict"]
-        assert said == [{"safety": 1.0}] * logged, which
+        log_lines = [line["scores"] for line in lines if line["event"] == "verdict"]
+        assert log_lines == [{"safety": 1.0}] * logged, which
     assert_settled(keyspace, scored=9)
 
 

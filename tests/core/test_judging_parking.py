@@ -112,8 +112,8 @@ def test_a_verdict_counts_the_calls_of_all_rounds(keyspace: Keyspace, new_worker
     keyspace.make_due()
     # Answers that cannot be read are repaired once: two calls a round, unlike those before.
     new_worker("no JSON").sweep()
-    found = {entry["trace_id"]: entry["attempts"] for entry in keyspace.outbox("j")}
-    assert found == dict(zip(ids(0, 1, 2), (1, 4, 4), strict=True))
+    by_trace_id = {entry["trace_id"]: entry["attempts"] for entry in keyspace.outbox("j")}
+    assert by_trace_id == dict(zip(ids(0, 1, 2), (1, 4, 4), strict=True))
     assert not keyspace.client.exists(keyspace.keys.tries(batch_id))
 
 

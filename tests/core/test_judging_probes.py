@@ -106,7 +106,7 @@ def test_requests_whose_key_is_refused_stop_nobody_else(
     for second in range(90):
         choose(keyspace, 1, first=3 + second)
         outage.pass_by(1)
-        found = judged(keyspace)
-        stood = stood + 1 if found == before else 0
-        longest, before = max(longest, stood), found
+        result = judged(keyspace)
+        stood = stood + 1 if result == before else 0
+        longest, before = max(longest, stood), result
     assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

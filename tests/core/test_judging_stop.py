@@ -69,7 +69,7 @@ def test_all_gates_are_shut_so_that_no_call_begins(new_worker: Workers) -> None:
     other = ModelSettings(provider="scripted", model="other")
     worker = new_worker(models={"default": MODEL, "other": other})
     worker.judging.stop(0.1)
-    assert [one.is_closed for one in worker.all_limits.values()] == [True, True]
+    assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True]
 
 
 def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -102,10 +102,10 @@ def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
-        found = take(*arguments, **options)
+        result = take(*arguments, **options)
         taken.set()
         assert cancelled.wait(60)
-        return found
+        return result
 
     monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
     monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), cancelled.set()))

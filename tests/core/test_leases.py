@@ -44,7 +44,7 @@ def test_what_ingest_chose_is_ready_since_it_was_made(keyspace: Keyspace, leases
     assert scores == {each.encode(): int(batch.created_at * 1000) for each, batch in batches.items()}
     assert all(due_s == keyspace.soon(READY_S) for due_s in keyspace.leases().values())
     payloads = {batch_id: keyspace.client.get(keyspace.keys.batch(batch_id)) for batch_id in batches}
-    assert {one.lease.batch_id: one.payload for one in leases.take(MODEL, "a", 9)} == payloads
+    assert {lease.lease.batch_id: lease.payload for lease in leases.take(MODEL, "a", 9)} == payloads
 
 
 def test_a_taken_batch_is_held_by_one(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
@@ -71,9 +71,9 @@ def test_the_oldest_is_taken_first_whenever_it_came(keyspace: Keyspace, leases: 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda keyspace, one: _replace_by_list(keyspace, keyspace.keys.batch(one)), "wrong_type"),
-        (lambda keyspace, one: keyspace.client.set(keyspace.keys.tries(one), "somebody's"), "wrong_type"),
-        (lambda keyspace, one: keyspace.client.hset(keyspace.keys.tries(one), "e1", "{"), "unreadable_tries"),
+        (lambda keyspace, batch_id: _replace_by_list(keyspace, keyspace.keys.batch(batch_id)), "wrong_type"),
+        (lambda keyspace, batch_id: keyspace.client.set(keyspace.keys.tries(batch_id), "somebody's"), "wrong_type"),
+        (lambda keyspace, batch_id: keyspace.client.hset(keyspace.keys.tries(batch_id), "e1", "{"), "unreadable_tries"),
     ],
     ids=["batch", "tries", "content of tries"],
 )

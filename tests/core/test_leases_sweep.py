@@ -80,7 +80,7 @@ def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
         match step:
             case "take":
                 taken = leases.take(MODEL, f"holder {next(names_of_holders)}", number)
-                last |= {one.lease.batch_id: one.lease for one in taken}
+                last |= {lease.lease.batch_id: lease.lease for lease in taken}
                 assert set(ids(taken)) <= left
             case "put_back":
                 leases.put_back(held, tries={"e1": Spent(1)})

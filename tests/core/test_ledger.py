@@ -39,11 +39,11 @@ def verdict(number: int, end: str = "scored") -> Verdict:
 
 
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    found = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(found.evaluation_id, HOUR, found.judge, found.judge_version, 0.5)
+    result = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(result.evaluation_id, HOUR, result.judge, result.judge_version, 0.5)
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, found
+    return letter, result
 
 
 def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
@@ -101,7 +101,7 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspa
         answers = list(pool.map(write, range(8)))
     assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
     assert sorted(entry["evaluation_id"] for entry in keyspace.outbox("j")) == sorted(
-        one.evaluation_id for one in finished
+        result.evaluation_id for result in finished
     )
     assert keyspace.counted("scored", "abstained", "unscored", "outbox") == {
         "scored": 5,
@@ -197,7 +197,7 @@ def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Ke
     """A short part that expired first hid what stood in the longer ones, and an evaluation was judged again."""
     names = [f"ab{number:030x}" for number in range(101)]
     verdicts = [make_verdict(evaluation_id=name) for name in names]
-    assert all(ledger.record([Finished.of(one, HOUR) for one in verdicts[:100]]))
+    assert all(ledger.record([Finished.of(each, HOUR) for each in verdicts[:100]]))
     short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
     keyspace.client.expire(short, 60)
     assert ledger.record([Finished.of(verdicts[100], HOUR)]) == [True]

@@ -175,8 +175,8 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_what_a_service_writes_arrives(name: str) -> None:
-    given, fields, left_out = READ[name]
-    entry = read(given)
+    body, fields, left_out = READ[name]
+    entry = read(body)
     assert isinstance(entry, TraceEntry), entry
     expected = {field: documents(value) for field, value in fields.items()}
     assert {field: documents(getattr(entry.trace, field)) for field in fields} == expected
@@ -188,7 +188,7 @@ def test_what_a_service_writes_arrives(name: str) -> None:
 
 def documents(value: Any) -> Any:
     """Documents without anything but a text are texts."""
-    return [Document(one) if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+    return [Document(each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
 
 
 def test_every_other_name_in_both_spellings_is_read() -> None:
@@ -216,8 +216,8 @@ NO_TRACE: Mapping[str, tuple[object, str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", NO_TRACE)
 def test_only_without_an_id_a_service_or_content_it_is_no_trace(name: str) -> None:
-    given, detail, keys = NO_TRACE[name]
-    entry = read(given)
+    body, detail, keys = NO_TRACE[name]
+    entry = read(body)
     assert isinstance(entry, InvalidEntry)
     assert (entry.reason, entry.detail, entry.keys) == ("wrong_type", detail, keys)
 
@@ -249,13 +249,13 @@ def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(keyspace: Ke
     with capture_logs() as logs:
         chosen.take()
         chosen.write_unusable()
-    said = [line for line in logs if line["event"] == "field left out of traces"]
-    assert [(line["field"], line["type"], line["trace_id"]) for line in said] == [
+    log_lines = [line for line in logs if line["event"] == "field left out of traces"]
+    assert [(line["field"], line["type"], line["trace_id"]) for line in log_lines] == [
         ("tool_calls", "number", "t0"),
         ("ended_at", "string", "t0"),
     ]
     assert "secret" not in repr(logs)
-    listed = {(one.field, one.type, one.service, one.trace_id) for one in read_left_out(keyspace.store)}
+    listed = {(field.field, field.type, field.service, field.trace_id) for field in read_left_out(keyspace.store)}
     assert listed == {("tool_calls", "number", "shop", "t2"), ("ended_at", "string", "shop", "t2")}
     assert 0 < keyspace.client.ttl(InputKeys(keyspace.keys.prefix).left_out) <= 7 * 86_400
 

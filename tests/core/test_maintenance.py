@@ -78,11 +78,11 @@ def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(keyspace: Key
 def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(keyspace: Keyspace) -> None:
     here = {MODEL: 0.0, OTHER: 0.0}
     keeper = Keeper(keyspace, lambda: here)
-    found = []
+    values = []
     for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
-        found.append(keeper.turn())
+        values.append(keeper.turn())
     shed = [False, False, False, True, False]
-    assert found == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
+    assert values == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
 
 
 @pytest.mark.usefixtures("_work")

@@ -124,8 +124,8 @@ def test_a_failure_points_to_its_trace(
     keyspace.send(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
     worker.turn()
     page = parse(generate_latest(worker.metrics.registry).decode())
-    found = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
-    assert found == ([expected] if expected else [])
+    exemplars = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
+    assert exemplars == ([expected] if expected else [])
 
 
 def test_only_live_traffic_feeds_the_series(keyspace: Keyspace) -> None:
@@ -142,13 +142,13 @@ def test_of_several_metrics_each_counts_for_itself(keyspace: Keyspace) -> None:
     both = {"metrics": ("a", "b")}
     keyspace.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
     worker.turn()
-    found = {
+    values = {
         (sample.labels["metric"], sample.labels["outcome"]): sample.value
         for family in worker.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_verdicts_total" and sample.value
     }
-    assert found == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
+    assert values == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
 
 
 def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> None:

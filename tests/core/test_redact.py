@@ -101,8 +101,8 @@ def test_a_judge_model_gets_the_redacted_trace(bench: Benches, keyspace: Keyspac
 def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, keyspace: Keyspace) -> None:
     tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
     bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
-    found = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in keyspace.outbox("j")}
-    assert found == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
+    by_trace_id = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in keyspace.outbox("j")}
+    assert by_trace_id == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
 def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, keyspace: Keyspace) -> None:

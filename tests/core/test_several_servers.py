@@ -39,8 +39,8 @@ class Monitored:
 
     def judgements(self) -> int:
         now = time.time()
-        found = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
-        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+        buckets = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for buckets in buckets for bucket in buckets)
 
 
 def verdicts(keyspace: Keyspace, numbers: range) -> None:
@@ -105,7 +105,7 @@ def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
     matcher = OutboxMatcher(store)
 
     def labelled() -> list[int]:
-        return sorted(int(one.label.trace_id, 16) - 1 for one in read_labels(store) if one.verdicts)
+        return sorted(int(label.label.trace_id, 16) - 1 for label in read_labels(store) if label.verdicts)
 
     with monkeypatch.context() as away:
         away.setattr(keyspaces[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
@@ -146,7 +146,7 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: l
     metrics = Metrics(settings)
     gauges = BacklogGauges(settings, metrics)
     for shard in range(2):
-        found = Backlog(
+        backlog = Backlog(
             Position(10 + shard, 1, 1000.0 * shard),
             100,
             5,
@@ -156,9 +156,9 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: l
             outbox={"metrics": Position(4, 0, 0.0)},
             bytes={"traces": 7},
         )
-        gauges.show(shard, found, Memory(50 + shard, 1000 - 900 * shard))
+        gauges.show(shard, backlog, Memory(50 + shard, 1000 - 900 * shard))
     gauges.down(1)
-    found = samples(metrics)
+    backlog = samples(metrics)
     named = (
         "stream_lag",
         "stream_capacity",
@@ -167,11 +167,11 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: l
         "batches_parked",
         "dead_letters",
     )
-    assert [found[name,] for name in named] == [21, 200, 1, 6, 4, 6]
-    assert found["outbox_lag", "exporter=metrics"] == 8
-    assert found["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
-    assert (found["shard_up", "shard=0"], ("shard_up", "shard=1") in found) == (1, False)
-    assert (found["redis_used_bytes",], found["redis_max_bytes",]) == (51, 100), "of the fullest"
+    assert [backlog[name,] for name in named] == [21, 200, 1, 6, 4, 6]
+    assert backlog["outbox_lag", "exporter=metrics"] == 8
+    assert backlog["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
+    assert (backlog["shard_up", "shard=0"], ("shard_up", "shard=1") in backlog) == (1, False)
+    assert (backlog["redis_used_bytes",], backlog["redis_max_bytes",]) == (51, 100), "of the fullest"
     assert gauges.lag == {"stream": 21, "batches": 6, "parked": 4, "outbox": {"metrics": 8}}
 
 

@@ -44,15 +44,15 @@ def dead_bytes(keyspace: Keyspace) -> int:
 
 
 def marks(keyspace: Keyspace) -> dict[str, Retry]:
-    found = keyspace.client.hgetall(keyspace.keys.dead_retries)
-    return {name.decode(): Retry.read(mark) for name, mark in found.items()}
+    fields = keyspace.client.hgetall(keyspace.keys.dead_retries)
+    return {name.decode(): Retry.read(mark) for name, mark in fields.items()}
 
 
 def scheduled(keyspace: Keyspace, judge_model: str = "scripted") -> dict[str, float]:
     """Seconds until each letter may be taken up by itself."""
     seconds, microseconds = keyspace.client.time()
-    found = keyspace.client.zrange(keyspace.keys.dead_again(judge_model), 0, -1, withscores=True)
-    return {name.decode(): due_ms / 1000 - seconds - microseconds / 1e6 for name, due_ms in found}
+    members = keyspace.client.zrange(keyspace.keys.dead_again(judge_model), 0, -1, withscores=True)
+    return {name.decode(): due_ms / 1000 - seconds - microseconds / 1e6 for name, due_ms in members}
 
 
 def make_retryable(keyspace: Keyspace, judge_model: str = "scripted") -> None:
@@ -65,8 +65,8 @@ def make_retryable(keyspace: Keyspace, judge_model: str = "scripted") -> None:
 def retry_all(keyspace: Keyspace, settings: Settings | None = None, ids: Sequence[str] = ()) -> list[Retried]:
     settings = settings or settings_of(keyspace)
     letters = DeadLetterStore(keyspace.store)
-    wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter(ids=ids))]
-    return [retry(keyspace.store, settings, group) for group in grouped(letters.read(wanted), settings.batch_size)]
+    identifiers = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter(ids=ids))]
+    return [retry(keyspace.store, settings, group) for group in grouped(letters.read(identifiers), settings.batch_size)]
 
 
 def balanced(keyspace: Keyspace) -> Account:

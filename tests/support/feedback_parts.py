@@ -76,16 +76,16 @@ class Passes:
 
 def complain(keyspace: Keyspace, trace_id: str, score: float = -1.0, comment: str | None = None) -> str:
     """Publish late feedback as any language does."""
-    said = {"trace_id": trace_id, "score": score} | ({} if comment is None else {"comment": comment})
-    return keyspace.add(said, kind="f")
+    feedback = {"trace_id": trace_id, "score": score} | ({} if comment is None else {"comment": comment})
+    return keyspace.add(feedback, kind="f")
 
 
 def gathered(keyspace: Keyspace) -> dict[str, float]:
     """Trace ids of what is gathered, with the seconds until each is due."""
     seconds, microseconds = keyspace.client.time()
     now_ms = seconds * 1000 + microseconds / 1000
-    found = keyspace.client.zrange(keyspace.keys.feedback, 0, -1, withscores=True)
-    return {json.loads(member)["trace_id"]: (due_ms - now_ms) / 1000 for member, due_ms in found}
+    members = keyspace.client.zrange(keyspace.keys.feedback, 0, -1, withscores=True)
+    return {json.loads(member)["trace_id"]: (due_ms - now_ms) / 1000 for member, due_ms in members}
 
 
 def make_due(keyspace: Keyspace) -> None:
@@ -115,9 +115,9 @@ def evaluations(keyspace: Keyspace) -> list[tuple[str, str, Origin, float]]:
 def ended(keyspace: Keyspace) -> dict[str, int]:
     """Outcomes of late feedback in the accounting; all feedback that was read has ended or is still pending."""
     accounting = keyspace.accounting()
-    found = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
-    assert accounting.get("feedback", 0) == sum(found.values()) + keyspace.client.zcard(keyspace.keys.feedback)
-    return found
+    counts = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
+    assert accounting.get("feedback", 0) == sum(counts.values()) + keyspace.client.zcard(keyspace.keys.feedback)
+    return counts
 
 
 def balanced(keyspace: Keyspace) -> Account:

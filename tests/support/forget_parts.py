@@ -22,9 +22,9 @@ def forget(
     **options: Any,
 ) -> Forgotten:
     settings = settings or settings_of(keyspace)
-    known = UserKeys(settings, keyspace.store).all()
+    user_keys = UserKeys(settings, keyspace.store).all()
     trace_id = trace_id if number is None else make_trace(number).trace_id
-    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=known)
+    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=user_keys)
     return Forgetting(keyspace.store, settings, subject, **options).run()
 
 

@@ -83,7 +83,7 @@ class Exchange:
 
     @property
     def dead(self) -> dict[str, float]:
-        return {name: 1.0 for name, one in self._limits.items() if one.blocked_for_s > 0}
+        return {name: 1.0 for name, limit in self._limits.items() if limit.blocked_for_s > 0}
 
 
 class JudgingWorker:
@@ -257,12 +257,12 @@ def choose(
     keyspace: Keyspace, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
 ) -> list[str]:
     """Run ingest until it has written batches of some age; return them, the oldest first."""
-    known = keyspace.batches()
+    before = keyspace.batches()
     chosen = Chosen(keyspace, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
     for trace in make_traces(range(first, first + count)):
         keyspace.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
     chosen.take()
-    made = sorted(keyspace.batches().keys() - known.keys())
+    made = sorted(keyspace.batches().keys() - before.keys())
     return [aged(keyspace, batch_id, age_s) for batch_id in made] if age_s else made
 
 
@@ -309,13 +309,13 @@ def judged(keyspace: Keyspace) -> list[str]:
 
 def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
     """Read the dead letters by evaluation id."""
-    found = {
+    values = {
         evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
         for evaluation_id, letter in keyspace.client.hgetall(keyspace.keys.dead).items()
     }
     traces = {name.decode(): payload for name, payload in keyspace.client.hgetall(keyspace.keys.dead_traces).items()}
-    assert traces.keys() == {letter.trace for letter in found.values()}, "each once, and none without a letter"
-    return {name: one.whole(msgspec.json.decode(traces[one.trace], type=Trace)) for name, one in found.items()}
+    assert traces.keys() == {letter.trace for letter in values.values()}, "each once, and none without a letter"
+    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in values.items()}
 
 
 def ids(*numbers: int) -> list[str]:
@@ -325,8 +325,8 @@ def ids(*numbers: int) -> list[str]:
 def assert_settled(keyspace: Keyspace, *, scored: int, dead: int = 0) -> None:
     """Check that nothing is left, and that each evaluation has ended once."""
     account = read_account(keyspace.store)
-    found = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
-    assert found == (scored + dead, scored, dead, 0, 0)
+    result = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
+    assert result == (scored + dead, scored, dead, 0, 0)
     assert (keyspace.batches(), keyspace.leases(), holders(keyspace)) == ({}, {}, {})
     assert set(keyspace.waiting().values()) <= {0}
     left = {key.split(":")[0] for key in keyspace.everything()}

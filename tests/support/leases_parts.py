@@ -23,7 +23,7 @@ def add(keyspace: Keyspace, model: str = MODEL, *, made_at_s: float = BEGIN_S) -
 
 
 def ids(taken: list[LeasedPayload]) -> list[str]:
-    return [one.lease.batch_id for one in taken]
+    return [lease.lease.batch_id for lease in taken]
 
 
 def ready(keyspace: Keyspace, model: str = MODEL) -> list[str]:

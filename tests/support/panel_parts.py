@@ -62,9 +62,9 @@ def in_order(keyspace: Keyspace, worker: JudgingWorker, *judge_models: str) -> N
 def verdicts(keyspace: Keyspace) -> dict[str, Verdict]:
     """Read the verdicts by judge model; of each there must be one."""
     read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
-    found = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
-    by_model = {verdict.judge_model: verdict for verdict in found}
-    assert len(by_model) == len(found), "each once"
+    judged = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
+    by_model = {verdict.judge_model: verdict for verdict in judged}
+    assert len(by_model) == len(judged), "each once"
     return by_model
 
 

@@ -31,9 +31,9 @@ class Replays:
         self.settings = settings_of(keyspace, **settings)
         self.waited: list[WaitingWork] = []
 
-    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> ReplayRun:
+    def begin(self, *names: str, since: str = "1h", **fields: Any) -> ReplayRun:
         judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
-        asked = first_state(self.settings, self.keyspace.store, ReplayOptions(judges, since, **wanted))
+        asked = first_state(self.settings, self.keyspace.store, ReplayOptions(judges, since, **fields))
         cursor = Cursor(self.keyspace.store, self.settings.ledger_ttl_s)
         return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
 
@@ -44,9 +44,9 @@ class Replays:
         chooser = Chooser(self.settings, state.question, judges)
         return ReplayRun(self.settings, self.keyspace.store, chooser, cursor, state, wait=self._wait)
 
-    def make(self, *names: str, **wanted: Any) -> dict[str, int]:
+    def make(self, *names: str, **fields: Any) -> dict[str, int]:
         """Make a whole replay and tell what it counted."""
-        return finish_replay(self.begin(*names, **wanted))
+        return finish_replay(self.begin(*names, **fields))
 
     def _wait(self, work: WaitingWork) -> None:
         self.waited.append(work)

@@ -72,10 +72,10 @@ def said(session_id: str, number: int, **fields: Any) -> Trace:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    found = [
+    values = [
         (item.trace, evaluation)
         for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
-    return sorted(found, key=lambda one: (one[1].session.generation if one[1].session else 0, one[0].trace_id))
+    return sorted(values, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))

@@ -107,9 +107,9 @@ class Keyspace(AbstractContextManager["Keyspace"]):
 
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        found = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
+        by_key = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
         # A worker may have ended one meanwhile.
-        return {key.decode().removeprefix(start): decode(batch) for key, batch in found.items() if batch is not None}
+        return {key.decode().removeprefix(start): decode(batch) for key, batch in by_key.items() if batch is not None}
 
     def ledger(self) -> dict[str, str]:
         """Read the ledger: evaluation id and `chosen`, or how it ended."""
@@ -278,8 +278,8 @@ def encoded(payload: object) -> bytes:
 
 def make_trace(number: int, **fields: Any) -> Trace:
     """Make a trace with ids of its own, the same for the same number."""
-    known = {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}", "id": f"{number + 1:016x}"}
-    return Trace(**{"service": "shop", "input": "Is it warm?", "output": "It is.", **known, **fields})
+    defaults = {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}", "id": f"{number + 1:016x}"}
+    return Trace(**{"service": "shop", "input": "Is it warm?", "output": "It is.", **defaults, **fields})
 
 
 def make_traces(numbers: Iterable[int], **fields: Any) -> list[Trace]:
@@ -288,7 +288,7 @@ def make_traces(numbers: Iterable[int], **fields: Any) -> list[Trace]:
 
 def make_verdict(number: int = 0, **fields: Any) -> Verdict:
     """Make a verdict of its own evaluation."""
-    known = {
+    defaults = {
         "evaluation_id": f"{number + 1:032x}",
         "outcome": "abstained",
         "metrics": ("safety",),
@@ -301,7 +301,7 @@ def make_verdict(number: int = 0, **fields: Any) -> Verdict:
         "started_at": 1_700_000_000.25,
         "duration_s": 0.5,
     }
-    return Verdict(**{**known, **fields})
+    return Verdict(**{**defaults, **fields})
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
