@@ -284,8 +284,8 @@ def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> Non
     for labels in ({"version": "89abcdef"}, {"judge_model": "large"}):
         stricter = msgspec.structs.replace(SERIES, **labels)
         monitored.live(12, {stricter: 0.5, SERIES: 0.95})
-        for sery in (stricter, SERIES):
-            detector = monitored.detectors[sery.id]
+        for monitored_series in (stricter, SERIES):
+            detector = monitored.detectors[monitored_series.id]
             assert (detector.state.since, detector.incident) == (None, None), labels
 
 

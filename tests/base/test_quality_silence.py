@@ -29,14 +29,14 @@ def silent_after(keyspace: Keyspace, last: int, hours: int, series: Sequence[Ser
     values = []
     for hour in range(hours):
         now = last + hour * HOUR_S
-        if any(silence.step({sery.id: sery for sery in series}, {}).values()):
+        if any(silence.step({monitored_series.id: monitored_series for monitored_series in series}, {}).values()):
             values.append(hour)
     return values
 
 
 def test_a_service_is_silent_when_20_verdicts_are_missing(keyspace: Keyspace) -> None:
     for service, every, verdicts, begins in (("busy", 1, 100, 1), ("few", 1, 10, 24), ("quiet", 2, 1, 40)):
-        judges = [msgspec.structs.replace(sery, service=service) for sery in (SERIES, OTHER)]
+        judges = [msgspec.structs.replace(monitored_series, service=service) for monitored_series in (SERIES, OTHER)]
         for hour in range(every - 1, 28 * 24, every):
             # Of two judges; abstained verdicts are verdicts.
             write(keyspace, judges[hour % 4 > 0], MONDAY_S + hour * HOUR_S, verdicts, "Aa"[hour % 3 > 1])

@@ -47,8 +47,8 @@ def verdict(number: int, **fields: Any) -> Verdict:
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], times_ms: Sequence[int]) -> list[OutboxEntry]:
     """Write verdicts into the outbox at these times, and read them for the monitor."""
     keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
-    for number, (times_m, at) in enumerate(zip(verdicts, times_ms, strict=True)):
-        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(times_m)}, id=f"{at}-{number}")
+    for number, (judgement, at) in enumerate(zip(verdicts, times_ms, strict=True)):
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(judgement)}, id=f"{at}-{number}")
     return read(keyspace)
 
 
@@ -69,31 +69,31 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
     values: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
     sessions: dict[tuple[Any, ...], tuple[float, float]] = {}
     for entry in entries:
-        first, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
-        if first.origin != "live":
+        judgement, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
+        if judgement.origin != "live":
             continue
-        passed = {score.metric: score.passed for score in first.scores}
-        segments = [("", ""), *([("model", first.model)] if first.model else [])]
-        for metric in first.metrics:
+        passed = {score.metric: score.passed for score in judgement.scores}
+        segments = [("", ""), *([("model", judgement.model)] if judgement.model else [])]
+        for metric in judgement.metrics:
             for segment in segments:
                 labels = (
-                    first.service,
-                    first.environment or "",
-                    first.judge,
+                    judgement.service,
+                    judgement.environment or "",
+                    judgement.judge,
                     "01234567",
-                    first.judge_model,
+                    judgement.judge_model,
                     metric,
                     *segment,
                 )
-                at, w = (labels, time_s // seconds * seconds), first.weight
-                if first.outcome != "scored":
-                    kind = 1 if first.outcome == "abstained" else 2
+                at, w = (labels, time_s // seconds * seconds), judgement.weight
+                if judgement.outcome != "scored":
+                    kind = 1 if judgement.outcome == "abstained" else 2
                     values[at][kind] = [a + b for a, b in zip(values[at][kind], (1, w, w * w), strict=True)]
                 elif passed[metric] is not None:
                     session = (
                         labels,
-                        first.session_id or first.trace_id,
-                        time_s // (21_600 if first.session_id else 1_800),
+                        judgement.session_id or judgement.trace_id,
+                        time_s // (21_600 if judgement.session_id else 1_800),
                     )
                     before = sessions.get(session, (0.0, 0.0))
                     values[at][0].count(w, passed=passed[metric], before=before)

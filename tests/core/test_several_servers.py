@@ -40,7 +40,7 @@ class Monitored:
     def judgements(self) -> int:
         now = time.time()
         buckets = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
-        return sum(bucket.sums.total.judgements for buckets in buckets for bucket in buckets)
+        return sum(bucket.sums.total.judgements for of_series in buckets for bucket in of_series)
 
 
 def verdicts(keyspace: Keyspace, numbers: range) -> None:

@@ -104,17 +104,17 @@ class Process:
         self.leases.sweep(["lexical"])
         for held in self.leases.take("lexical", "ours", 10):
             batch = batches.decode(held.payload)
-            parts = [(item, one) for item in batch.items for one in item.evaluations]
-            ended = self.ledger.already_finished({one.id: one.period for _, one in parts})
-            parts = [(item, one) for item, one in parts if one.id not in ended]
-            gone = [(item, one) for item, one in parts if int(item.trace.trace_id, 16) - 1 in failing]
-            scored = [Finished.of(verdict(item, one), one.period) for item, one in parts if (item, one) not in gone]
+            parts = [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
+            ended = self.ledger.already_finished({part.id: part.period for _, part in parts})
+            parts = [(item, part) for item, part in parts if part.id not in ended]
+            gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
+            scored = [Finished.of(verdict(item, part), part.period) for item, part in parts if (item, part) not in gone]
             letters = [
                 (
-                    DeadLetter(1, one, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
-                    verdict(item, one),
+                    DeadLetter(1, evaluation, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
+                    verdict(item, evaluation),
                 )
-                for item, one in gone
+                for item, evaluation in gone
             ]
             self.leases.renew([held.lease])
             if scored:
@@ -133,13 +133,13 @@ class Process:
 
     def retry_dead(self) -> None:
         letters = DeadLetterStore(self.keyspace.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter())]
-        for group in grouped(letters.read(wanted), 2):
+        ids = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter())]
+        for group in grouped(letters.read(ids), 2):
             retry(self.keyspace.store, self.settings, group)
 
     def drop_dead(self) -> None:
         self.ledger.remove(
-            [found.letter.evaluation.id for found in DeadLetterStore(self.keyspace.store).find(VerdictFilter())]
+            [stored.letter.evaluation.id for stored in DeadLetterStore(self.keyspace.store).find(VerdictFilter())]
         )
 
     def _expire(self) -> None:
@@ -205,15 +205,15 @@ def labels(process: Process) -> None:
     process.ingest()
     process.judge()
     store = process.keyspace.store
-    given = [Label(make_trace(number).trace_id, "safety", "safety", passed=True, drawn=1.0) for number in range(2)]
+    identifier = [Label(make_trace(number).trace_id, "safety", "safety", passed=True, drawn=1.0) for number in range(2)]
     for number in range(2):
         keep_trace(store, make_trace(number), 10**6)
-    write_labels(store, given)
+    write_labels(store, identifier)
     matcher = OutboxMatcher(store)
     while matcher.step():
         pass
-    found = read_labels(store)
-    assert [len(one.verdicts) for one in found] == [1, 1]
+    labels_by_trace = read_labels(store)
+    assert [len(each.verdicts) for each in labels_by_trace] == [1, 1]
 
 
 def forgetting(process: Process) -> None:

@@ -109,10 +109,10 @@ class MessageRelay:
 
     def _relay(self) -> None:
         while not self._stop.is_set():
-            found = self._there.brpop([self._queue], timeout=0.2)
-            if found is not None:
-                self.kept.append(found[1])
-                self.deliver(found[1], self._random.choice((0, 1, COPIES)))
+            values = self._there.brpop([self._queue], timeout=0.2)
+            if values is not None:
+                self.kept.append(values[1])
+                self.deliver(values[1], self._random.choice((0, 1, COPIES)))
 
 
 def queue_of(experiment: Experiment) -> str:

@@ -30,7 +30,7 @@ def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
     late = make_verdict(900, trace_id="late")
     published[2].send(late)
     index.run_once()
-    assert [one.verdict.trace_id for one in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
+    assert [entry.verdict.trace_id for entry in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
     published[1].client.delete(published[1].keys.verdicts)
     index.run_once()
     assert {name[0] for name in index.select(VerdictFilter(), limit=100)} == {"0", "2"}, (

@@ -58,18 +58,18 @@ def request() -> ChatRequest:
 
 def spent(keyspace: Keyspace, name: str = "all") -> tuple[int, int, int]:
     """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
-    (found, _), open_key = (
+    (result, _), open_key = (
         keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget(name), ()),
         BudgetKeys(keyspace.keys.prefix).budget(name)[1],
     )
-    return int(found[2] or 0), int(found[5] or 0), keyspace.client.zcard(open_key)
+    return int(result[2] or 0), int(result[5] or 0), keyspace.client.zcard(open_key)
 
 
 def of(keyspace: Keyspace, **settings: Any) -> tuple[Settings, Budgets]:
-    known = settings_of(
+    config = settings_of(
         keyspace, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
     )
-    return known, Budgets(known, keyspace.store, rules_of(known))
+    return config, Budgets(config, keyspace.store, rules_of(config))
 
 
 def test_only_a_known_cost_replaces_a_reservation(keyspace: Keyspace) -> None:
@@ -83,7 +83,7 @@ def test_only_a_known_cost_replaces_a_reservation(keyspace: Keyspace) -> None:
 
     async def run() -> None:
         _, budgets = of(keyspace)
-        for number, (reply, wanted) in enumerate(cases):
+        for number, (reply, expected) in enumerate(cases):
             model = LimitedModel(Endpoint(reply), retries=Retries(attempts=1))
             paid = budgets.wrap(model, make_trace(number), SAFETY)
             try:
@@ -91,7 +91,7 @@ def test_only_a_known_cost_replaces_a_reservation(keyspace: Keyspace) -> None:
             except (ModelUnavailableError, ModelTimeoutError):
                 assert isinstance(reply, Exception)
             await drained(budgets)
-            assert spent(keyspace) == wanted, reply
+            assert spent(keyspace) == expected, reply
 
     asyncio.run(run())
 
@@ -104,9 +104,9 @@ def test_tokens_from_a_cache_are_charged_at_their_own_price(keyspace: Keyspace) 
         paid = budgets.wrap(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
         await paid.complete(request())
         await drained(budgets)
-        (found, _) = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
+        (state, _) = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
         # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
-        assert int(found[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
+        assert int(state[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
 
     asyncio.run(run())
 
@@ -154,8 +154,8 @@ def test_a_clock_that_is_set_back_begins_no_period_anew(keyspace: Keyspace) -> N
         keyspace.client.hset(
             keys[0], mapping={**periods, "usd:day": 5, "usd:hour": 6, "tokens:day": 7, "tokens:hour": 8}
         )
-        found, _ = keyspace.store.run("budget_state", keys, ())
-        assert [int(value) for value in found[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
+        state, _ = keyspace.store.run("budget_state", keys, ())
+        assert [int(value) for value in state[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
 
 
 def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(keyspace: Keyspace) -> None:
@@ -173,7 +173,7 @@ def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(keyspace: Keys
     async def run() -> None:
         models = [LimitedModel(Endpoint(ChatResponse(YES, input_tokens=1))) for _ in range(3)]
         paid = [budgets.wrap(model, make_trace(number), SAFETY) for number, model in enumerate(models)]
-        await asyncio.gather(*(one.complete(request()) for one in paid))
+        await asyncio.gather(*(verdict.complete(request()) for verdict in paid))
         await budgets.aclose()
 
     asyncio.run(run())
@@ -257,8 +257,8 @@ def test_what_no_rate_changes_is_charged_apart() -> None:
         ((msgspec.structs.replace(SAFETY, origin="replay"), (halved,), fine), (1.0, NOT_REDUCED)),
         ((SAFETY, (), fine), (1.0, NOT_REDUCED)),
     )
-    for arguments, wanted in cases:
-        assert demand_terms(*arguments) == wanted, arguments
+    for arguments, expected in cases:
+        assert demand_terms(*arguments) == expected, arguments
 
 
 def test_an_exempt_judge_leaves_its_cost_out_of_what_rates_reduce(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -301,8 +301,8 @@ def test_doctor_names_models_without_a_price_and_rates_that_stay(keyspace: Keysp
     in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
 
     def findings(budget: Budget, **settings: Any) -> list[str]:
-        known = settings_of(keyspace, **{"models": priced, "budgets": {"all": budget}, **settings})
-        return [fault.text for fault in setting_warnings(known) if fault.code == "budget-not-kept"]
+        config = settings_of(keyspace, **{"models": priced, "budgets": {"all": budget}, **settings})
+        return [fault.text for fault in setting_warnings(config) if fault.code == "budget-not-kept"]
 
     assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == []
     (what,) = findings(in_usd)

@@ -54,18 +54,18 @@ class Purse:
     @property
     def state(self) -> tuple[int, ...]:
         """USD of the day and of the hour, reserved USD, refused calls."""
-        found, _ = self._keyspace.store.run("budget_state", self.keys, ())
-        return tuple(int(found[place] or 0) for place in (0, 1, 4, 6))
+        spent, _ = self._keyspace.store.run("budget_state", self.keys, ())
+        return tuple(int(spent[place] or 0) for place in (0, 1, 4, 6))
 
     @property
     def demand(self) -> dict[str, int]:
         """The cost at full rates by unit."""
-        found: dict[str, int] = {}
+        amounts: dict[str, int] = {}
         for key in self._keyspace.client.scan_iter(f"{self.keys[2]}:*"):
             for field, amount in self._keyspace.client.hgetall(key).items():
                 unit = field.decode().split(":")[0]
-                found[unit] = found.get(unit, 0) + int(amount)
-        return found
+                amounts[unit] = amounts.get(unit, 0) + int(amount)
+        return amounts
 
 
 class Ingest:
@@ -121,7 +121,7 @@ def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> No
     assert (wide.state, narrow.state) == ((3, 3, 2, 0), (3, 3, 2, 1))
     day = keyspace.store.now_ms() // 86_400_000
     demand = [read_demand(keyspace.store, name, day)["usd"] for name in ("wide", "narrow")]
-    assert [list(one) for one in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
+    assert [list(each) for each in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
 
 
 def test_every_limit_refuses_what_is_beyond_it(keyspace: Keyspace) -> None:
@@ -139,11 +139,11 @@ def test_fifty_workers_overshoot_by_no_more_than_their_calls_in_flight(keyspace:
     purse, limit, dearest = Purse(keyspace, 1_000), 1_000, 8
     number, flights = 0, 50
     while True:
-        begun = [number + one for one in range(flights) if purse.reserve(number + one, 2)]
+        begun = [number + flight for flight in range(flights) if purse.reserve(number + flight, 2)]
         if not begun:
             break
-        for one in begun:
-            assert purse.settle(one, 2, dearest) == 1
+        for call in begun:
+            assert purse.settle(call, 2, dearest) == 1
         number += flights
     spent = purse.state[0]
     assert limit < spent <= limit + flights * dearest
@@ -183,8 +183,8 @@ def test_an_exempt_judge_is_charged_but_never_refused(keyspace: Keyspace, new_wo
     worker.run(batch_id)
     assert_settled(keyspace, scored=2)
     worker.judging.stop(0.1)
-    found, _ = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
-    assert int(found[2]) == 2 * TOKENS
+    state, _ = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
+    assert int(state[2]) == 2 * TOKENS
 
 
 def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> None:
@@ -203,7 +203,7 @@ def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> No
 
     def paying(judge: str, model: str = "scripted") -> set[str]:
         asking = own.asking(make_trace(1, context=["x"]), judge, model)
-        return {name for name, one in names.items() if budgets.pays(name, one, asking, judge, model)}
+        return {name for name, each in names.items() if budgets.pays(name, each, asking, judge, model)}
 
     assert paying("safety") == {"all", "own", "rule"}
     assert paying("groundedness") == {"all", "judge", "rule"}
@@ -244,10 +244,10 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     }
     assert gauges == {"budget_spent_usd": 3e-6, "budget_limit_usd": 1e-6, "budget_rate_factor": MIN_FACTOR}
     assert own.budget_spent_ratio.labels("all", "usd_per_day")._value.get() == pytest.approx(3)
-    ((result, what),) = [(one.result, one.what) for one in check_spending(settings, keyspace.store)]
+    ((result, what),) = [(each.result, each.what) for each in check_spending(settings, keyspace.store)]
     assert (result, "all has spent 300% of usd_per_day" in what) == ("warning", True)
     rich = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=1.0, tokens_per_hour=10**9))
-    assert [one.result for one in check_spending(rich, keyspace.store)] == ["ok"]
+    assert [each.result for each in check_spending(rich, keyspace.store)] == ["ok"]
     assert check_spending(rich, keyspace.store)[0].what == "no limit of a budget is reached"
     priced = structs.replace(MODEL, price=Price(1, 1), max_output_tokens=2_000)
     for usd, is_refused in ((0.001, True), (1.0, False)):
@@ -265,7 +265,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     trace, failed, sampler = make_traces([1])[0], make_trace(1, error=True), ingest.sampler
     ingest.exchange_due()
     probabilities = {
-        choice.judge: choice.probability for one in range(200) for choice in sampler.sample(make_trace(one)).choices
+        choice.judge: choice.probability for each in range(200) for choice in sampler.sample(make_trace(each)).choices
     }
     assert probabilities == {"safety": 0.2, "relevance_to_query": 0.8}
     assert {choice.judge: choice.probability for choice in sampler.sample(failed).choices}["safety"] == 1.0
@@ -296,8 +296,8 @@ def test_settings_of_budgets_are_checked() -> None:
         (error_of(limit, budget="al"), "rules[0].budget: there is no [budgets.al]"),
         (error_of(limit, priority=10), "priority"),
     )
-    for text, wanted in cases:
-        assert wanted in text, text
+    for text, expected in cases:
+        assert expected in text, text
 
 
 def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_rate(keyspace: Keyspace) -> None:
@@ -308,11 +308,11 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
     traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
 
     def probabilities() -> dict[str | None, set[float]]:
-        found: dict[str | None, set[float]] = {}
+        values: dict[str | None, set[float]] = {}
         for trace in traces:
             for choice in ingest.sampler.sample(trace).choices:
-                found.setdefault(trace.model, set()).add(choice.probability)
-        return found
+                values.setdefault(trace.model, set()).add(choice.probability)
+        return values
 
     ingest.exchange_due()
     assert probabilities()["large"] == {0.1}, "before anything is known"
@@ -321,7 +321,7 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
     assert counts == {"one": traffic}
     Rates(segments={"one": segment_factors(0.1, counts["one"])}).write(keyspace.store)
     ingest.exchange_due()
-    rates = {model: found.pop() for model, found in probabilities().items()}
+    rates = {model: names.pop() for model, names in probabilities().items()}
     assert rates["tiny"] == 1.0
     # 100 verdicts: 10 of the tiny one, and 45 of each of the others.
     assert rates == pytest.approx({"large": 0.05, "small": 0.5, "tiny": 1.0}, rel=0.03)
@@ -343,9 +343,9 @@ def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_tog
 
     def chosen(worker: int, release: str, many: int) -> int:
         traces = [make_trace(number, release=release, model="m") for number in range(many)]
-        found = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
-        assert {choice.probability for choice in found} <= {1.0}
-        return len(found)
+        values = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
+        assert {choice.probability for choice in values} <= {1.0}
+        return len(values)
 
     exchange(0)
     assert chosen(0, "v1", 2) == 2

@@ -47,8 +47,8 @@ class Worker:
     """The canary's part of one worker's monitor, with a clock of its own."""
 
     def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
-        given = {"rules": RULES, "models": {"default": MODEL}, **settings}
-        self.settings = settings_of(keyspace, **given)
+        options = {"rules": RULES, "models": {"default": MODEL}, **settings}
+        self.settings = settings_of(keyspace, **options)
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
@@ -181,14 +181,14 @@ def test_verdicts_are_counted_once_and_in_no_series_of_quality(
 def read(keyspace: Keyspace) -> list[OutboxEntry]:
     keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    return [one for one in map(read_outbox_entry, entries) if one is not None]
+    return [entry for entry in map(read_outbox_entry, entries) if entry is not None]
 
 
 def counts(keyspace: Keyspace, kind: str) -> Counter[tuple[str, ...]]:
-    found: Counter[tuple[str, ...]] = Counter()
+    amounts: Counter[tuple[str, ...]] = Counter()
     for key in keyspace.client.scan_iter(f"{keyspace.keys.prefix}:quality:{kind}:*"):
-        found.update({tuple(json.loads(name)): int(count) for name, count in keyspace.client.hgetall(key).items()})
-    return found
+        amounts.update({tuple(json.loads(name)): int(count) for name, count in keyspace.client.hgetall(key).items()})
+    return amounts
 
 
 def judged(keyspace: Keyspace, worker: Worker, at_ms: int, wrong: int) -> None:
@@ -225,9 +225,9 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, cl
     assert 0 <= changes[0] <= 4
     assert 0 <= changes[1] - 4 * 24 <= 6
     assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
-    found = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
-    assert about["since"] == f"{found:%Y-%m-%dT%H:%MZ}"
-    names = [one.title for one in worker.canary.traces.values()]
+    values = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
+    assert about["since"] == f"{values:%Y-%m-%dT%H:%MZ}"
+    names = [trace.title for trace in worker.canary.traces.values()]
     assert set(about["examples"].split()) < set(names[1:5])
     assert worker.infos() == []
 
@@ -259,10 +259,10 @@ def clock_at(clock: list[int], day: int, hour: int) -> int:
 
 def test_what_agrees_with_the_labels() -> None:
     canary = Canary.of(Settings(rules=RULES))
-    unsafe = next(name for name, one in canary.traces.items() if one.labels.get("safety") is False)
+    unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 
     def verdict(**fields: Any) -> Verdict:
-        given = {
+        options = {
             "evaluation_id": "e",
             "outcome": "scored",
             "metrics": ("safety",),
@@ -274,9 +274,9 @@ def test_what_agrees_with_the_labels() -> None:
             "started_at": 1.0,
             "duration_s": 1.0,
         }
-        return Verdict(**(given | fields))
+        return Verdict(**(options | fields))
 
-    found = {
+    values = {
         "fails as labelled": canary.agrees(verdict(scores=(Score("safety", 0.0, passed=False),))),
         "passes": canary.agrees(verdict(scores=(Score("safety", 1.0, passed=True),))),
         "abstains": canary.agrees(verdict(outcome="abstained")),
@@ -285,7 +285,7 @@ def test_what_agrees_with_the_labels() -> None:
         "unknown trace": canary.agrees(verdict(trace_id="other")),
         "not labelled": canary.agrees(verdict(judge="equivalence")),
     }
-    assert found == {
+    assert values == {
         "fails as labelled": True,
         "passes": False,
         "abstains": False,
@@ -320,7 +320,7 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
     own = read_file(
         TRACE, "", {**TRACE, "trace_id": "a" * 32, "service": "shop", "labels": {"grounded": "fail"}, "context": ["x"]}
     )
-    assert [(one.line, one.trace.service) for one in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
+    assert [(trace.line, trace.trace.service) for trace in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
     assert {judge: len(traces) for judge, traces in own.of_judge.items()} == {"safety": 1, "facts_grounding": 1}
     cases: dict[str, tuple[tuple[object, ...], str]] = {
         "not JSON": (("{",), "line 1: is not a JSON object; write one trace a line"),
@@ -344,8 +344,8 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
         "empty": (("",), "holds no trace"),
         "many": (tuple({**TRACE, "output": f"{n}"} for n in range(201)), "holds 201 traces, more than 200"),
     }
-    for name, (rows, wanted) in cases.items():
-        with pytest.raises(SettingsError, match=re.escape(wanted)) as caught:
+    for name, (rows, expected) in cases.items():
+        with pytest.raises(SettingsError, match=re.escape(expected)) as caught:
             read_file(*rows)
         assert str(caught.value).startswith(f"{tmp_path / 'own.jsonl'}"), name
     (tmp_path / "own.jsonl").unlink()

@@ -31,7 +31,7 @@ VERSION = "0123456789abcdef"
 
 
 def verdict(number: int, *, passed: bool | None, **fields: object) -> Verdict:
-    given: dict[str, object] = {
+    text: dict[str, object] = {
         "evaluation_id": f"e{number}",
         "outcome": "scored",
         "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
@@ -44,7 +44,7 @@ def verdict(number: int, *, passed: bool | None, **fields: object) -> Verdict:
         "started_at": time.time() - 1,
         "duration_s": 0.5,
     }
-    return Verdict(**(given | fields))  # type: ignore[arg-type]
+    return Verdict(**(text | fields))  # type: ignore[arg-type]
 
 
 def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> Label:
@@ -73,24 +73,24 @@ class Worker:
         self.sums.run_once()
 
     def gauges(self, segment: str = "") -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = {}
+        values: dict[str, dict[str, float]] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
                 if "quality_corrected" in sample.name and sample.labels["segment"] == segment:
                     name = sample.name.removeprefix("tracejudge_quality_corrected_")
-                    found.setdefault(sample.labels["method"], {})[name] = sample.value
-        return found
+                    values.setdefault(sample.labels["method"], {})[name] = sample.value
+        return values
 
 
 def traffic(keyspace: Keyspace, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
     """200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4."""
     keyspace.send(*(verdict(number, passed=number % 5 > 0, model="large") for number in range(200)))
-    given = []
+    values = []
     for number in range(labels):
         judged = number % 5 > 0
         wrong = number % 8 == 1 if judged else number % 20 == 0
-        given.append(label(number, passed=judged is not wrong, drawn=drawn))
-    write_labels(keyspace.store, given)
+        values.append(label(number, passed=judged is not wrong, drawn=drawn))
+    write_labels(keyspace.store, values)
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -98,16 +98,16 @@ def test_drawn_labels_correct_the_share_of_their_time(keyspace: Keyspace) -> Non
     traffic(keyspace)
     worker = Worker(keyspace)
     worker.turn()
-    passes = [one for one in range(100) if one % 5 > 0]
-    right = sum(one % 8 != 1 for one in passes) / len(passes)
+    passes = [number for number in range(100) if number % 5 > 0]
+    right = sum(number % 8 != 1 for number in passes) / len(passes)
     expected = 0.8 * right + 0.2 * (5 / 20)
     for segment in ("", "model=large"):
         gauges = worker.gauges(segment)
         assert list(gauges) == ["ppi"], segment
-        found = gauges["ppi"]
-        assert found["share"] == pytest.approx(expected)
-        assert found["lower"] < expected < found["upper"] < found["lower"] + 0.2
-        assert found["window_seconds"] == pytest.approx(3600, abs=300)
+        gauge_values = gauges["ppi"]
+        assert gauge_values["share"] == pytest.approx(expected)
+        assert gauge_values["lower"] < expected < gauge_values["upper"] < gauge_values["lower"] + 0.2
+        assert gauge_values["window_seconds"] == pytest.approx(3600, abs=300)
     worker.watch.clear()
     assert worker.gauges() == {}
 
@@ -117,7 +117,7 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
     write_labels(keyspace.store, [label(1, passed=True), label(2, passed=False), label(2, passed=True, span_id="s")])
     worker = Worker(keyspace)
     worker.turn()
-    assert [one.verdicts for one in read_labels(keyspace.store)] == [(), (), ()]
+    assert [stored_label.verdicts for stored_label in read_labels(keyspace.store)] == [(), (), ()]
     keyspace.send(verdict(1, passed=True), verdict(2, passed=True, span_id="s"), verdict(3, passed=True))
     keyspace.send(*(verdict(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary")))
     for broken in (b"{", b'{"evaluation_id":"\xff"}'):
@@ -126,8 +126,11 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
     keyspace.send(verdict(1, passed=True, judge="other"), verdict(1, passed=None, outcome="unscored"), kind="d")
     for _ in range(2):
         worker.turn()
-        found = {(one.label.trace_id, one.label.span_id): one for one in read_labels(keyspace.store)}
-        assert {key: [each.evaluation_id for each in one.verdicts] for key, one in found.items()} == {
+        by_span_id = {
+            (stored_label.label.trace_id, stored_label.label.span_id): stored_label
+            for stored_label in read_labels(keyspace.store)
+        }
+        assert {key: [verdict.evaluation_id for verdict in each.verdicts] for key, each in by_span_id.items()} == {
             ("t1", ""): ["e1"],
             ("t2", ""): ["e2"],
             ("t2", "s"): ["e2"],
@@ -135,7 +138,7 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
     # A worker that takes over reads the outbox from its begin.
     keyspace.client.hdel(LookupKeys(keyspace.keys.prefix).labels, f"{label(1, passed=True).id}:e1")
     Worker(keyspace).watch.run_due()
-    assert all(one.verdicts for one in read_labels(keyspace.store))
+    assert all(stored_label.verdicts for stored_label in read_labels(keyspace.store))
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -152,16 +155,16 @@ def test_a_golden_set_corrects_the_share_of_now(keyspace: Keyspace) -> None:
     )
     worker = Worker(keyspace)
     worker.turn()
-    (found,) = worker.gauges().items()
-    assert found[0] == "rogan_gladen"
-    assert found[1]["share"] == pytest.approx((0.8 + 0.8 - 1) / (0.9 + 0.8 - 1))
-    assert found[1]["lower"] < found[1]["share"] < found[1]["upper"]
+    (gauge_values,) = worker.gauges().items()
+    assert gauge_values[0] == "rogan_gladen"
+    assert gauge_values[1]["share"] == pytest.approx((0.8 + 0.8 - 1) / (0.9 + 0.8 - 1))
+    assert gauge_values[1]["lower"] < gauge_values[1]["share"] < gauge_values[1]["upper"]
     # Another version of the judge errs in another way.
     keyspace.send(
         *(verdict(number, passed=True, judge_version="ffff", evaluation_id="n") for number in range(200, 300))
     )
     worker.turn()
-    assert [one.version for one in corrections_of(keyspace)] == [VERSION[:8]]
+    assert [correction.version for correction in corrections_of(keyspace)] == [VERSION[:8]]
 
 
 def corrections_of(keyspace: Keyspace, since_s: float = 3600.0) -> dict[Series, list[Correction]]:
@@ -189,12 +192,12 @@ def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(keyspace: 
             for _ in range(2):
                 worker.turn()
         assert worker.gauges() == {}, drawn
-        said = [one["reason"] for one in logs if one["event"] == "share not corrected by labels"]
-        assert len(said) == 1, (drawn, said)
-        assert reason in said[0]
+        log_lines = [line["reason"] for line in logs if line["event"] == "share not corrected by labels"]
+        assert len(log_lines) == 1, (drawn, log_lines)
+        assert reason in log_lines[0]
         for series, (correction,) in corrections_of(keyspace).items():
-            found = (correction.corrected, correction.labels, reason in correction.refused)
-            assert found == (None, 100, True), (drawn, series)
+            backlog = (correction.corrected, correction.labels, reason in correction.refused)
+            assert backlog == (None, 100, True), (drawn, series)
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -216,13 +219,13 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: 
     keyspace.send(*verdicts)
     write_labels(keyspace.store, labels)
     Worker(keyspace).turn()
-    ((found,),) = corrections_of(keyspace).values()
-    assert found.corrected is not None
-    assert found.corrected.interval.value == pytest.approx(0.82, abs=0.015)
-    assert found.corrected.interval.low < 0.82 < found.corrected.interval.high
-    assert found.raw is not None
-    assert found.raw.interval.value == pytest.approx(
-        sum(one.weight * bool(one.scores[0].passed) for one in verdicts) / 1000
+    ((result,),) = corrections_of(keyspace).values()
+    assert result.corrected is not None
+    assert result.corrected.interval.value == pytest.approx(0.82, abs=0.015)
+    assert result.corrected.interval.low < 0.82 < result.corrected.interval.high
+    assert result.raw is not None
+    assert result.raw.interval.value == pytest.approx(
+        sum(each.weight * bool(each.scores[0].passed) for each in verdicts) / 1000
     )
 
 
@@ -252,7 +255,7 @@ def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
     ):
         assert Forgetting(keyspace.store, settings, target, dry_run=True).run().labels == 1
         assert Forgetting(keyspace.store, settings, target).run().labels == 1
-        assert [one.label.trace_id for one in read_labels(keyspace.store)] == left
+        assert [stored_label.label.trace_id for stored_label in read_labels(keyspace.store)] == left
     assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0
 
 
@@ -261,9 +264,9 @@ def test_a_verdict_does_not_stay_without_its_label(keyspace: Keyspace, monkeypat
     write_labels(keyspace.store, [label(1, passed=True)])
     make = stored.LabelVerdict.of
 
-    def of(found: Verdict, metric: str) -> stored.LabelVerdict:
+    def of(result: Verdict, metric: str) -> stored.LabelVerdict:
         Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="t1")).run()
-        return make(found, metric)
+        return make(result, metric)
 
     monkeypatch.setattr(stored.LabelVerdict, "of", of)
     attach(keyspace.store, [verdict(1, passed=True)])

@@ -31,7 +31,7 @@ def test_a_complaint_pulls_its_trace_in_as_if_it_had_come_with_it(keyspace: Keys
     (batch,) = keyspace.batches().values()
     (item,) = batch.items
     assert item.trace == make_trace(1, feedback=Feedback(-0.5, "It came on Tuesday."))
-    assert {one.id for one in item.evaluations} == {
+    assert {evaluation.id for evaluation in item.evaluations} == {
         evaluation_id(ONE, ONE.id, judge=judge, version=catalogue()[judge].version, judge_model="lexical")
         for judge in HEARD.judges
     }
@@ -144,7 +144,15 @@ def test_all_publications_within_a_trace_are_pulled_in_each_once(keyspace: Keysp
     assert passes.outcomes == {"pulled": 1}
     assert evaluations(keyspace) == sorted(BOTH * 4)
     assert (
-        len({one.id for batch in keyspace.batches().values() for item in batch.items for one in item.evaluations}) == 8
+        len(
+            {
+                evaluation.id
+                for batch in keyspace.batches().values()
+                for item in batch.items
+                for evaluation in item.evaluations
+            }
+        )
+        == 8
     )
 
 
@@ -287,10 +295,10 @@ def test_a_complaint_is_pulled_in_by_several_models(keyspace: Keyspace) -> None:
     complain(keyspace, ONE.trace_id)
     take(keyspace, rules=rules, models=models)
     Passes(keyspace, rules=rules, models=models).make()
-    found = {
+    values = {
         batch.judge_model: sum(len(item.evaluations) for item in batch.items) for batch in keyspace.batches().values()
     }
-    assert found == {"default": 2, "other": 1}
+    assert values == {"default": 2, "other": 1}
     assert ended(keyspace) == {"pulled": 1}
 
 

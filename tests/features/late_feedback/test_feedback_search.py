@@ -55,17 +55,17 @@ def test_a_pass_reads_every_entry_once_whatever_their_sizes(keyspace: Keyspace) 
     large = "x" * 400_000
     for number in range(1_500):
         keyspace.add(make_trace(number, output=large if number % 50 == 0 else ""))
-    wanted = [0, 1, 31, 32, 33, 700, 750, 1498, 1499]
-    for number in wanted:
+    expected = [0, 1, 31, 32, 33, 700, 750, 1498, 1499]
+    for number in expected:
         complain(keyspace, make_trace(number).trace_id)
     take(keyspace)
     passes = Passes(keyspace)
     passes.until_dealing()
     search = passes.stage._pass.search
-    assert search.read == 1_500 + len(wanted)
-    assert [len(search.found(make_trace(number).trace_id)) for number in wanted] == [1] * len(wanted)
+    assert search.read == 1_500 + len(expected)
+    assert [len(search.found(make_trace(number).trace_id)) for number in expected] == [1] * len(expected)
     passes.turn(10)
-    assert ended(keyspace) == {"pulled": len(wanted)}
+    assert ended(keyspace) == {"pulled": len(expected)}
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=1_000, approximate=False)
     keyspace.add(make_trace(2_000))
     for number in (0, 1_400, 2_000):

@@ -18,10 +18,10 @@ from worker.features.late_feedback.pending import PendingFeedback
 def turn_all(passes: list[Passes]) -> None:
     """Make passes on all servers until nothing is due any more."""
     for _ in range(2 * SHARDS):
-        for one in passes:
-            one.turn()
-            while one.under_way:
-                one.turn()
+        for worker in passes:
+            worker.turn()
+            while worker.under_way:
+                worker.turn()
 
 
 def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(keyspaces: list[Keyspace]) -> None:
@@ -39,7 +39,7 @@ def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(keyspaces
     passes = [Passes(keyspace) for keyspace in keyspaces]
     turn_all(passes)
     assert passes[there].outcomes["pulled"] == 1
-    assert [sum(one.outcomes.get(name, 0) for one in passes) for name in ("pulled", "not_found")] == [1, 1]
+    assert [sum(worker.outcomes.get(name, 0) for worker in passes) for name in ("pulled", "not_found")] == [1, 1]
     (batch,) = keyspaces[there].batches().values()
     assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
     assert [gathered(keyspace) for keyspace in keyspaces] == [{}] * SHARDS
@@ -59,9 +59,9 @@ def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(key
 
     settings = settings_of(keyspaces[0])
     target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, keyspaces[0].store).all())
-    found = forget_everywhere(keyspaces[0].store, settings, target, progress=hand_on)
+    erased = forget_everywhere(keyspaces[0].store, settings, target, progress=hand_on)
     assert not members
-    assert (found.feedback, [gathered(keyspace) for keyspace in keyspaces]) == (2, [{}] * SHARDS), (
+    assert (erased.feedback, [gathered(keyspace) for keyspace in keyspaces]) == (2, [{}] * SHARDS), (
         "its entry, and what waits"
     )
     assert "kite" not in repr([keyspace.everything() for keyspace in keyspaces])

@@ -32,7 +32,9 @@ def test_a_verdict_on_it_has_no_weight(keyspace: Keyspace) -> None:
         )
         for evaluation in item.evaluations
     ]
-    assert [(one.origin, one.weight, one.probability) for one, _ in verdicts] == [("late_feedback", 0.0, 1.0)] * 2
+    assert [(verdict.origin, verdict.weight, verdict.probability) for verdict, _ in verdicts] == [
+        ("late_feedback", 0.0, 1.0)
+    ] * 2
 
 
 LATE = {"origin": "late_feedback", "metrics": ("a", "b", "c"), "weight": 0.0}
@@ -68,6 +70,6 @@ def test_its_other_outcomes_stand_at_zero(keyspace: Keyspace) -> None:
     metrics = Metrics(settings_of(keyspace))
     verdict = make_verdict(1, origin="late_feedback")
     VerdictCounter(settings_of(keyspace), metrics).count(OutboxEntry("1-0", "j", verdict))
-    (family,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_late_feedback_verdicts")
-    found = {sample.labels["outcome"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
-    assert found == {"pass": 0, "fail": 0, "unrated": 0, "abstained": 1, "unscored": 0}
+    (family,) = (each for each in metrics.registry.collect() if each.name == "tracejudge_late_feedback_verdicts")
+    by_outcome = {sample.labels["outcome"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+    assert by_outcome == {"pass": 0, "fail": 0, "unrated": 0, "abstained": 1, "unscored": 0}

@@ -38,16 +38,16 @@ def lose_lease(keyspace: Keyspace) -> None:
 
 
 def test_while_one_worker_makes_a_pass_no_other_does(keyspace: Keyspace) -> None:
-    one, other = Passes(keyspace), Passes(keyspace)
-    one.turn(2)
+    worker, other = Passes(keyspace), Passes(keyspace)
+    worker.turn(2)
     assert 0 < keyspace.client.pttl(keyspace.keys.feedback_pass) <= 15_000
     other.turn(20)
-    assert (one.under_way, other.under_way) == (True, False)
-    one.turn(20)
-    assert not one.under_way
+    assert (worker.under_way, other.under_way) == (True, False)
+    worker.turn(20)
+    assert not worker.under_way
     assert keyspace.client.exists(keyspace.keys.feedback_pass) == 0, "the next pass need not wait"
     other.turn(20)
-    assert (one.outcomes, other.outcomes) == (ALL_ENDED, {})
+    assert (worker.outcomes, other.outcomes) == (ALL_ENDED, {})
     assert (ended(keyspace), evaluations(keyspace)) == (ALL_ENDED, FOUND)
 
 

@@ -79,14 +79,14 @@ def test_an_egress_that_leaves_one_model_out_bars_the_whole_panel(missing: str) 
 
 def test_an_evaluation_names_its_members_and_those_know_that_they_are_kept(keyspace: Keyspace) -> None:
     chosen(keyspace, 1)
-    found = evaluations(keyspace)
-    assert found[PANEL].members == tuple(Member(name, found[name].id) for name in "abc")
-    assert {name: one.keep for name, one in found.items()} == {"a": True, "b": True, "c": True, PANEL: False}
+    choices = evaluations(keyspace)
+    assert choices[PANEL].members == tuple(Member(name, choices[name].id) for name in "abc")
+    assert {name: choice.keep for name, choice in choices.items()} == {"a": True, "b": True, "c": True, PANEL: False}
 
 
 def test_what_a_panel_may_want_later_is_kept_though_it_is_not_chosen(keyspace: Keyspace) -> None:
     chosen(keyspace, 1, rules=(msgspec.structs.replace(TOGETHER, rate=0.0), ALONE))
-    assert {name: one.keep for name, one in evaluations(keyspace).items()} == {"b": True}
+    assert {name: evaluation.keep for name, evaluation in evaluations(keyspace).items()} == {"b": True}
 
 
 # --- shedding ---
@@ -174,14 +174,14 @@ def test_late_feedback_pulls_in_members_and_panel(keyspace: Keyspace, new_worker
     Passes(keyspace, **setup).make()
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    found = verdicts(keyspace)
-    assert {name: one.origin for name, one in found.items()} == {
+    judged = verdicts(keyspace)
+    assert {name: verdict.origin for name, verdict in judged.items()} == {
         "b": "live",
         "a": "late_feedback",
         "c": "late_feedback",
         PANEL: "late_feedback",
     }
-    assert (found[PANEL].weight, found[PANEL].scores[0].passed) == (0.0, True)
+    assert (judged[PANEL].weight, judged[PANEL].scores[0].passed) == (0.0, True)
 
 
 def test_a_complaint_that_comes_with_its_trace_is_chosen_for_the_panel() -> None:
@@ -247,12 +247,17 @@ def test_panels_that_may_go_on_are_found_behind_those_that_may_not(keyspace: Key
     for member in able.members:
         keyspace.end(member.id, able.period, "abstained")
     again = keyspace.keys.dead_again(PANEL)
-    keyspace.client.zadd(again, {one.id: place for place, one in enumerate(panels)})
+    keyspace.client.zadd(again, {panel.id: place for place, panel in enumerate(panels)})
     reviving(keyspace, PANEL).look()
-    assert [one.id for batch in keyspace.batches().values() for item in batch.items for one in item.evaluations] == [
-        able.id
-    ]
-    assert min(keyspace.client.zmscore(again, [one.id for one in waiting])) > MIN_PACE, "postponed behind the others"
+    assert [
+        evaluation.id
+        for batch in keyspace.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ] == [able.id]
+    assert min(keyspace.client.zmscore(again, [letter.id for letter in waiting])) > MIN_PACE, (
+        "postponed behind the others"
+    )
 
 
 def test_retried_by_hand_member_and_panel_end_once(keyspace: Keyspace, new_worker: Workers) -> None:

@@ -34,9 +34,9 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     chosen(keyspace, 1)
     finish(keyspace, worker)
     assert_settled(keyspace, scored=4)
-    found = verdicts(keyspace)
-    assert {name: found[name].scores[0].passed for name in found} == {"a": True, "b": True, "c": False, PANEL: True}
-    combined, trace = found[PANEL], make_trace(0)
+    judged = verdicts(keyspace)
+    assert {name: judged[name].scores[0].passed for name in judged} == {"a": True, "b": True, "c": False, PANEL: True}
+    combined, trace = judged[PANEL], make_trace(0)
     assert combined.evaluation_id == evaluation_id(
         trace, str(trace.id), judge="safety", version=combined.judge_version, judge_model=PANEL
     )
@@ -52,11 +52,11 @@ def test_the_members_verdicts_bear_what_was_paid(keyspace: Keyspace, new_worker:
     worker = panel_worker(new_worker)
     chosen(keyspace, 1)
     finish(keyspace, worker)
-    found = verdicts(keyspace)
-    combined = found.pop(PANEL)
+    judged = verdicts(keyspace)
+    combined = judged.pop(PANEL)
     assert (combined.calls, combined.attempts, combined.input_tokens, combined.output_tokens) == ((), 0, 0, 0)
     assert combined.cost_usd == 0
-    assert all(one.attempts == 1 and (one.cost_usd or 0) > 0 for one in found.values())
+    assert all(verdict.attempts == 1 and (verdict.cost_usd or 0) > 0 for verdict in judged.values())
 
 
 def test_a_panel_s_batch_holds_no_texts(keyspace: Keyspace) -> None:
@@ -66,7 +66,7 @@ def test_a_panel_s_batch_holds_no_texts(keyspace: Keyspace) -> None:
     assert {(item.trace.output, item.trace.input) for batch in batches for item in batch.items} == {("", None)}
     members = {batch.judge_model: batch for batch in keyspace.batches().values() if batch.judge_model != PANEL}
     assert all(item.trace.output for batch in members.values() for item in batch.items)
-    assert all(one.keep for batch in members.values() for item in batch.items for one in item.evaluations)
+    assert all(evaluation.keep for batch in members.values() for item in batch.items for evaluation in item.evaluations)
     assert keyspace.waiting().keys() == {"a", "b", "c", PANEL}
 
 
@@ -140,7 +140,7 @@ def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worke
     for worker in (panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)):
         finish(keyspace, worker)
     combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
-    assert len({one["evaluation_id"] for one in combined}) == len(combined) == 2
+    assert len({result["evaluation_id"] for result in combined}) == len(combined) == 2
     assert balanced(keyspace).scored == 8
 
 
@@ -158,7 +158,12 @@ def twice(keyspace: Keyspace, batch_id: str) -> None:
 
 def balanced_but_doubled(keyspace: Keyspace) -> bool:
     """Return whether nothing is lost; what stands in two batches is seen waiting twice."""
-    ids = [one.id for batch in keyspace.batches().values() for item in batch.items for one in item.evaluations]
+    ids = [
+        evaluation.id
+        for batch in keyspace.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ]
     doubled = len(ids) - len(set(ids))
     return -doubled <= read_account(keyspace.store).lost <= 0
 
@@ -188,7 +193,7 @@ def test_in_whatever_order_and_whoever_is_lost_each_ends_once(
         assert balanced_but_doubled(keyspace)
     finish(keyspace, workers[0])
     assert_settled(keyspace, scored=12)
-    ended = [one["evaluation_id"] for one in keyspace.outbox("j")]
+    ended = [entry["evaluation_id"] for entry in keyspace.outbox("j")]
     assert len(set(ended)) == len(ended) == 12
 
 
@@ -257,14 +262,14 @@ def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(keyspace: Keyspac
     """It waits as for a member that has not ended; and is no fault of the batch that would never end."""
     of = chosen(keyspace, 1)
     (item,) = keyspace.batches()[of["c"]].items
-    (one,) = item.evaluations
-    keyspace.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"a_newer_one"}')
+    (evaluation,) = item.evaluations
+    keyspace.end(evaluation.id, evaluation.period, "unscored", '{"outcome":"unscored","reason":"a_newer_one"}')
     worker = panel_worker(new_worker)
     with capture_logs() as lines:
         finish(keyspace, worker)
     assert keyspace.batches().keys() == {of[PANEL]}
     assert [line for line in lines if line["log_level"] != "info"] == []
-    keyspace.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
+    keyspace.end(evaluation.id, evaluation.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
     finish(keyspace, worker)
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
@@ -282,8 +287,8 @@ def test_the_ledger_keeps_scores_only_where_they_are_combined(keyspace: Keyspace
     chosen(keyspace, 1)
     finish(keyspace, worker)
     kept = {
-        name: keyspace.client.get(f"{keyspace.keys.scores}:{one.evaluation_id}")
-        for name, one in verdicts(keyspace).items()
+        name: keyspace.client.get(f"{keyspace.keys.scores}:{verdict.evaluation_id}")
+        for name, verdict in verdicts(keyspace).items()
     }
     assert kept.pop(PANEL) is None
     assert kept["a"] == (
@@ -330,9 +335,11 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
         assert {batch.judge_model for batch in keyspace.batches().values()} == {"b", BOTH}
         finish(keyspace, worker)
         read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
-        found = {one.verdict.judge: one.verdict for one in read if one and one.verdict.trace_id == trace.trace_id}
-        assert found.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
-        both = found["grounded_and_relevant"]
+        by_judge = {
+            entry.verdict.judge: entry.verdict for entry in read if entry and entry.verdict.trace_id == trace.trace_id
+        }
+        assert by_judge.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
+        both = by_judge["grounded_and_relevant"]
         assert (both.outcome, both.judge_model, both.metrics) == (outcome, BOTH, ("grounded_and_relevant",)), name
         assert (both.calls, both.cost_usd) == ((), 0), name
         assert (both.scores[0].passed if both.scores else both.reason) == value, name
@@ -352,14 +359,14 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
         sampler = Sampler(Rules(settings, Graders(settings, configured(judges))))
         trace = make_trace(1, context=["It is warm."])
-        return {one.model for one in sampler.sample(trace).choices if one.judge == "grounded_and_relevant"}
+        return {choice.model for choice in sampler.sample(trace).choices if choice.judge == "grounded_and_relevant"}
 
     assert choices(ASKED) == {BOTH}
     assert choices(msgspec.structs.replace(ASKED, model=("default", "first"))) == {BOTH, "all(a)"}
-    one, other = (
+    first, other = (
         msgspec.structs.replace(ASKED, name=name, judges=(name,)) for name in ("relevance_to_query", "safety")
     )
-    assert choices(one, other) == set()
+    assert choices(first, other) == set()
     elsewhere = {"based_on": "facts_grounding", "model": "first"}
     assert choices(ASKED, facts_grounding=elsewhere) == set()
     with pytest.raises(DefinitionError, match="grounded_and_relevant is the name of a built-in judge"):
@@ -428,7 +435,7 @@ def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
 ) -> None:
     worker = panel_worker(new_worker)
     chosen(keyspace, 2, age_s=worker.settings.give_up_after + 60)
-    (batch,) = [one for one in keyspace.batches().values() if one.judge_model == PANEL]
+    (batch,) = [waiting for waiting in keyspace.batches().values() if waiting.judge_model == PANEL]
     (panel,) = batch.items[0].evaluations
     for member in panel.members:
         keyspace.end(member.id, panel.period, "abstained", '{"outcome":"abstained"}')

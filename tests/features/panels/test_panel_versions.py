@@ -66,7 +66,7 @@ def old_decode(payload: bytes) -> Batch:
     if batch.v != 1:
         raise BatchError(f"version {batch.v} of a batch is unknown here")
     items = (
-        Item(item.trace, tuple(Evaluation(**msgspec.structs.asdict(one)) for one in item.evaluations))
+        Item(item.trace, tuple(Evaluation(**msgspec.structs.asdict(evaluation)) for evaluation in item.evaluations))
         for item in batch.items
     )
     return msgspec.convert(msgspec.structs.asdict(batch) | {"items": tuple(items)}, Batch)
@@ -74,15 +74,15 @@ def old_decode(payload: bytes) -> Batch:
 
 def versions(keyspace: Keyspace) -> dict[str, set[int]]:
     """Read the versions of the batches of each judge model."""
-    found: dict[str, set[int]] = {}
+    values: dict[str, set[int]] = {}
     for key in keyspace.client.scan_iter(keyspace.keys.batch("*")):
         batch = json.loads(keyspace.client.get(key))
-        found.setdefault(batch["judge_model"], set()).add(batch["v"])
-    return found
+        values.setdefault(batch["judge_model"], set()).add(batch["v"])
+    return values
 
 
 def letter_versions(keyspace: Keyspace) -> dict[str, int]:
-    return {one["judge_model"]: one["v"] for one in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
+    return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
 
 
 def test_an_older_worker_hands_back_what_is_combined(

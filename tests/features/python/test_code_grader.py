@@ -66,8 +66,8 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
     assert {batch.judge_model for batch in keyspace.batches().values()} == {"code"}
     finish(keyspace, worker)
     assert_settled(keyspace, scored=1)
-    (found,) = verdicts(keyspace).values()
-    assert (found.judge_model, found.calls, found.attempts, found.cost_usd) == ("code", (), 0, None)
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.judge_model, verdict.calls, verdict.attempts, verdict.cost_usd) == ("code", (), 0, None)
     assert [trace.output for trace in code.traces] == [make_trace(0).output]
     assert worker.model.requests == []
 
@@ -77,7 +77,7 @@ def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker:
     worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
     choose(keyspace, rules=(both,))
     finish(keyspace, worker)
-    assert {(one.judge, name) for name, one in verdicts(keyspace).items()} == {
+    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {
         ("safety", "code"),
         ("relevance_to_query", "a"),
         ("relevance_to_query", "b"),
@@ -110,8 +110,8 @@ def test_one_that_says_that_it_failed_is_unscored(keyspace: Keyspace, new_worker
     worker = panel_worker(new_worker, judges=code.judges)
     choose(keyspace)
     finish(keyspace, worker)
-    (found,) = verdicts(keyspace).values()
-    assert (found.outcome, found.reason, found.note) == ("unscored", "judge_failed", "the code raised ValueError")
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
 
 def test_without_the_code_a_worker_hands_it_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:

@@ -62,8 +62,8 @@ def _answers(url: str) -> bool:
 def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
     request = ExportTraceServiceRequest()
     spans = request.resource_spans.add().scope_spans.add().spans
-    for one in verdicts:
-        span = spans.add(trace_id=bytes.fromhex(one.trace_id), span_id=bytes.fromhex(one.span_id or ""), name="chat")
+    for each in verdicts:
+        span = spans.add(trace_id=bytes.fromhex(each.trace_id), span_id=bytes.fromhex(each.span_id or ""), name="chat")
         span.start_time_unix_nano = int(time.time() * 1e9)
         span.end_time_unix_nano = span.start_time_unix_nano + 1_000_000
     sent = {"content-type": "application/x-protobuf", **headers}
@@ -128,14 +128,14 @@ def phoenix(folder: Path) -> Product:
 
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts)
-        ids = [("span_ids", one.span_id or "") for one in verdicts]
+        ids = [("span_ids", each.span_id or "") for each in verdicts]
         # Phoenix stores spans a little later than it accepts them.
         listed = f"{url}/v1/projects/default/span_annotations"
         wait_until(
             lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
         )
 
-    def found() -> list[str]:
+    def values() -> list[str]:
         ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
         read = httpx.get(
             f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
@@ -147,7 +147,7 @@ def phoenix(folder: Path) -> Product:
             assert row["result"] == {"label": "yes", "score": 1.0, "explanation": "It is kind."}
         return [row["identifier"] for row in rows]
 
-    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, found)
+    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, values)
 
 
 def mlflow(folder: Path) -> Product:
@@ -161,26 +161,26 @@ def mlflow(folder: Path) -> Product:
         variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
         return serving([*command, "--backend-store-uri", *store], f"{url}/health", **variables)
 
-    def found() -> list[str]:
+    def values() -> list[str]:
         names = []
         for number in range(COUNT):
             read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
             info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
-            for one in info.get("assessments", ()):
-                assert one["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
-                assert (one["assessment_name"], one["feedback"], one["rationale"]) == (
+            for assessment in info.get("assessments", ()):
+                assert assessment["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
+                assert (assessment["assessment_name"], assessment["feedback"], assessment["rationale"]) == (
                     "safety",
                     {"value": 1.0},
                     "It is kind.",
                 )
-                assert one["span_id"] == f"{number + 1:016x}"
-                names.append(one["metadata"]["tracejudge.id"].partition(" ")[0])
+                assert assessment["span_id"] == f"{number + 1:016x}"
+                names.append(assessment["metadata"]["tracejudge.id"].partition(" ")[0])
         return names
 
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts, **{"x-mlflow-experiment-id": "0"})
 
-    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, found)
+    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, values)
 
 
 PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}

@@ -64,8 +64,8 @@ def verdict(number: int, **fields: Any) -> Verdict:
     name = f"{number + 1:032x}"
     tags = {"opik_trace_id": name, "langsmith_run_id": name}
     score = Score("safety", 1.0, 1.0, "yes", passed=True, rationale="It is kind.")
-    known = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
-    return make_verdict(number, **{**known, **fields})
+    defaults = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
+    return make_verdict(number, **{**defaults, **fields})
 
 
 class Sending:
@@ -90,8 +90,8 @@ class Sending:
 
     @property
     def dropped(self) -> dict[str, float]:
-        found = only(samples(self.metrics), "export_dropped_total")
-        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
+        metric_values = only(samples(self.metrics), "export_dropped_total")
+        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 
     def _wait(self, seconds: float) -> bool:
         # Shorter ones keep the distance between two requests.
@@ -155,10 +155,10 @@ def test_each_verdict_is_kept_once_as_documented(keyspace: Keyspace, backend: Ba
 
 
 def test_without_leave_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
-    said = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
-    keyspace.send(verdict(0, **said))
+    fields = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
+    keyspace.send(verdict(0, **fields))
     sender(backend.settings(), export_explanations=False).turn()
-    keyspace.send(verdict(1, **said))
+    keyspace.send(verdict(1, **fields))
     own = {**backend.settings(), "export_explanations": False}
     sender(own, export_explanations=True).turn()
     assert (backend.refusals, backend.evaluations()) == ([], names(2))
@@ -265,8 +265,8 @@ def test_a_trace_that_is_not_ingested_yet_is_waited_for(
     worker.turn()
     assert (backend.evaluations(), worker.dropped, pending(keyspace), worker.waits) == (names(5, 1, 3), {}, 0, [])
     target = ForgetTarget(trace_id=f"{4:032x}")
-    found = Forgetting(keyspace.store, worker.settings, target, dry_run=True).run()
-    assert found.verdicts == 1 + 1, "in the outbox, and parked"
+    erased = Forgetting(keyspace.store, worker.settings, target, dry_run=True).run()
+    assert erased.verdicts == 1 + 1, "in the outbox, and parked"
     backend.absent.discard(f"{2:0{16 if is_span else 32}x}")
     worker.turn()
     assert backend.evaluations() == names(5, 1, 3), "not before its time"
@@ -417,12 +417,12 @@ def test_files_hold_each_verdict_by_day(
         now[0] += 86_400 if day else 0
         worker.exporter._next_tidy = 0.0
         worker.turn()
-    found = {}
+    values = {}
     for path in sorted((tmp_path / "archive").iterdir()):
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-        found[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
-    assert found == {
+        values[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
+    assert values == {
         ("2025-11-25", ".gz"): names(2, 0),
         ("2025-11-26", ".gz"): names(3, 0, 1),
         ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),
@@ -456,15 +456,15 @@ def _waits_for(path: Path) -> bool:
 
 def test_forget_erases_lines_of_archives(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     folder = tmp_path / "archive"
-    one = {"kind": "file", "path": str(folder)}
-    worker = sender(one)
+    receiver_options = {"kind": "file", "path": str(folder)}
+    worker = sender(receiver_options)
     keyspace.send(*map(verdict, range(3)))
     worker.turn()
     (plain,) = folder.iterdir()
     with gzip.open(folder / "verdicts-2025-11-25.host-1.jsonl.gz", "wb") as compressed:
         compressed.write(plain.read_bytes())
     target = ForgetTarget(trace_id=verdict(1).trace_id)
-    settings = settings_of(keyspace, receivers={"mine": receiver(one)})
+    settings = settings_of(keyspace, receivers={"mine": receiver(receiver_options)})
     for dry_run, erased in ((True, 2), (False, 2), (False, 0)):
         assert Forgetting(keyspace.store, settings, target, dry_run=dry_run).run().archived == erased
     for path in folder.iterdir():
@@ -505,32 +505,36 @@ def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path
             settings = settings_of(keyspace, models=MODELS, receivers={"mine": receiver(server.settings())})
             row = enabled(settings)["receiver:mine"]
 
-            def found(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
-                return [(one.result, one.name) for check in row.checks(settings) for one in check.run()]
+            def values(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
+                return [
+                    (container.result, container.name) for check in row.checks(settings) for container in check.run()
+                ]
 
-            assert found() == [("ok", "receiver mine")], kind.kind
+            assert values() == [("ok", "receiver mine")], kind.kind
             assert server.refusals == []
             assert (server.root_url in (row.keeps(settings) or ""), server.evaluations()) == (True, [])
             server.answers.append(401)
-            assert found() == [("broken", "receiver mine")], kind.kind
+            assert values() == [("broken", "receiver mine")], kind.kind
             with pytest.MonkeyPatch.context() as patched:
                 patched.delenv("RECEIVER_KEY")
-                assert found() == [("broken", "receiver mine")], kind.kind
+                assert values() == [("broken", "receiver mine")], kind.kind
     files = FileSettings(path=str(tmp_path / "none" / "such"))
     row = enabled(settings_of(keyspace, receivers={"mine": files}))["receiver:mine"]
     (check,) = row.checks(settings_of(keyspace, receivers={"mine": files}))
-    assert [one.result for one in check.run()] == ["ok"]
+    assert [container.result for container in check.run()] == ["ok"]
 
 
 def test_an_address_that_ends_in_its_path_is_not_doubled(keyspace: Keyspace) -> None:
     for kind in BACKENDS:
         with kind() as server:
-            given = server.settings()
+            options = server.settings()
             for end in [f"{path}{slash}" for path in (*KINDS[kind.kind].paths, "") for slash in ("", "/")]:  # type: ignore[attr-defined]
-                mine = receiver({**given, "url": given["url"] + (end if kind.kind != "webhook" else "")})
+                mine = receiver({**options, "url": options["url"] + (end if kind.kind != "webhook" else "")})
                 settings = settings_of(keyspace, models=MODELS, receivers={"mine": mine})
                 (check,) = enabled(settings)["receiver:mine"].checks(settings)
-                assert [(one.result, one.what) for one in check.run() if one.result != "ok"] == [], (kind.kind, end)
+                assert [
+                    (container.result, container.what) for container in check.run() if container.result != "ok"
+                ] == [], (kind.kind, end)
 
 
 def test_the_address_of_a_webhook_keeps_its_slash() -> None:
@@ -555,7 +559,7 @@ def test_the_address_of_a_webhook_keeps_its_slash() -> None:
     ],
 )
 def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None) -> None:
-    faults = [str(one) for one in receiver({"kind": kind, "url": url}).faults("")]
+    faults = [str(each) for each in receiver({"kind": kind, "url": url}).faults("")]
     assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
 
 
@@ -572,18 +576,20 @@ def test_certificates_and_secrets_that_cannot_be_used_are_named(keyspace: Keyspa
             options = {"kind": kind, "url": "http://127.0.0.1:1", **{key: str(path) for key, path in files.items()}}
             settings = settings_of(keyspace, receivers={"mine": receiver(options)})
             row = enabled(settings)["receiver:mine"]
-            (found,) = [one for check in row.checks(settings) for one in check.run()]
+            (finding,) = [container for check in row.checks(settings) for container in check.run()]
             (path,) = files.values()
-            said = f"url of [receivers.mine]: {path} cannot be used"
-            assert (found.result, found.what.startswith(said)) == ("broken", True), (options, found)
+            message = f"url of [receivers.mine]: {path} cannot be used"
+            assert (finding.result, finding.what.startswith(message)) == ("broken", True), (options, finding)
             with pytest.raises(SettingsError, match="cannot be used"):
                 row.make(settings, keyspace.store, Metrics(settings))
         options = {"kind": kind, "url": "http://127.0.0.1:1", "headers": {"x-team": {"env": "ABSENT"}}}
         settings = settings_of(keyspace, receivers={"mine": receiver(options)})
         row = enabled(settings)["receiver:mine"]
-        (found,) = [one for check in row.checks(settings) for one in check.run()]
-        said = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
-        assert (found.name, found.result, found.what.startswith(said)) == ("receiver mine", "broken", True), found
+        (finding,) = [container for check in row.checks(settings) for container in check.run()]
+        message = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
+        assert (finding.name, finding.result, finding.what.startswith(message)) == ("receiver mine", "broken", True), (
+            finding
+        )
 
 
 def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(keyspace: Keyspace, sender: Any) -> None:
@@ -720,8 +726,8 @@ def test_what_receivers_keep_is_known_without_their_keys(keyspace: Keyspace, mon
         row = enabled(settings)["receiver:mine"]
         assert "http://peer:1" in (row.keeps(settings) or ""), kind
         (check,) = row.checks(settings)
-        (found,) = check.run()
-        assert (found.result, "RECEIVER_KEY" in found.what) == ("broken", True), kind
+        (finding,) = check.run()
+        assert (finding.result, "RECEIVER_KEY" in finding.what) == ("broken", True), kind
 
 
 def test_only_texts_are_redacted(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:

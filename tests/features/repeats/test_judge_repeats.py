@@ -42,8 +42,8 @@ def rule(**fields: Any) -> tuple[Rule, ...]:
 
 
 def verdicts(keyspace: Keyspace, origin: str) -> list[Verdict]:
-    found = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
-    return [one for one in found if one.origin == origin]
+    judged = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
+    return [verdict for verdict in judged if verdict.origin == origin]
 
 
 def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings: Any) -> None:
@@ -58,22 +58,26 @@ def test_a_share_is_judged_again_by_both_models(keyspace: Keyspace, new_worker: 
     worker = new_worker(models=MODELS, rules=rules)
     worker.models["second"]._steps = itertools.cycle([NO])
     judge_all(keyspace, worker, 200, rules=rules)
-    first = {one.evaluation_id: one for one in verdicts(keyspace, "live")}
+    first = {verdict.evaluation_id: verdict for verdict in verdicts(keyspace, "live")}
     again = verdicts(keyspace, "repeat")
-    by_model = Counter(one.judge_model for one in again)
+    by_model = Counter(verdict.judge_model for verdict in again)
     assert by_model["scripted"] == by_model["other"], by_model
     assert 0.1 < by_model["other"] / len(first) < 0.4, "a quarter, whatever the rate of the rule"
-    for one in again:
-        known = one.details["repeat"]
-        assert isinstance(known, dict)
-        earlier = first[known["id"]]
-        assert one.evaluation_id == repeat_id(earlier.evaluation_id, one.judge_model)
-        assert (one.trace_id, one.judge_version, one.session_id) == (earlier.trace_id, earlier.judge_version, None)
-        assert known["judge_model"] == "scripted"
-        assert known["passed"] == {"safety": True}
-        assert (known["is_drawn"], known["is_failure"]) == (True, False)
-        assert one.probability == 0.125
-        assert one.scores[0].passed is (one.judge_model == "scripted")
+    for verdict in again:
+        repeat = verdict.details["repeat"]
+        assert isinstance(repeat, dict)
+        earlier = first[repeat["id"]]
+        assert verdict.evaluation_id == repeat_id(earlier.evaluation_id, verdict.judge_model)
+        assert (verdict.trace_id, verdict.judge_version, verdict.session_id) == (
+            earlier.trace_id,
+            earlier.judge_version,
+            None,
+        )
+        assert repeat["judge_model"] == "scripted"
+        assert repeat["passed"] == {"safety": True}
+        assert (repeat["is_drawn"], repeat["is_failure"]) == (True, False)
+        assert verdict.probability == 0.125
+        assert verdict.scores[0].passed is (verdict.judge_model == "scripted")
     assert_settled(keyspace, scored=len(first) + len(again))
 
 
@@ -86,11 +90,13 @@ def test_every_failure_of_a_safety_judge_is_judged_by_the_second_model(keyspace:
     worker = new_worker(bad, models=MODELS, rules=rules)
     judge_all(keyspace, worker, 20, rules=rules)
     again = verdicts(keyspace, "repeat")
-    assert {one.trace_id for one in again} == {
-        one.trace_id for one in verdicts(keyspace, "live") if not one.scores[0].passed
+    assert {verdict.trace_id for verdict in again} == {
+        verdict.trace_id for verdict in verdicts(keyspace, "live") if not verdict.scores[0].passed
     }
-    assert [one.judge_model for one in again] == ["other", "other"]
-    assert all(one.details["repeat"]["is_failure"] and not one.details["repeat"]["is_drawn"] for one in again)  # type: ignore[index]
+    assert [verdict.judge_model for verdict in again] == ["other", "other"]
+    assert all(
+        verdict.details["repeat"]["is_failure"] and not verdict.details["repeat"]["is_drawn"] for verdict in again
+    )  # type: ignore[index]
     assert_settled(keyspace, scored=22)
 
 
@@ -127,7 +133,7 @@ def test_a_verdict_that_is_written_twice_is_repeated_once(
     monkeypatch.setattr(worker.ledger, "record", lossy.__get__(worker.ledger))
     judge_all(keyspace, worker, 4, rules=rules)
     assert len(lost) == 2
-    assert Counter(one.judge_model for one in verdicts(keyspace, "repeat")) == {"scripted": 4, "other": 4}
+    assert Counter(verdict.judge_model for verdict in verdicts(keyspace, "repeat")) == {"scripted": 4, "other": 4}
     assert_settled(keyspace, scored=12)
 
 
@@ -154,7 +160,7 @@ def test_the_budget_of_a_rule_pays_for_both_judgings(keyspace: Keyspace, new_wor
     judge_all(keyspace, worker, 2, rules=rules)
     worker.judging.stop(0.1)
     spent = int(keyspace.client.hget(BudgetKeys(keyspace.keys.prefix).budget("own")[0], "tokens:day"))
-    assert spent == sum(one.input_tokens + one.output_tokens for one in verdicts(keyspace, "live") * 2)
+    assert spent == sum(verdict.input_tokens + verdict.output_tokens for verdict in verdicts(keyspace, "live") * 2)
 
 
 def test_conversations_are_judged_again_as_a_whole(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -169,8 +175,8 @@ def test_conversations_are_judged_again_as_a_whole(keyspace: Keyspace, new_worke
     worker.run(batch_id)
     while keyspace.batches():
         worker.sweep()
-    first, *again = (one.details for one in [*verdicts(keyspace, "live"), *verdicts(keyspace, "repeat")])
-    assert [one["session"] for one in again] == [first["session"]] * 2
+    first, *again = (verdict.details for verdict in [*verdicts(keyspace, "live"), *verdicts(keyspace, "repeat")])
+    assert [verdict["session"] for verdict in again] == [first["session"]] * 2
 
 
 @pytest.mark.parametrize(

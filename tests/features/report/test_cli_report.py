@@ -74,8 +74,8 @@ def test_redis_and_an_archive_give_the_same_report(served: Run, redis_url: str, 
     of_archive = served("report", *times, "--archive", file, "--redis-url", "redis://127.0.0.1:1/0").document
     assert [row["judgements"] for row in of_archive["rows"]] == [row["judgements"] for row in of_redis["rows"]]
     shares = [
-        [row["share"] and row["share"][at] for row in one["rows"]]
-        for one in (of_redis, of_archive)
+        [row["share"] and row["share"][at] for row in report["rows"]]
+        for report in (of_redis, of_archive)
         for at in ("value", "low")
     ]
     assert shares[0] == pytest.approx(shares[2])
@@ -92,9 +92,9 @@ def test_rows_are_of_tags_and_prompt_versions(served: Run, redis_url: str, prefi
         publish(keyspace, verdicts)
     file = write_archive(tmp_path / "verdicts", verdicts)
     for source in ((), ("--archive", file)):
-        for key, wanted in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
+        for key, expected in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
             rows = served("report", "--by", key, "--format", "json", *source).document["rows"]
-            assert {row["labels"][key]: row["judgements"] for row in rows} == wanted, (key, source)
+            assert {row["labels"][key]: row["judgements"] for row in rows} == expected, (key, source)
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(
         models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
         rules=(Rule(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
     )
-    found = estimated(settings, keyspace.store, traces=10_000)
-    (row,) = found.rows
-    assert (found.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
+    plan = estimated(settings, keyspace.store, traces=10_000)
+    (row,) = plan.rows
+    assert (plan.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
     assert row.calls == pytest.approx(row.judgements)
     # A share of 90 % from 2,500 judgements.
     assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
-    assert any("no past verdicts" in text for text in found.notes), found.notes
-    assert any("90%" in text for text in found.notes), found.notes
+    assert any("no past verdicts" in text for text in plan.notes), plan.notes
+    assert any("90%" in text for text in plan.notes), plan.notes
 
 
 def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspace) -> None:
@@ -89,18 +89,18 @@ def test_requests_to_decision_models_hold_their_questions(keyspace: Keyspace) ->
     for trace in make_traces(range(20)):
         keyspace.add(structs.replace(trace, guidelines=rules))
     decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
-    found = {}
+    values = {}
     for limit in (None, 2):
         settings = Settings(
             models={"default": structs.replace(decider, max_questions=limit)},
             rules=(Rule(name="all", judges=("guidelines",)),),
         )
-        (found[limit],) = estimated(settings, keyspace.store, traces=20).rows
-    assert (found[None].calls, found[2].calls) == (pytest.approx(20), pytest.approx(60))
+        (values[limit],) = estimated(settings, keyspace.store, traces=20).rows
+    assert (values[None].calls, values[2].calls) == (pytest.approx(20), pytest.approx(60))
     text = sum(map(len, rules)) / BYTES_PER_TOKEN
-    assert found[None].input_tokens > 20 * text, found
+    assert values[None].input_tokens > 20 * text, values
     # The material is in each of the three requests.
-    assert found[2].input_tokens > found[None].input_tokens + 2 * 20 * 50, found
+    assert values[2].input_tokens > values[None].input_tokens + 2 * 20 * 50, values
 
 
 def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> None:
@@ -130,7 +130,7 @@ def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
             assert math.sqrt(variance / plain) == pytest.approx(simulated, rel=0.05), (name, good)
             if cascade.rate is not None:
                 # Godambe and Joshi, 1965: no unbiased estimator has a smaller expected variance at this mean rate.
-                variances = [one[""] * (1 - one[""]) for one in probabilities]
+                variances = [probability[""] * (1 - probability[""]) for probability in probabilities]
                 least = fmean(map(math.sqrt, variances)) ** 2 / rate - fmean(variances)
                 assert variance <= 1.01 * least, (name, good)
     assert compared == 12, rows

@@ -29,10 +29,10 @@ def from_redis(keyspace: Keyspace, asked: Scope) -> Report:
 
 def of(verdicts: list[Verdict], period: Period, **labels: str) -> list[Verdict]:
     return [
-        one
-        for one in verdicts
-        if one.started_at + one.duration_s in period
-        and all((getattr(one, key) or "") == value for key, value in labels.items())
+        each
+        for each in verdicts
+        if each.started_at + each.duration_s in period
+        and all((getattr(each, key) or "") == value for key, value in labels.items())
     ]
 
 
@@ -67,8 +67,8 @@ def test_rows_of_the_buckets_are_those_of_the_verdicts(keyspace: Keyspace) -> No
         assert (row.compared_judgements, row.compared.value) == pytest.approx((before.judgements, before.share))
         assert row.difference.value == pytest.approx(row.share.value - before.share)
         assert row.difference.low < row.difference.value < row.difference.high
-        live = [one for one in of(verdicts, WEEK, **labels) if one.origin == "live"]
-        assert (row.verdicts, row.traffic) == pytest.approx((len(live), sum(one.weight for one in live)))
+        live = [label for label in of(verdicts, WEEK, **labels) if label.origin == "live"]
+        assert (row.verdicts, row.traffic) == pytest.approx((len(live), sum(each.weight for each in live)))
         assert sum(point.judgements for point in row.points) == row.judgements
     # Metrics without a pass rule have no share, and no zero in its place.
     assert {row.share for row in report.rows if row.labels["metric"] == "tone"} == {None}
@@ -84,8 +84,10 @@ def test_points_are_the_shares_of_days(keyspace: Keyspace) -> None:
     for point in row.points:
         begins_at = point.begins_at.timestamp()
         day = Period(max(begins_at, WEEK.since), begins_at + DAY_S)
-        wanted = expected(of(verdicts, day))
-        assert (point.judgements, point.share.value) == pytest.approx((wanted.judgements, wanted.share)), point
+        expected_sums = expected(of(verdicts, day))
+        assert (point.judgements, point.share.value) == pytest.approx(
+            (expected_sums.judgements, expected_sums.share)
+        ), point
         assert point.share.low <= point.share.value <= point.share.high
     assert len(row.points) in {7, 8}
 
@@ -108,8 +110,8 @@ def test_an_archive_the_outbox_and_the_buckets_give_the_same_figures(keyspace: K
     assert "without_label" in codes(by_release)
     assert "no_sums" in codes(by_both)
     with_release = [row for row in by_both.rows if row.labels["release"]]
-    found = [figure for row in with_release for figure in numbers_of(row)]
-    assert found == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
+    values = [figure for row in with_release for figure in numbers_of(row)]
+    assert values == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
     assert {row.labels["release"] for row in by_both.rows} == {"", "1.0", "1.1"}
 
 
@@ -122,9 +124,9 @@ def numbers_of(row: Row) -> list[float]:
 
     def flat(value: Any) -> list[float]:
         if isinstance(value, dict):
-            return [one for each in value.values() for one in flat(each)]
+            return [entry for each in value.values() for entry in flat(each)]
         if isinstance(value, list | tuple):
-            return [one for each in value for one in flat(each)]
+            return [entry for each in value for entry in flat(each)]
         if isinstance(value, str):
             return [dt.datetime.fromisoformat(value).timestamp()]
         return [-1 if value is None else value]
@@ -158,8 +160,8 @@ def test_a_short_period_reads_buckets_of_five_minutes(keyspace: Keyspace) -> Non
     last_hour = Period(NOW - 3_000, NOW)
     report = from_redis(keyspace, scope("judge", period=last_hour, shift_s=3_600))
     (row,) = report.rows
-    wanted = of(verdicts, last_hour), of(verdicts, Period(NOW - 6_600, NOW - 3_600))
-    assert (row.judgements, row.compared_judgements) == tuple(map(len, wanted)) == (50, 50)
+    expected_values = of(verdicts, last_hour), of(verdicts, Period(NOW - 6_600, NOW - 3_600))
+    assert (row.judgements, row.compared_judgements) == tuple(map(len, expected_values)) == (50, 50)
     assert "five minutes" in report.sources.shares
 
 
@@ -199,11 +201,11 @@ def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None
     random_ = random.Random(5)
     verdicts = [verdict(number, NOW - number, passed=random_.random() < 0.8) for number in range(1, 401)]
     publish(keyspace, verdicts)
-    drawn = [one for one in verdicts if random_.random() < 0.5]
+    drawn = [each for each in verdicts if random_.random() < 0.5]
     # The judge passes every tenth trace that fails.
     labels = [
-        Label(one.trace_id, "safety", "safety", passed=bool(one.scores[0].passed) and number % 10 > 0, drawn=0.5)
-        for number, one in enumerate(drawn)
+        Label(each.trace_id, "safety", "safety", passed=bool(each.scores[0].passed) and number % 10 > 0, drawn=0.5)
+        for number, each in enumerate(drawn)
     ]
     write_labels(keyspace.store, labels)
     attach(keyspace.store, verdicts)

@@ -105,11 +105,11 @@ class Traffic:
             self.five_minutes(unsafe, **more)
 
     def incidents(self) -> list[tuple[dict[str, str], float]]:
-        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident")
+        (family,) = (each for each in self.metrics.registry.collect() if each.name == "tracejudge_safety_incident")
         return [(sample.labels, sample.value) for sample in family.samples]
 
     def details(self) -> list[dict[str, str]]:
-        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+        (family,) = (each for each in self.metrics.registry.collect() if each.name == "tracejudge_safety_incident_info")
         return [sample.labels for sample in family.samples]
 
     def _verdict(self, at: float, *, fails: bool, again: Evaluation | None = None) -> tuple[Verdict, Evaluation | None]:
@@ -136,12 +136,12 @@ class Traffic:
 
     def _publish(self, entries: list[tuple[float, Verdict]]) -> None:
         keyspace, pipe = self._keyspace, self._keyspace.client.pipeline()
-        for number, (at, verdict) in enumerate(sorted(entries, key=lambda one: one[0])):
+        for number, (at, verdict) in enumerate(sorted(entries, key=lambda pair: pair[0])):
             fields = {"v": 1, "j": msgspec.json.encode(verdict)}
             pipe.xadd(keyspace.keys.verdicts, fields, id=f"{int(at * 1000)}-{number}")
         pipe.execute()
         read = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-        self.sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
+        self.sums.deliver([entry for entry in map(read_outbox_entry, read) if entry is not None])
 
 
 def pages(logs: list[Any]) -> list[str]:
@@ -232,7 +232,7 @@ def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
     sums = QualitySums(worker.settings, keyspace.store, metrics, compiled(worker.settings))
     sums.prepare()
     read = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
+    sums.deliver([entry for entry in map(read_outbox_entry, read) if entry is not None])
     parts = MonitorParts(worker.settings, keyspace.store, metrics, compiled(worker.settings))
     for watch in (SafetyWatch(parts, lambda: time.time() + 600), RepeatsWatch(parts)):
         watch.run_due()
@@ -276,8 +276,8 @@ class Decider:
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         fails = any(f"It is {number}." in request.messages[-1].content for number in range(0, 40, 2))
-        found = (Decision((0.1 if fails else 0.9,)),)
-        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=found)
+        reply = (Decision((0.1 if fails else 0.9,)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
 
     async def aclose(self) -> None:
         pass
@@ -297,13 +297,15 @@ def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worke
     worker.run(*choose(keyspace, 40, models=models, rules=rules))
     while keyspace.batches():
         worker.sweep()
-    found = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
+    verdicts = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
     graders = Graders(worker.settings, configured({}))
-    names = {one: worker.settings.models[one].judge_model for one in models}
-    assert len(found) == 120
-    for one in found:
-        assert (one.outcome, one.judge_version) == ("scored", graders.version("safety", one.judge_model)), one.reason
-    assert len({one.judge_version for one in found}) == 2
+    names = {each: worker.settings.models[each].judge_model for each in models}
+    assert len(verdicts) == 120
+    for verdict in verdicts:
+        assert (verdict.outcome, verdict.judge_version) == ("scored", graders.version("safety", verdict.judge_model)), (
+            verdict.reason
+        )
+    assert len({each.judge_version for each in verdicts}) == 2
     metrics = monitored(keyspace, worker)
     labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
     series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
@@ -311,7 +313,7 @@ def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worke
     for model in names.values():
         pair = {**labels, "second_model": model}
         assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
-    (info,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+    (info,) = (family for family in metrics.registry.collect() if family.name == "tracejudge_safety_incident_info")
     assert [len(sample.labels["examples"].split()) for sample in info.samples] == [3], "confirmed ones are found"
     words = Counter[str]()
     for (_, _, word), number in read_counts(keyspace.store, "safety", time.time() - 86_400, time.time()).items():

@@ -35,7 +35,10 @@ def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> 
     assert forget(keyspace, **TARGETS[target]) == found(gathered=erased)
     assert_nowhere(keyspace, SECRET, PERSON)
     sessions.pause()
-    sizes = {trace.session_id: len(one.session.trace_ids) for trace, one in session_evaluations(keyspace)}
+    sizes = {
+        trace.session_id: len(session_evaluation.session.trace_ids)
+        for trace, session_evaluation in session_evaluations(keyspace)
+    }
     assert sizes == ({"s2": 2} if target == "session" else {"s1": 2, "s2": 2})
     removed = {"removed": 1} if target == "session" else {}
     assert sessions.account() == {"opened": 2, "gathered": 5, "judged": len(sizes), **removed}

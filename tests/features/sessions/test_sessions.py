@@ -48,7 +48,12 @@ def test_it_is_judged_again_whenever_it_has_grown_by_half(keyspace: Keyspace) ->
     for number in range(14):
         sessions.say("s1", [number])
         sessions.pause()
-        judged.append([(one.session.generation, one.session.traces, one.origin) for _, one in evaluations(keyspace)])
+        judged.append(
+            [
+                (evaluation.session.generation, evaluation.session.traces, evaluation.origin)
+                for _, evaluation in evaluations(keyspace)
+            ]
+        )
     assert judged[-1] == [
         (1, 1, "live"),
         *((n + 2, traces, "session_update") for n, traces in enumerate((2, 3, 5, 8, 12))),
@@ -70,9 +75,9 @@ def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(keysp
     sessions.turn()
     sessions.say("s1", range(6, 10))
     sessions.turn()
-    found = [one.session for _, one in evaluations(keyspace)]
+    choices = [evaluation.session for _, evaluation in evaluations(keyspace)]
     shown = [[said("s1", number).trace_id for number in numbers] for numbers in (range(2, 6), range(6, 10))]
-    assert found == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
+    assert choices == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
     balanced(keyspace)
 
 
@@ -92,7 +97,7 @@ def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: 
     assert keyspace.client.hlen(key) == 5, "how often it was judged stays known"
     sessions.say("s1", range(10, 15))
     sessions.pause()
-    assert [one.session.traces for _, one in evaluations(keyspace)] == [10, 15]
+    assert [each.session.traces for _, each in evaluations(keyspace)] == [10, 15]
     assert sessions.account() == {"opened": 1, "gathered": 15, "judged": 1, "updated": 1}
 
 
@@ -115,10 +120,10 @@ def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace
     for place, name in enumerate(names):
         sessions.say(name, range(3 * place, 3 * place + 3))
     sessions.pause()
-    found = {trace.session_id: one for trace, one in evaluations(keyspace)}
-    assert found.keys() == below
+    by_session_id = {trace.session_id: evaluation for trace, evaluation in evaluations(keyspace)}
+    assert by_session_id.keys() == below
     assert 20 < len(below) < 40
-    assert {(one.session.traces, one.probability) for one in found.values()} == {(3, 0.5)}
+    assert {(each.session.traces, each.probability) for each in by_session_id.values()} == {(3, 0.5)}
     account = balanced(keyspace)
     assert (account.sampled, account.not_sampled) == (3 * len(below), 180 - 3 * len(below))
 
@@ -129,9 +134,9 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
         keyspace.add(trace)
     sessions.chosen.take()
     sessions.pause()
-    found = {(trace.trace_id, one.judge) for trace, one in evaluations(keyspace)}
-    one, two = make_trace(1).trace_id, make_trace(2).trace_id
-    assert found == {(one, "safety"), (two, "safety"), (one, "conversation_completeness")}
+    choices = {(trace.trace_id, evaluation.judge) for trace, evaluation in evaluations(keyspace)}
+    first_id, two = make_trace(1).trace_id, make_trace(2).trace_id
+    assert choices == {(first_id, "safety"), (two, "safety"), (first_id, "conversation_completeness")}
     account = balanced(keyspace)
     assert (account.sampled, account.no_rule) == (2, 1)
 
@@ -150,8 +155,11 @@ def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -
     sessions.say("s1", (1, 2), name="chat")
     sessions.say("s1", (3,), name="title")
     sessions.pause()
-    found = {one.judge: [int(name, 16) - 1 for name in one.session.trace_ids] for _, one in evaluations(keyspace)}
-    assert found == {"user_frustration": [1, 2], "knowledge_retention": [1, 2, 3]}
+    by_judge = {
+        evaluation.judge: [int(name, 16) - 1 for name in evaluation.session.trace_ids]
+        for _, evaluation in evaluations(keyspace)
+    }
+    assert by_judge == {"user_frustration": [1, 2], "knowledge_retention": [1, 2, 3]}
 
 
 def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace: Keyspace) -> None:
@@ -193,7 +201,7 @@ def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace
     assert sessions.account()["expired"] == 1
     sessions.say("s1", range(3, 6))
     sessions.pause()
-    assert [one.session.generation for _, one in evaluations(keyspace)] == [1]
+    assert [evaluation.session.generation for _, evaluation in evaluations(keyspace)] == [1]
     assert balanced(keyspace).chosen == 1
 
 
@@ -248,9 +256,15 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
     assert replays.make("user_frustration") == {"traces": 7, "not_matching": 1, "gathered": 6}
     later = Sessions(keyspace, rules=(new,))
     later.pause()
-    found = [(trace.session_id, one) for trace, one in evaluations(keyspace) if one.judge == "user_frustration"]
-    assert sorted(name for name, _ in found) == ["s1", "s2"]
-    assert {(one.origin, one.session.generation, one.session.traces) for _, one in found} == {("replay", 1, 3)}
+    choices = [
+        (trace.session_id, evaluation)
+        for trace, evaluation in evaluations(keyspace)
+        if evaluation.judge == "user_frustration"
+    ]
+    assert sorted(name for name, _ in choices) == ["s1", "s2"]
+    assert {(choice.origin, choice.session.generation, choice.session.traces) for _, choice in choices} == {
+        ("replay", 1, 3)
+    }
     assert len(evaluations(keyspace)) == before + 2, "the judge of before judges nothing again"
     account = balanced(keyspace)
     assert (account.sampled, account.chosen, account.gathering) == (6, 4, 0)
@@ -273,8 +287,8 @@ def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_r
     Chosen(keyspace).take()
     replays = Replays(keyspace)
     below = sum(position(f"session {place}", "tracejudge") < 0.5 for place in range(40))
-    found = replays.make("knowledge_retention", rate=0.5)
-    assert found == {"traces": 80, "not_matching": 80 - 2 * below, "gathered": 2 * below}
+    counts = replays.make("knowledge_retention", rate=0.5)
+    assert counts == {"traces": 80, "not_matching": 80 - 2 * below, "gathered": 2 * below}
     assert replays.waited == []
     full = Replays(keyspace, max_session_bytes=1)
     run = full.begin("knowledge_retention", rate=1.0)
