@@ -196,8 +196,8 @@ def test_variables_win_over_the_file_and_arguments_over_both() -> None:
 
 def test_shards_stand_for_the_address_unless_the_command_line_names_one_server() -> None:
     write('shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [1]\n')
-    for given in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
-        settings = load(given)
+    for variables in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
+        settings = load(variables)
         assert (settings.redis_url, settings.redis_urls, settings.served) == (
             "redis://a/0",
             ("redis://a/0", "redis://b/0"),
@@ -342,22 +342,22 @@ GO_TOGETHER: Mapping[str, str] = {
 def test_every_key_has_its_variable(key: str) -> None:
     tables = installed_tables()
     assert VARIABLES[key][1] != (tables[key].default if key in tables else getattr(Settings(), key))
-    said = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
-    values = {each: value for each, (_, value) in said.items()}
-    loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in said.items()})
+    variables = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
+    values = {each: value for each, (_, value) in variables.items()}
+    loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in variables.items()})
     assert loaded == Settings.from_keys(**values)
 
 
 def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     """Known are those of the worker, of the SDK, those that a setting names, and those that Kubernetes sets."""
     write(MODEL + 'api_key_env = "TRACEJUDGE_OPENAI_KEY"\n')
-    known = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
-    known |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
-    known |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
+    names = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
+    names |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
+    names |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
     celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_CONFIG_MODULE", "CELERY_LOG_LEVEL")
-    given = (*known, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
-    found = unknown_variables(load({}), dict.fromkeys(given, "x") | {"CELERY_BROKER_URL": ""})
-    assert [str(one) for one in found] == [
+    variables = (*names, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
+    findings = unknown_variables(load({}), dict.fromkeys(variables, "x") | {"CELERY_BROKER_URL": ""})
+    assert [str(finding) for finding in findings] == [
         "CELERY_BROKER_READ_URL: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_CONFIG_MODULE: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_RESULT_BACKEND: is for another program with Celery, and is ignored; take it out of this environment",
@@ -414,7 +414,7 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
         if key not in left_out
     }
     assert len({plain, *hashes.values()}) == len(hashes) + 1
-    assert all(re.fullmatch(r"[0-9a-f]{8}", one) for one in hashes.values())
+    assert all(re.fullmatch(r"[0-9a-f]{8}", digest) for digest in hashes.values())
     assert load({"TRACEJUDGE_RETENTION": "12h"}).config_hash == hashes["retention"], "wherever it is set"
 
 
@@ -837,10 +837,10 @@ def test_a_mistake_is_one_line_with_place_key_and_mend(
         Path(FILE).write_bytes(mistake.text if isinstance(mistake.text, bytes) else mistake.text.encode())
     with pytest.raises(SettingsError) as caught:
         load(mistake.variables, None, mistake.arguments)
-    said = str(caught.value)
-    assert said == mistake.message
-    assert said.isprintable(), "one line, and nothing a terminal obeys"
-    assert SECRET not in said
+    message = str(caught.value)
+    assert message == mistake.message
+    assert message.isprintable(), "one line, and nothing a terminal obeys"
+    assert SECRET not in message
 
 
 def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:

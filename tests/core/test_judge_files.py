@@ -87,10 +87,10 @@ def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
     write("mine/kind.toml", b"\xef\xbb\xbf" + POLITE.encode())
     write("mine/facts.toml", FACTS)
     write("mine/facts.yaml", b"\xef\xbb\xbf" + TEMPLATE.encode())
-    found = versions(load({}))
+    versions_by_judge = versions(load({}))
     write("mine/kind.toml", POLITE)
     write("mine/facts.yaml", TEMPLATE)
-    assert versions(load({})) == found
+    assert versions(load({})) == versions_by_judge
 
 
 def test_a_file_may_end_in_capitals() -> None:
@@ -402,8 +402,8 @@ def test_a_link_to_a_folder_above_is_no_judge_and_no_loop() -> None:
 def test_a_judge_under_two_names_is_two_judges() -> None:
     write("mine/kind.toml", POLITE)
     Path("mine/gentle.toml").symlink_to("kind.toml")
-    found = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
-    assert found["kind"] != found["gentle"]
+    versions_by_judge = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
+    assert versions_by_judge["kind"] != versions_by_judge["gentle"]
 
 
 @pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])

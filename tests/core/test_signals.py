@@ -66,9 +66,9 @@ class Timer:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    found: list[int] = []
-    monkeypatch.setattr(os, "_exit", found.append)
-    return found
+    values: list[int] = []
+    monkeypatch.setattr(os, "_exit", values.append)
+    return values
 
 
 @pytest.fixture

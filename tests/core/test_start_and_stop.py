@@ -66,8 +66,8 @@ def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline, pool: 
         worker.program.wait_for("worker started")
         return
     assert worker.program.wait() == 2
-    said = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
-    assert said == [
+    log_lines = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
+    assert log_lines == [
         "tracejudge: the pool must be threads; leave out -P/--pool, size and pool come from the configuration"
     ]
 
@@ -148,8 +148,8 @@ def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipe
     (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
     assert "version" in line or "0.1" in line, line
     assert "let that version finish its work, then delete its keys or flush this Redis" in line
-    found = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
-    assert found == [key.encode()], "nothing is written"
+    reply = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
+    assert reply == [key.encode()], "nothing is written"
 
 
 def test_sigterm_finishes_running_work_and_exits_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

@@ -247,8 +247,8 @@ def test_prometheus_scrapes_the_worker_as_the_example_does() -> None:
     here, example = read_yaml("prometheus.yaml"), read_yaml("prometheus/prometheus.yml")
     assert (here["global"], here["rule_files"]) == (example["global"], example["rule_files"])
     assert [job["job_name"] for job in here["scrape_configs"]] == [job["job_name"] for job in example["scrape_configs"]]
-    (found,) = here["scrape_configs"][0]["dns_sd_configs"]
-    assert (found["names"], found["port"]) == (["worker"], Settings().metrics_port)
+    (exemplars,) = here["scrape_configs"][0]["dns_sd_configs"]
+    assert (exemplars["names"], exemplars["port"]) == (["worker"], Settings().metrics_port)
     assert here["alerting"]["alertmanagers"][0]["static_configs"] == [{"targets": ["alertmanager:9093"]}]
     assert "--enable-feature=exemplar-storage" in services()["prometheus"]["command"]
 

@@ -100,11 +100,11 @@ def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any
     register_default_plugins()
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
-    known = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
+    expected = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
     again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
 
-    assert again == {**dashboard, "panels": known, "annotations": {"list": marks}}
+    assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
 
 
 @pytest.mark.parametrize("dashboard", ALL)

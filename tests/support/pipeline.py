@@ -129,10 +129,10 @@ def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -
     made = []
     for number in range(first, first + count):
         digest = hashlib.blake2b(f"trace {number}".encode(), digest_size=16).hexdigest()
-        said = f"Parcel {number} holds {filler}."
-        basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": said}
+        text = f"Parcel {number} holds {filler}."
+        basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": text}
         ids = {"trace_id": digest, "span_id": digest[:16], "id": digest[16:]}
-        made.append(tracejudge.Trace(**{**ids, **basis, "context": [said], **fields}))
+        made.append(tracejudge.Trace(**{**ids, **basis, "context": [text], **fields}))
     return made
 
 

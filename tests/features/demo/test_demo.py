@@ -301,14 +301,14 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Program:
 
 def processes(folder: Path) -> list[psutil.Process]:
     """Find everything that the demo of this test started, wherever in the tree of processes it is."""
-    found = []
+    values = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                values.append(process)
         except psutil.Error:
             continue
-    return found
+    return values
 
 
 def assert_nothing_is_left(folder: Path) -> None:

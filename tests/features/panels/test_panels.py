@@ -35,11 +35,11 @@ def setup(endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> dict[str, Any
 
 
 def by_model(pipeline: Pipeline) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for entry in pipeline.outbox():
         if entry.kind == "j":
-            found.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
-    return found
+            verdicts.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
+    return verdicts
 
 
 def settled(pipeline: Pipeline) -> Account:
