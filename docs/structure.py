@@ -33,7 +33,12 @@ PRODUCT: Final = ("producers", "judges", "worker", "deploy")
 # Every gateway process loads it.
 GATEWAY: Final = "worker.features.gateway.server"
 # Files whose names are fixed, with the folders that they belong to.
-_ROOMS: Final = {"worker.celery": "worker.core", "worker.installed": "worker.core", "worker.cli": "worker.base"}
+_ROOMS: Final = {
+    "worker.celery": "worker.core",
+    "worker.installed": "worker.core",
+    "worker.cli": "worker.base",
+    "judges.code": "judges.features",
+}
 # Each feature has a file of this name: its functions are named once, in the row of the hook.
 _OF_EACH_FEATURE: Final = ("feature", "command", "settings")
 _SMALL: Final = 40

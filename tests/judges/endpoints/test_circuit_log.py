@@ -37,7 +37,7 @@ def test_what_an_endpoint_says_is_logged_once_a_minute_for_each_reason() -> None
             events.endpoint_error(other)
     line = {"event": "endpoint error", "log_level": "warning", "judge_model": "gpt"}
     expected = [
-        line | {"reason": each.reason, "note": str(each), "status": each.status, "said": each.said}
+        line | {"reason": each.reason, "note": str(each), "status": each.status, "said": each.message}
         for each in (error, other)
     ]
     assert lines == expected * 2

@@ -400,7 +400,7 @@ def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_reques
         request = structs.replace(REQUEST, evaluation="a", failed=[])
         with pytest.raises(BadModelRequestError, match="refused 3 times while other requests were answered") as caught:
             await limited.model.complete(request)
-        assert (len(request.failed), caught.value.said) == (2, "You may not.")
+        assert (len(request.failed), caught.value.message) == (2, "You may not.")
         later = structs.replace(request, refusals=Refusals(2, 0.5), failed=[])
         with pytest.raises(BadModelRequestError):
             await limited.model.complete(later)
