@@ -83,11 +83,13 @@ def check(name: str, *, is_whole: bool = False) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.plug", description=__doc__.split("\n", maxsplit=1)[0])
     names = [ALL, *features()]
-    parser.add_argument("feature", nargs="*", choices=names, default=names)
+    parser.add_argument("feature", nargs="*", help=", ".join(names))
     parser.add_argument("--whole", action="store_true", help="all tests of core and base, not a selection")
     options = parser.parse_args()
+    if unknown := set(options.feature).difference(names):
+        parser.error(f"no such feature: {', '.join(sorted(unknown))}")
     failed = 0
-    for name in options.feature:
+    for name in options.feature or names:
         began = time.monotonic()
         output = check(name, is_whole=options.whole)
         failed += bool(output)

@@ -4,13 +4,27 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.cases import each_case
+from support.configuration import (
+    FILE,
+    LEXICAL,
+    MODEL,
+    NAME_THE_VARIABLE,
+    QUOTE,
+    RULE,
+    SECRET,
+    Mistake,
+    Variables,
+    check_mistake,
+    check_variable,
+    features_in,
+    in_file,
+    in_rule,
+    keys_of,
+)
 
 from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
@@ -18,21 +32,13 @@ from judges.registry import catalogue
 from judges.requests.redaction import Redact
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.base.delivery.settings import HeaderSource
+from worker.base.delivery.settings import HeaderSource, OtlpSettings
 from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
 from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where
-from worker.core.features import installed_tables
-from worker.features.board.feature import Board
-from worker.features.budgets.feature import Budget
-from worker.features.cascades.feature import Cascade
-from worker.features.gateway.feature import Gateway
-from worker.features.receivers.feature import PhoenixSettings
 
-FILE = "tracejudge.toml"
 KEYS = tuple(key_types())
-KINDS = installed_tables()["receivers"].kinds
 
 EXAMPLE = """
 redis_url = "redis://localhost:6379/0"
@@ -57,12 +63,8 @@ model = "default"
 """
 """The contract's example without what belongs to later issues."""
 
-MODEL = '[models.default]\nbase_url = "https://host/v1"\nmodel = "m"\n'
-LEXICAL = '[models.default]\nprovider = "lexical"\n'
-RULE = '[[rules]]\nname = "all"\njudges = ["safety"]\n'
 KNOWN_PROVIDERS = f"{', '.join(sorted(PROVIDERS))}; most endpoints are openai, with a base_url"
 PRICE = "as { input = 0.10, output = 0.50 }"
-SECRET = "sk-proj-Abc123"  # noqa: S105 - nobody's
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +99,6 @@ def test_defaults_of_the_contract_hold_with_nothing_configured() -> None:
         max_outbox=200_000,
         max_waiting_bytes=256 << 20,
         give_up_after=6 * 3600.0,
-        late_feedback_wait=60.0,
-        session_idle=180.0,
         session_max=50,
         grace_s=20.0,
         shift_s=5.0,
@@ -234,8 +234,7 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
     assert load(os.environ).max_dead == 7
 
 
-CANARY = str(files("worker.features.canary").joinpath("canary.jsonl"))
-VARIABLES: Mapping[str, tuple[str, object]] = {
+VARIABLES: Variables = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
     "shards": (
         "redis://localhost:6379/0, redis+sentinel://a:1,b:2/main",
@@ -272,10 +271,7 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "max_dead_bytes": ("1MiB", 1 << 20),
     "dead_retention": ("3d", 259_200.0),
     "evaluation_timeout": ("5m", 300.0),
-    "late_feedback_wait": ("15s", 15.0),
-    "session_idle": ("1m", 60.0),
     "session_max": ("20", 20),
-    "session_keep": ("2h", 7200.0),
     "max_session_bytes": ("64MiB", 64 << 20),
     "keep_labelled": ("false", False),
     "max_labelled_bytes": ("64MiB", 64 << 20),
@@ -289,12 +285,10 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
     "log_verdicts": ("failed", "failed"),
     "roles": ("ingest,export", ("ingest", "export")),
     "redact": ('{"builtin": true, "patterns": ["a1"]}', Redact(builtin=True, patterns=("a1",))),
-    "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
-    "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "monitor": ('{"max_series": 7}', Monitor(max_series=7)),
     "receivers": (
-        '{"mine": {"kind": "phoenix", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',
-        {"mine": PhoenixSettings(url="http://host", headers={"x-team": HeaderSource(env="TEAM")})},
+        '{"mine": {"kind": "otlp", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',
+        {"mine": OtlpSettings(url="http://host", headers={"x-team": HeaderSource(env="TEAM")})},
     ),
     "models": (
         (
@@ -306,18 +300,12 @@ VARIABLES: Mapping[str, tuple[str, object]] = {
             "cheap": ModelSettings(provider="decisions", base_url="http://host/v1", model="c"),
         },
     ),
-    "cascades": (
-        '{"both": {"first": "cheap", "then": "default", "rate": 0.1}}',
-        {"both": Cascade("cheap", "default", rate=0.1)},
-    ),
     "calibrations": (
         '[{"judge": "groundedness", "model": "c", "threshold": 0.6}]',
         (JudgeCalibration(judge="groundedness", model="c", threshold=0.6),),
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
-    "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
-    "canary_file": (CANARY, CANARY),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -331,21 +319,20 @@ GO_TOGETHER: Mapping[str, str] = {
     "metrics_password_file": "metrics_user",
     "metrics_tls_cert": "metrics_tls_key",
     "metrics_tls_key": "metrics_tls_cert",
-    "cascades": "models",
     "served_shards": "shards",
     "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
 
 
-@each_case("key", KEYS)
+def test_every_key_of_core_and_base_has_a_row() -> None:
+    of_base, of_features = keys_of(features_in("base")), keys_of(features_in("features"))
+    assert VARIABLES.keys() == set(KEYS) - (of_features - of_base)
+
+
+@each_case("key", VARIABLES)
 def test_every_key_has_its_variable(key: str) -> None:
-    tables = installed_tables()
-    assert VARIABLES[key][1] != (tables[key].default if key in tables else getattr(Settings(), key))
-    variables = {each: VARIABLES[each] for each in (key, GO_TOGETHER.get(key)) if each is not None}
-    values = {each: value for each, (_, value) in variables.items()}
-    loaded = load({f"TRACEJUDGE_{each.upper()}": text for each, (text, _) in variables.items()})
-    assert loaded == Settings.from_keys(**values)
+    check_variable(key, VARIABLES, GO_TOGETHER.get(key))
 
 
 def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
@@ -463,34 +450,7 @@ NO_HOST = (
     f"tracejudge.toml: redis_url: has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
 )
-QUOTE = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
-NAME_THE_VARIABLE = "give the name of the variable that holds the secret, as API_KEY, never the secret"
 OTHER_MODEL = '[models.other]\nbase_url = "https://elsewhere/v1"\nmodel = "m"\n'
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """Something wrong, and the whole line that says so."""
-
-    message: str
-    text: str | bytes | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-
-
-def in_file(text: str | bytes, message: str) -> Mistake:
-    return Mistake(f"tracejudge.toml: {message}", text)
-
-
-def in_rule(line: str, message: str) -> Mistake:
-    return in_file(f"{RULE}{line}\n", f"rules[0]{message}")
-
-
-OF_PHOENIX = ", ".join(PhoenixSettings.__struct_fields__)
-
-
-def in_receiver(text: str, message: str) -> Mistake:
-    return in_file(f"[receivers.mine]\n{text}\n", f"receivers.mine{message}")
 
 
 def in_model(line: str, message: str, model: str = LEXICAL) -> Mistake:
@@ -648,47 +608,6 @@ MISTAKES: Mapping[str, Mistake] = {
         f"otlp_endpoint = 'http://user:{SECRET}/x@host'",
         f"otlp_endpoint: {QUOTE}",
     ),
-    # receivers
-    "kind of a receiver": in_receiver("kind = 'fenix'", ".kind: unknown kind; did you mean phoenix?"),
-    "no kind of a receiver": in_receiver("url = 'http://host'", f".kind: is missing; set one of {', '.join(KINDS)}"),
-    "a number as kind": in_receiver("kind = 7", f".kind: unknown kind; set one of {', '.join(KINDS)}"),
-    "key of another kind": in_receiver(
-        "kind = 'phoenix'\nplacement = 'child'", f".placement: unknown key; known are {OF_PHOENIX}"
-    ),
-    "value of a receiver": in_receiver("kind = 'otlp'\nlogs = true", ".logs: must be one of auto, off, on"),
-    "address of a receiver": in_receiver(
-        "kind = 'phoenix'", ".url: is missing; set the address of the receiver, as http://host:port"
-    ),
-    "folder of a file": in_receiver("kind = 'file'", ".path: is missing; it must be a string"),
-    "scheme of a receiver": in_receiver(f"kind = 'phoenix'\nurl = 'http://user:{SECRET}/x@host'", f".url: {QUOTE}"),
-    "key as variable": in_receiver(
-        f"kind = 'phoenix'\nurl = 'http://h'\napi_key_env = '{SECRET}'",
-        f".api_key_env: {NAME_THE_VARIABLE}",
-    ),
-    "key twice": in_receiver(
-        "kind = 'phoenix'\nurl = 'http://h'\napi_key_env = 'A'\napi_key_file = 'b'",
-        ".api_key_file: goes in place of api_key_env; take one of them out",
-    ),
-    "value of a header": in_receiver(
-        f"kind = 'phoenix'\nurl = 'http://h'\nheaders = {{ x-team = '{SECRET}' }}",
-        ".headers[...]: must be a table with some of env, file",
-    ),
-    "source of a header": in_receiver(
-        "kind = 'phoenix'\nurl = 'http://h'\nheaders = { x-team = { } }",
-        ".headers.x-team: set env or file, one of them",
-    ),
-    "name of a header": in_receiver(
-        "kind = 'phoenix'\nurl = 'http://h'\nheaders = { 'x team' = { env = 'A' } }",
-        ".headers: 'x team' is no name of a header; use letters, digits and -",
-    ),
-    "key of a certificate": in_receiver(
-        "kind = 'phoenix'\nurl = 'http://h'\nclient_key = 'k'", ".client_key: goes with client_cert; set it as well"
-    ),
-    "name of a receiver": in_file(
-        "[receivers.otel]\nkind = 'stdout'",
-        "receivers.otel: otel is the receiver of otlp_endpoint; choose another name",
-    ),
-    "receivers as a list": in_file("receivers = []", "receivers: must be tables, each as [receivers.NAME]"),
     # models
     "provider": in_model("", f".provider: must be one of {KNOWN_PROVIDERS}", LEXICAL.replace("xic", "ixc")),
     "no address": in_file(
@@ -780,14 +699,6 @@ MISTAKES: Mapping[str, Mistake] = {
         "rules[0].judges: 'user_frustration' judges a session, not a trace; "
         'set unit = "session", and name only such judges in the rule',
     ),
-    "a judge of traces among those of conversations": in_rule(
-        "unit = 'session'",
-        ".judges: 'safety' judges a trace, not a session; set unit = \"trace\", and name only such judges in the rule",
-    ),
-    "conversations with an error": in_file(
-        RULE.replace("safety", "user_frustration") + "unit = 'session'\nalways = ['error']\n",
-        "rules[0].always: is for single traces, and the rule judges sessions; take always out",
-    ),
     "unknown unit": in_rule("unit = 'span'", ".unit: must be one of session, trace"),
     "unknown model": in_rule("model = 'defualt'", ".model: there is no [models.defualt]; did you mean default?"),
     "unknown model, unlike any": in_rule("model = 'gpt'", ".model: there is no [models.gpt]; known are default"),
@@ -833,14 +744,7 @@ def test_a_mistake_is_one_line_with_place_key_and_mend(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if mistake.text is not None:
-        Path(FILE).write_bytes(mistake.text if isinstance(mistake.text, bytes) else mistake.text.encode())
-    with pytest.raises(SettingsError) as caught:
-        load(mistake.variables, None, mistake.arguments)
-    message = str(caught.value)
-    assert message == mistake.message
-    assert message.isprintable(), "one line, and nothing a terminal obeys"
-    assert SECRET not in message
+    check_mistake(mistake)
 
 
 def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:

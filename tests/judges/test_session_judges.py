@@ -1,18 +1,11 @@
 """Conversations: joining the traces of a session, and the three judges of conversations."""
 
-import re
-
 import pytest
 from judge_traces import parse
 
-from judges.code import CodeError
-from judges.code import judge as judge_in_python
-from judges.core.judge import AnyOf
 from judges.core.prompt import Block, render
 from judges.core.sessions import in_order, join, part, transcript, turns
 from judges.custom import DefinitionError, define
-from judges.features.python.importing import Loaded
-from judges.features.python.runner import make as make_in_python
 from judges.registry import catalogue
 from tracejudge import Document, Message, Trace
 
@@ -188,24 +181,6 @@ def test_a_judge_in_words_sees_of_a_conversation_what_it_has() -> None:
         with pytest.raises(DefinitionError) as caught:
             define("happy", {"unit": "session", **table})
         assert str(caught.value) == said_, name
-
-
-def test_a_judge_in_python_judges_a_conversation() -> None:
-    @judge_in_python(unit="session", version="1")
-    def short(trace: Trace) -> bool:
-        return len(turns(trace)) <= 4
-
-    assert (short.unit, short.needs) == ("session", (AnyOf(("messages", "input", "output")),))
-    assert short(join([said("A?", "B"), said("C?", "")]))
-    assert short.fingerprint != judge_in_python(needs=short.needs, version="1")(short.function).fingerprint
-    made = make_in_python("short", "a:b", Loaded(short, None, b""), asks="Is it short?")
-    assert (made.unit, made.missing(said(None, "B"))) == ("session", None)
-    for arguments, said_ in (
-        ({"unit": "day"}, 'unit must be "trace" or "session"'),
-        ({"unit": "session", "needs": ("input", ("context", "spans"))}, "needs: a conversation has no context"),
-    ):
-        with pytest.raises(CodeError, match=re.escape(said_)):
-            judge_in_python(**arguments)
 
 
 CONVERSATIONS = {

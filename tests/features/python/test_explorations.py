@@ -17,7 +17,7 @@ from worker.core.queue.ledger import OutboxEntry
 from worker.core.telemetry.metrics import EXPLORATION_ENDS, Metrics
 from worker.features.python.feature import FEATURE as PYTHON
 
-FILE = Path(__file__).parents[2] / "judges" / "judged_code.py"
+FILE = Path(__file__).with_name("judged_code.py")
 
 
 def explored(*details: dict[str, Any]) -> Metrics:

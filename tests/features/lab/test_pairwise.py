@@ -2,7 +2,7 @@
 
 The files in ``golden_pairwise/`` are the expectation. After a change that is meant, write them anew, look at the diff:
 
-    UPDATE_GOLDEN=1 .venv/bin/pytest tests/judges -k golden
+    UPDATE_GOLDEN=1 .venv/bin/pytest tests/features/lab -k golden
 """
 
 import asyncio

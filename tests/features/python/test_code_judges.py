@@ -1,12 +1,14 @@
 """Judges in code as their authors write them: what they declare, what they may return, and how they are found."""
 
 import asyncio
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attacks import ATTACKS
 from code_judges import FILE, PATIENT, judged, of_file, told, trace
 from judged_code import has_link, measured, several
 from support.cases import each_case
@@ -15,10 +17,12 @@ import judges.code
 from judges.code import CodeError, Metric, Score, judge
 from judges.core import verdict
 from judges.core.judge import AnyOf, JudgeFailedError, Reading
+from judges.core.sessions import join, turns
 from judges.core.verdict import Assessment
 from judges.custom import DefinitionError, define
+from judges.features.python.importing import Loaded
 from judges.features.python.installed import installed
-from judges.features.python.runner import reading_of
+from judges.features.python.runner import make, reading_of
 from tracejudge import Trace
 
 ONE = (Metric("m", "0..1", None),)
@@ -403,3 +407,29 @@ class TestInstalled:
         with pytest.raises(DefinitionError) as wrong:
             installed(frozenset({"safety"}))
         assert str(wrong.value).startswith("ours: tracejudge.judges.safety: that is the name of a built-in judge")
+
+
+def test_a_judge_in_code_gets_every_trace_as_it_is() -> None:
+    # Half a surrogate pair comes in no trace: it is no JSON.
+    traces = [attack for name, attack in ATTACKS.items() if name != "lone surrogates"]
+    expected = ["https://" in attack.output for attack in traces]
+    assessments = judged(of_file("has_link"), *traces)
+    assert [assessment.scores[0].passed for assessment in assessments] == expected
+
+
+def test_a_judge_in_python_judges_a_conversation() -> None:
+    @judge(unit="session", version="1")
+    def short(conversation: Trace) -> bool:
+        return len(turns(conversation)) <= 4
+
+    assert (short.unit, short.needs) == ("session", (AnyOf(("messages", "input", "output")),))
+    assert short(join([trace("B", input="A?"), trace("", input="C?")]))
+    assert short.fingerprint != judge(needs=short.needs, version="1")(short.function).fingerprint
+    made = make("short", "a:b", Loaded(short, None, b""), asks="Is it short?")
+    assert (made.unit, made.missing(trace("B"))) == ("session", None)
+    for arguments, message in (
+        ({"unit": "day"}, 'unit must be "trace" or "session"'),
+        ({"unit": "session", "needs": ("input", ("context", "spans"))}, "needs: a conversation has no context"),
+    ):
+        with pytest.raises(CodeError, match=re.escape(message)):
+            judge(**arguments)
