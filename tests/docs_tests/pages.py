@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from worker.cli import main, verbs
+from worker.cli import commands, main
 
 __all__ = [
     "ELSEWHERE",
@@ -242,8 +242,8 @@ class Warm:
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        modules = ("cli", *(f"cli.{verb}" for verb in verbs()), "embedded", "storage.client")
-        self._context.set_forkserver_preload([f"worker.{module}" for module in modules])
+        modules = {command.module for command in commands().values()}
+        self._context.set_forkserver_preload(["worker.cli", *modules, "worker.base.embedded"])
 
     def run(self, command: str, folder: Path, env: Mapping[str, str]) -> Ended:
         """Run a command as `run` does."""
