@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import Final
 
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.group_reader import entry_position, next_count
 
 _FIRST_CHUNK_COUNT: Final = 16
 _MERGED_COUNT: Final = 500
@@ -71,13 +71,6 @@ def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
         for total, fields in zip(totals, shard.hashes(keys), strict=True):
             total.update({name.decode(): int(count) for name, count in fields.items()})
     return totals
-
-
-def entry_position(entry_id: bytes | str) -> tuple[int, int]:
-    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
-    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
-    ms, _, number = text.partition("-")
-    return int(ms), int(number)
 
 
 def groups_of(store: Store, stream: str) -> dict[str, int]:

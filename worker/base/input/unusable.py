@@ -17,11 +17,11 @@ import structlog
 from msgspec import Struct
 
 from worker.base.input.feature import InputKeys
-from worker.base.scans import entry_position
 from worker.core.features import Selector
 from worker.core.selection.lenient import shown_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
 from worker.core.storage.client import Store, StoreError
+from worker.core.storage.group_reader import entry_position
 
 if TYPE_CHECKING:
     import redis
@@ -97,13 +97,15 @@ class UnusableInput(Selector):
     def add(self, invalid: Iterable[InvalidEntry], traces: Iterable[TraceEntry]) -> None:
         """Collect invalid entries, and the fields left out of traces; log each field and type once an hour."""
         for entry in invalid:
-            at = _written_at(entry.entry_id)
+            at = entry_position(entry.entry_id)[0] / 1000
             told = (entry.reason, entry.detail, entry.trace_id, entry.keys, entry.producer)
             self.add_record(InvalidRecord(entry.entry_id, at, *told))
         for item in traces:
             for field, kind in item.left_out:
                 trace_id = shown_id(item.trace.trace_id)
-                self.add_left_out(LeftOutRecord(field, kind, item.trace.service, trace_id, _written_at(item.entry_id)))
+                self.add_left_out(
+                    LeftOutRecord(field, kind, item.trace.service, trace_id, entry_position(item.entry_id)[0] / 1000)
+                )
 
     def add_left_out(self, record: LeftOutRecord) -> None:
         """Collect a field that was left out of a trace, and log it once an hour."""
@@ -153,10 +155,6 @@ class UnusableInput(Selector):
             self._logged.clear()
         self._logged[subject] = now + _LOG_EVERY_S
         log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
-
-
-def _written_at(entry_id: str) -> float:
-    return int(entry_id.partition("-")[0]) / 1000
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:

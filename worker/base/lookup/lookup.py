@@ -25,6 +25,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store
+from worker.core.storage.group_reader import entry_position
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10  # Traces that an ambiguous beginning lists.
@@ -212,7 +213,7 @@ class TraceLookup:
             if payload is not None and (holds is None or holds(payload)):
                 read = read_entry((entry_id, fields), self._max_bytes)
                 if isinstance(read, TraceEntry):
-                    yield FoundTrace(read.trace, "stream", int(entry_id.partition(b"-")[0]), read)
+                    yield FoundTrace(read.trace, "stream", entry_position(entry_id)[0], read)
 
 
 class Dataset:

@@ -19,10 +19,10 @@ from worker.base.lookup.lookup import usable_prefix
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 from worker.base.monitor.counts import step_of
 from worker.base.monitor.series import read_series
-from worker.base.scans import entry_position
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError
+from worker.core.storage.group_reader import entry_position
 
 _BLOCK_MS = 1000
 _SEARCHED = 10_000

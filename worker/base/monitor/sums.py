@@ -47,13 +47,13 @@ from worker.base.monitor.series import (
     series_of,
 )
 from worker.base.monitor.watch import QualityWatch
-from worker.base.scans import entry_position
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import imported, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
+from worker.core.storage.group_reader import entry_position
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
@@ -247,7 +247,7 @@ class QualitySums(ExportConsumer):
         refused: Counter[str] = Counter()
         for entry in entries:
             parts: list[_Part] = []
-            at = int(entry.entry_id.partition("-")[0]) // 1000
+            at = int(entry.written_s)
             # Other origins are picked on purpose: they would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id

@@ -19,6 +19,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, made_at_ms
 from worker.core.queue.leases import READY_MS
 from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import entry_position
 
 RETRYABLE_REASONS: Final = frozenset(
     {"judge_unavailable", "judge_rejected", "rate_limited", "timeout", "unknown_judge_version"}
@@ -48,7 +49,7 @@ class OutboxEntry(NamedTuple):
     @property
     def written_s(self) -> float:
         """When Redis wrote it, in seconds since the epoch."""
-        return int(self.entry_id.partition("-")[0]) / 1000
+        return entry_position(self.entry_id)[0] / 1000
 
 
 def read_outbox_entry(entry: Entry) -> OutboxEntry | None:

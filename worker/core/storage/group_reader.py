@@ -1,4 +1,4 @@
-"""Bounded reads: of new stream entries for one consumer of a group, and the number of entries in a next chunk."""
+"""Bounded reads of new stream entries for one consumer of a group, the size of a next chunk, and positions of entries."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -155,3 +155,10 @@ def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, 
     ``least`` and ``most``.
     """
     return max(least, min(2 * count, most_bytes * read // max(1, size), most))
+
+
+def entry_position(entry_id: bytes | str) -> tuple[int, int]:
+    """Return the milliseconds and the number of an entry's id, by which entries are in order."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)

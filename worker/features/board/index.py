@@ -18,6 +18,7 @@ from worker.base.scans import scan_stream
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import Entry, Store, StoreError
+from worker.core.storage.group_reader import entry_position
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.board")
@@ -72,7 +73,7 @@ def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
     return (
         f"{shard}@{entry.entry_id}",
         shard,
-        _ms(entry.entry_id),
+        entry_position(entry.entry_id)[0],
         verdict.evaluation_id,
         verdict.trace_id,
         verdict.span_id or "",
@@ -163,7 +164,7 @@ class VerdictIndex(ServiceThread):
         with self._lock:
             self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
         newest = store.call(lambda client: client.xrevrange(key, count=1))
-        if newest and _ms(newest[0][0].decode()) < _ms(self._positions[shard]):
+        if newest and entry_position(newest[0][0])[0] < entry_position(self._positions[shard])[0]:
             # Redis came back without its last data: its new entries have ids that were read before.
             with self._lock:
                 self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
@@ -230,7 +231,3 @@ class VerdictIndex(ServiceThread):
                 self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
         self._positions[shard] = entries[-1][0].decode()
         self.record_progress()
-
-
-def _ms(entry_id: str) -> int:
-    return int(entry_id.partition("-")[0])

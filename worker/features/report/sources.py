@@ -18,10 +18,11 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
-from worker.base.scans import entry_position, scan_shards, summed_counts
+from worker.base.scans import scan_shards, summed_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import entry_position
 from worker.features.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.features.report.figures import (
     SERIES_KEYS,

@@ -26,7 +26,7 @@ from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
-from worker.base.scans import entry_position, summed_counts
+from worker.base.scans import summed_counts
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import is_installed
@@ -34,7 +34,7 @@ from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.group_reader import entry_position, next_count
 
 if TYPE_CHECKING:
     from worker.features.cascades.feature import Cascade
@@ -209,7 +209,7 @@ def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> li
             continue
         weight, step = 1.0, math.ceil(len(entries) / most_used)
         if len(entries) == count:
-            covered = int(entries[-1][0].partition(b"-")[0]) + 1 - low
+            covered = entry_position(entries[-1][0])[0] + 1 - low
             weight = (high - low) / covered
         used = entries[::step]
         read = (read_entry(entry, settings.max_trace_bytes) for entry in used)
