@@ -1,4 +1,4 @@
-"""Bounded reads of new stream entries for one consumer of a group, the size of a next chunk, and positions of entries."""
+"""Bounded reads of new entries for one consumer of a group, the size of a next chunk, and positions of entries."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final

@@ -160,7 +160,7 @@ class VerdictIndex(ServiceThread):
         for _, arrived in reply or []:
             self._add(arrived, shard)
         first = store.call(lambda client: client.xrange(key, count=1))
-        oldest_ms = _ms(first[0][0].decode()) if first else 1 << 62
+        oldest_ms = entry_position(first[0][0])[0] if first else 1 << 62
         with self._lock:
             self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
         newest = store.call(lambda client: client.xrevrange(key, count=1))
