@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, tell
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.embedded import EmbeddedRedis
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings

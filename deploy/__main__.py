@@ -2,7 +2,9 @@
 
 import sys
 
-from deploy import dashboards, generated, images, rules
+from deploy import generated, images
+from deploy.dashboards import grafana
+from deploy.rules import rule_files
 from deploy.rules.table import FOLDER, TableError, load
 
 
@@ -22,7 +24,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     status = generated.run(asked.into, pinned, check=asked.check, alone=False)
-    made = {rules.FOLDER: rules.generate(table), dashboards.FOLDER: dashboards.generate(table)}
+    made = {rule_files.FOLDER: rule_files.generate(table), grafana.FOLDER: grafana.generate(table)}
     for folder, files in made.items():
         status = max(status, generated.run(asked.into / folder.relative_to(FOLDER), files, check=asked.check))
     return status

@@ -5,27 +5,6 @@ import difflib
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import yaml
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a literal block, and repeats a value instead of referring to it."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the library's signature
-        return True
-
-
-_Dumper.add_representer(
-    str,
-    lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None),
-)
-
-
-def yaml_text(document: Any) -> str:
-    """Write a document as YAML, with the keys in their order and a line for each text."""
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=10_000, allow_unicode=True)
 
 
 def arguments(prog: str, description: str | None, folder: Path) -> argparse.ArgumentParser:

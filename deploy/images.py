@@ -26,7 +26,11 @@ class ImageError(ValueError):
 
 
 def read(text: str | None = None) -> dict[str, "re.Match[str]"]:
-    """Read the images by name. Raises ImageError: A line is neither a comment nor `NAME=repository:tag[@digest]`."""
+    """Read the images by name.
+
+    Raises:
+        ImageError: A line is neither a comment nor `NAME=repository:tag[@digest]`.
+    """
     images = {}
     for line in (VERSIONS.read_text(encoding="utf-8") if text is None else text).splitlines():
         if line and not line.startswith("#"):
@@ -49,7 +53,7 @@ def rewritten(images: Mapping[str, "re.Match[str]"], folder: Path = FOLDER) -> d
             former = rf"(?:\S+/)?{re.escape(image['repository'].rpartition('/')[2])}[:@]\S+"
             text = re.sub(rf"(?m)^(FROM |\s*image: ){former}", rf"\g<1>{shown}", text)
         version = images[_OWN]["image"].rpartition(":")[2]
-        # Charts have semantic versions, whose pre-releases are written otherwise than those of Python.
+        # Charts have semantic versions, whose pre-releases are written otherwise than Python's.
         semantic = re.sub(r"\.?(dev|a|b|rc)(\d+)$", r"-\1.\2", version)
         texts[user] = re.sub(
             r"(?m)^(version|appVersion): .*$",

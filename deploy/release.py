@@ -80,7 +80,7 @@ def build(into: Path, root: Path = _ROOT) -> list[Path]:
 
 
 def sbom(wheels: Path, into: Path) -> list[Path]:
-    """Install the wheels of a folder, each with its extras in an environment of its own; write what each brings."""
+    """Install the wheels of a folder, each with its extras in a separate environment; write what each brings."""
     written = []
     for name, project in _DESCRIBED.items():
         extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -123,7 +123,7 @@ def bundled(wheel: Path) -> list[dict[str, object]]:
 
 
 def audit(bills: Path, *, asks: bool = True) -> None:
-    """Look for known vulnerabilities of what the bills of a folder name, but only collect it where not ``asks``.
+    """Look for known vulnerabilities of what the bills of a folder name, but only collect it if not ``asks``.
 
     Raises:
         CalledProcessError: A vulnerability is known, or the service was not reached.
@@ -153,7 +153,7 @@ def _tracked(root: Path, *patterns: str) -> list[str]:
 
 def _run(*arguments: str | Path) -> None:
     environment = os.environ | {"SOURCE_DATE_EPOCH": _EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
-    # Its output goes to standard error, also that of a program which succeeds.
+    # Its output goes to standard error, also if the program succeeds.
     subprocess.run([sys.executable, *arguments], env=environment, stdout=sys.stderr, check=True)  # noqa: S603
 
 

@@ -2,7 +2,7 @@
 
 Each round is a plan of `tracejudge demo`, stretched to the length of the round; the drop comes half-way. A call is
 published with the SDK, and sent as a span with the same ids, so that the exemplars of a dashboard lead to it.
-`TRACEJUDGE_REDIS_URL` is the address of Redis, `OTEL_EXPORTER_OTLP_ENDPOINT` that of the spans; without it none are
+`TRACEJUDGE_REDIS_URL` is the address of Redis, `OTEL_EXPORTER_OTLP_ENDPOINT` the address for spans; without it none are
 sent.
 """
 

@@ -15,14 +15,14 @@ from typing import Any, Final, get_args
 
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.monitor.sums import QualitySums
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
 from worker.core.selection.stream_entry import InvalidReason
 from worker.core.telemetry.metrics import LATE_FEEDBACK_OUTCOMES
 from worker.features.gateway.admission import GATEWAY_DROPPED, GATEWAY_REJECTED
-from worker.features.receivers.kinds import EXPORTERS
+from worker.features.receivers.feature import import_exporters
 from worker.features.sessions.conversations import OUTCOMES
 
 __all__ = ["page", "problems"]
@@ -146,8 +146,8 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    exporters: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter, *EXPORTERS.values())
-    return {reason for exporter in exporters for reason in exporter.drop_reasons}
+    base: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter)
+    return {reason for exporter in (*base, *import_exporters().values()) for reason in exporter.drop_reasons}
 
 
 def _doctor_names() -> list[str]:

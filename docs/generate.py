@@ -24,6 +24,7 @@ from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
 from judges.features.python import installed as code
 from judges.registry import catalogue
+from judges.requests.redaction import Redact
 from tracejudge import (
     OpenTrace,
     Trace,
@@ -40,16 +41,16 @@ from tracejudge import (
 )
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
-from worker.base.monitor.settings import Monitor
-from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, Where
-from worker.core.config.tables import installed_tables
+from worker.base.monitor.feature import Monitor
+from worker.core.config.settings import JudgeCalibration, Rule, Settings, Where
+from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
-from worker.features.board.settings import Board
-from worker.features.budgets.settings import Budget
-from worker.features.cascades.settings import Cascade
+from worker.features.board.feature import Board
+from worker.features.budgets.feature import Budget
+from worker.features.cascades.feature import Cascade
 from worker.features.gateway.admission import GatewayMetrics
-from worker.features.gateway.settings import Gateway, Token
+from worker.features.gateway.feature import Gateway, Token
 
 __all__ = ["main"]
 

@@ -1,9 +1,24 @@
 """The page of the spine: the files of the core in reading order, and the states of an evaluation."""
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from worker.core.queue.states import STATES
+
+class State(NamedTuple):
+    """A state of an evaluation: where it is kept, which script moves an evaluation there, and what a crash leaves.
+
+    Attributes:
+        name: What the documentation calls it.
+        keys: Names of ``Keys`` that hold it; empty if only memory or the account does.
+        scripts: The scripts that move an evaluation here.
+        crash: What happens if the process ends at this point.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    scripts: tuple[str, ...]
+    crash: str
+
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _HEAD: Final = """\
@@ -46,8 +61,7 @@ Lines are rounded to fifty.
 _STATES: Final = """
 ## The states of an evaluation
 
-One judge on one trace is an evaluation; its id is the same whatever is repeated. The table is
-`worker/core/queue/states.py`.
+One judge on one trace is an evaluation; its id is the same whatever is repeated.
 
 | state | kept in | script that moves it here | after a crash |
 | --- | --- | --- | --- |
@@ -76,16 +90,12 @@ _FILES: Final = (
     ("storage/client.py", "how scripts and commands reach Redis, and what each error means"),
     ("storage/group_reader.py", "how many entries one read takes"),
     ("config/settings.py", "which keys the configuration has, and their defaults"),
-    ("config/tables.py", "how features add keys to the configuration"),
-    ("config/loading.py", "what stops a start, and what is only a warning"),
+    ("config/loading.py", "which mistakes stop a start; the checks of judges, models and rules"),
     ("config/reading.py", "which of file, variable and argument wins"),
     ("config/checks.py", "which settings do not go together"),
-    ("config/rule_checks.py", "the same of models and rules, for processes that judge"),
     ("config/serving.py", "how secrets, certificates and addresses are read"),
     ("config/graders.py", "which judge asks which model, and which queue serves it"),
-    ("config/judge_files.py", "where judges of the user's own are read"),
-    ("config/errors.py", "how a mistake of the configuration is worded"),
-    ("config/redaction.py", "what leaves a trace before a judge sees it"),
+    ("config/user_keys.py", "how ids of end users are hashed"),
     ("features.py", "what a feature may add, and when it is called"),
     ("selection/stream_entry.py", "what an entry of the stream is: trace, feedback, report, or invalid"),
     ("selection/lenient.py", "which odd values are repaired, and which are left out"),
@@ -94,13 +104,12 @@ _FILES: Final = (
     ("ingest/plan.py", "how each entry of a read ends"),
     ("ingest/consumer.py", "when ingest reads, pauses and sheds"),
     ("queue/batch.py", "the stored form of batches and evaluations, by version"),
-    ("queue/states.py", "the states below"),
     ("queue/leases.py", "who may judge a batch, and until when"),
     ("queue/ledger.py", "whether a verdict counts: each evaluation once"),
     ("queue/notify.py", "when a message is sent"),
     ("queue/broker.py", "which broker carries messages"),
     ("judging/fetching.py", "how many batches a shift holds ahead of its calls"),
-    ("judging/consumer.py", "what a shift does, when it ends, and what the sweeper repairs"),
+    ("judging/consumer.py", "what a shift does, and when it ends"),
     ("judging/evaluator.py", "what happens between an evaluation and its verdict"),
     ("judging/completion.py", "whether an unfinished evaluation is parked or given up"),
     ("export/consumer.py", "how an exporter reads and acknowledges the outbox"),
@@ -108,13 +117,30 @@ _FILES: Final = (
     ("telemetry/service.py", "how a thread starts, fails, waits and stops"),
     ("telemetry/metrics.py", "which metrics the core has, with labels and bounds"),
     ("telemetry/backlog.py", "when ingest must pause"),
-    ("telemetry/health.py", "when a worker is ready"),
-    ("telemetry/heartbeat.py", "what workers tell each other"),
+    ("telemetry/health.py", "when a worker is ready, and what workers tell each other"),
     ("telemetry/http_server.py", "who may read the pages"),
     ("telemetry/logs.py", "how a line of the log is written without blocking"),
-    ("runtime/maintenance.py", "what is trimmed each second and each minute"),
+    ("runtime/maintenance.py", "what is trimmed each second and each minute, and what the sweeper repairs"),
     ("runtime/shard.py", "which threads serve one Redis server, and in which order they stop"),
     ("runtime/runtime.py", "what one process runs"),
+    ("runtime/worker_control.py", "how a worker starts, what a signal does, and which remote control is allowed"),
+)
+
+STATES: Final = (
+    State("published", ("traces",), (), "the entry stays pending in the group; another worker claims it after 10 s"),
+    State("ended at ingest", ("account_all",), ("choose",), "before the script the entry is read again"),
+    State("ready", ("batch", "ready", "leases"), ("choose",), "nothing; the sweeper sends a lost notification again"),
+    State("leased", ("leases", "holders"), ("take", "renew"), "the lease ends within 15 s; the batch is ready again"),
+    State("called", (), (), "as leased; the call in flight is paid, and its answer is lost"),
+    State("answered, not written", (), (), "as leased; judged and paid again under the same id; it counts once"),
+    State("final", ("evaluations", "verdicts"), ("record",), "the batch is leased again without this evaluation"),
+    State("batch finished", (), ("finish",), "before the script as above; a second call changes nothing"),
+    State("parked", ("holders", "tries"), ("put_back",), "before the script the calls of this round are not counted"),
+    State("set aside", ("holders",), ("set_aside",), "a batch that cannot be read is set aside again"),
+    State("dead", ("dead", "dead_due"), ("dead_add",), "the batch is swept, and its dead evaluations are left out"),
+    State("dead, retried", ("dead_retries",), ("dead_retry",), "a mark whose batch does not exist prevents nothing"),
+    State("removed", ("account_all",), ("dead_remove", "forget_batch"), "a verdict that comes later is not written"),
+    State("exported", ("verdicts",), ("acknowledge",), "an entry stays pending in the group of each exporter"),
 )
 
 
@@ -131,7 +157,7 @@ def page() -> str:
             f"docs/spine.py: the table differs from worker/core: {existing ^ {name for name, _ in _FILES}}"
         )
     files = [(f"worker/core/{name}", what) for name, what in _FILES]
-    files.append(("worker/celery.py", "how Celery runs shifts, and which remote control is allowed"))
+    files.append(("worker/celery.py", "how Celery runs shifts, and which messages it accepts"))
     rows = [f"| `{name}` | {_lines(_ROOT / name)} | {what} |\n" for name, what in files]
     states = [
         f"| {state.name} | {_names(state.keys)} | {_names(state.scripts)} | {state.crash} |\n" for state in STATES

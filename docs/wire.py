@@ -21,11 +21,11 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.config.settings import Settings
-from worker.core.config.tables import installed_tables
 from worker.core.export.consumer import ExportConsumer
-from worker.features.receivers.kinds import EXPORTERS
+from worker.core.features import installed_tables
+from worker.features.receivers.feature import import_exporters
 
 __all__ = ["receivers_page", "traces_page"]
 
@@ -98,7 +98,7 @@ def traces_page() -> str:
 def receivers_page(fields: Rows) -> str:
     """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
     parts = [_RECEIVERS]
-    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **EXPORTERS}
+    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **import_exporters()}
     for kind, struct in installed_tables()["receivers"].kinds.items():
         module = sys.modules[exporters[kind].__module__]
         about = (inspect.getdoc(struct) or "").split("\nAttributes:")[0].strip()

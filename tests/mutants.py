@@ -148,7 +148,6 @@ PARTS: Final = {
         [
             "worker/core/export/*.py",
             "worker/base/delivery/*.py",
-            "worker/base/otlp/*.py",
             "worker/base/monitor/sums.py",
         ],
         [

@@ -15,7 +15,7 @@ from tests.features.cascades import cascade_runs
 from tests.features.labels import labels
 from tests.features.safety import safety_runs
 from tests.features.safety.safety_runs import Judge
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 
 
 def _percent(value: float) -> str:

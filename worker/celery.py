@@ -5,43 +5,31 @@ outside a task. A message names the judge model only and, of several Redis serve
 doubled and late messages do no harm: the lease in Redis decides who works, and the ledger what counts.
 """
 
-import gc
 import logging
 import os
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 import structlog
-from celery import Celery, bootsteps, signals
-from celery.concurrency.thread import TaskPool
-from celery.worker import state
+from celery import Celery, signals
 from celery.worker.consumer import Consumer
 from celery.worker.consumer.control import Control
-from celery.worker.control import Panel, control_command, inspect_command
 from msgspec import Meta, Struct
 
 from judges.core.backoff import backoff_s
-from judges.core.faults import Fault
 from tracejudge.sharding import MAX_SHARDS
 from worker.core.config.loading import load
-from worker.core.config.reading import (
-    config_path,
-    foreign_variables,
-    unconfigured,
-    unknown_variables,
-)
+from worker.core.config.reading import config_path, foreign_variables, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import broker
 from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
 from worker.core.runtime.runtime import Runtime
+from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.telemetry import logs
 
 log = structlog.get_logger("tracejudge.worker")
@@ -51,18 +39,6 @@ _MAX_PAUSE_S: Final = 3.0
 # Errors that follow each other within this time lengthen the pause.
 _RECENT_S: Final = 10.0
 _RECONNECT: Final = {"interval_start": 1, "interval_step": 1, "interval_max": 3}
-_ALLOWED_COMMANDS: Final = (
-    *("ping", "stats", "active", "dump_active", "reserved", "dump_reserved", "registered", "active_queues"),
-    *("tracejudge", "tracejudge_pause", "tracejudge_resume"),
-)
-_QUEUE_COMMANDS: Final = ("add_consumer", "cancel_consumer")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-# The second signal cuts the grace short, a third one ends the process.
-_HURRY: Final = 2
-_HURRY_S: Final = 1.8
-# After the grace: a thread that hangs, as on a log pipe that nobody reads, must not keep the process alive.
-_LAST_RESORT_S: Final = 9.5
-_EXIT_REFUSED: Final = 2
 # How often a message for a shard that a worker does not serve is passed on; then that shard's sweeper sends another.
 _MAX_HOPS: Final = 8
 _REDIS_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
@@ -118,7 +94,7 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
         self.app.tracejudge_consumer = self
         for step in self.steps:
             if isinstance(step, Control):
-                step.box.node.handlers = _Commands()
+                step.box.node.handlers = Commands()
 
     def ensure_connected(self, conn: Any) -> Any:
         """Retry the connection every few seconds: Celery's own pauses grow to half a minute."""
@@ -130,7 +106,7 @@ class NotificationConsumer(Consumer):  # type: ignore[misc] # Celery has no type
         try:
             super().on_connection_error_after_connected(exc)
         except Exception as error:  # noqa: BLE001 - whatever it is, Celery would end the worker
-            # kombu reads the reply in flight while it closes a channel. Where the transport has gone by then, it raises
+            # kombu reads the reply in flight while it closes a channel. If the transport has gone by then, it raises
             # AttributeError.
             log.warning("broker connection not closed cleanly", error=type(error).__name__)
             self.connection = None
@@ -171,124 +147,6 @@ def _is_notification(message: Any) -> bool:
     return is_plain and not message.errors and headers.task == TASK and body[1].is_known
 
 
-class _Commands(dict[str, Callable[..., Any]]):
-    """The allowed handlers of remote control, and a refusal for every other command."""
-
-    def __init__(self) -> None:
-        super().__init__({name: Panel.data[name] for name in _ALLOWED_COMMANDS})
-        self.update({name: _for_configured_queues(Panel.data[name]) for name in _QUEUE_COMMANDS})
-
-    def __missing__(self, name: str) -> Callable[..., Any]:
-        # Only known names: the log must not hold what a stranger sent.
-        log.warning("remote control command refused", command=name if name in Panel.data else "unknown")
-        error = "refused: command not allowed; docs/health.md lists the allowed ones"
-        return lambda *_, **__: {"error": error}
-
-
-def _for_configured_queues(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Restrict a command to configured queues, and to their names as its only argument."""
-
-    def run(state: Any, queue: object = None, **_: object) -> Any:
-        if not isinstance(queue, str) or queue not in state.app.tracejudge_queues:
-            log.warning("remote control command refused", command=command.__name__)
-            return {"error": "refused: no such queue is configured; `inspect active_queues` lists those that are"}
-        return command(state, queue)
-
-    return run
-
-
-@inspect_command(name="tracejudge")  # type: ignore[untyped-decorator]
-def _state(state: Any) -> Mapping[str, Any]:
-    """Shifts with their batches, state of each role, and what waits."""
-    found: Mapping[str, Any] = state.app.tracejudge_runtime.state()
-    return found
-
-
-@control_command(name="tracejudge_pause", args=[("role", str)], signature="ingest")  # type: ignore[untyped-decorator]
-def _pause(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
-    """Stop reading traces until tracejudge_resume; the stream keeps new ones."""
-    return _set_paused(state, role, paused=True)
-
-
-@control_command(name="tracejudge_resume", args=[("role", str)], signature="ingest")  # type: ignore[untyped-decorator]
-def _resume(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
-    """Read traces again."""
-    return _set_paused(state, role, paused=False)
-
-
-def _set_paused(state: Any, role: object, *, paused: bool) -> Mapping[str, str]:
-    if role != "ingest":
-        return {"error": "refused: only ingest can be paused so; use cancel_consumer to pause a judge model"}
-    state.app.tracejudge_runtime.pause_ingest(paused=paused)
-    return {"ok": "ingest paused" if paused else "ingest resumed"}
-
-
-class Signals:
-    """Stops the runtime at the first signal, hurries at the second, and exits at the third.
-
-    Everything runs in the main thread, except the stop of the runtime in a thread of its own.
-    """
-
-    def __init__(self, runtime: Runtime, grace_s: float) -> None:
-        """Handle no signal yet; ``grace_s`` is how long a stop waits for work in progress."""
-        self._runtime = runtime
-        self._grace_s = grace_s
-        self._count = 0
-        self._is_started = False
-        self._is_stopping = False
-        self._stop: threading.Thread | None = None
-        self._hurried = False
-
-    def install(self) -> None:
-        """Handle signals from now on; those that come before ``started`` take effect then."""
-        self._count = int(state.should_stop is not None)  # Celery may have had one
-        for number in _SIGNALS:
-            signal.signal(number, self._signalled)
-
-    def started(self) -> None:
-        """Let signals stop the runtime from now on: halfway through its start some threads would be left running."""
-        self._is_started = True
-        if self._count:
-            self._act()
-
-    def stop(self) -> None:
-        """Stop the runtime if no signal has, and wait until it has stopped."""
-        self._is_stopping = True
-        if self._stop is None:
-            self._runtime.stop()
-        else:
-            self._stop.join()
-
-    def _signalled(self, *_: object) -> None:
-        self._count += 1
-        if self._count > _HURRY:
-            os._exit(1)
-        self._act()
-
-    def _act(self) -> None:
-        state.should_stop = os.EX_OK
-        if not self._is_started:
-            return
-        with suppress(RuntimeError):  # no memory for a thread: then Celery calls `stop`
-            if self._stop is None and not self._is_stopping:
-                # Not a daemon: whatever Celery does, the process lives until its leases are released.
-                thread = threading.Thread(target=self._runtime.stop, name="tracejudge-stop")
-                thread.start()
-                self._stop = thread
-                _exit_in(self._grace_s + _LAST_RESORT_S)
-            if self._count == _HURRY and not self._hurried:
-                self._hurried = True
-                self._runtime.hurry()
-                # Leases are released within moments; an exporter may hang, and the outbox keeps its entries.
-                _exit_in(_HURRY_S)
-
-
-def _exit_in(seconds: float) -> None:
-    timer = threading.Timer(seconds, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
-
-
 @cache
 def __getattr__(name: str) -> Celery:
     """Make the application when `celery -A worker` asks for it, from the file and the environment."""
@@ -297,7 +155,7 @@ def __getattr__(name: str) -> Celery:
     try:
         return make_app(load(os.environ), config_path(os.environ))
     except SettingsError as error:
-        _refuse_start(str(error))
+        refuse_start(str(error))
 
 
 def make_app(settings: Settings, config: str | None = None) -> Celery:
@@ -313,7 +171,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     app.tracejudge_variables = variables
 
     def serves(label: str, *, needs_broker: bool = True) -> bool:
-        """Return whether this worker consumes the queue of a label now, and is connected where that is needed."""
+        """Return whether this worker consumes the queue of a label now, and is connected if that is needed."""
         consumer = app.tracejudge_consumer
         # A cancelled consumer's queue is no longer among those to consume from.
         if consumer is None or settings.queue(label) not in app.amqp.queues.consume_from:
@@ -323,7 +181,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     # A connection for each, since each sender has a thread of its own.
     senders = {shard: Broker(app, settings, shard).send for shard in settings.served}
     app.tracejudge_runtime = runtime = Runtime(
-        settings, send=lambda shard, *wanted: senders[shard](*wanted), serves=serves, config=config
+        settings, send=lambda shard, *request: senders[shard](*request), serves=serves, config=config
     )
     app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.labels))
@@ -347,68 +205,11 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
 
     @signals.setup_logging.connect(weak=False)  # type: ignore[untyped-decorator]
     def configure_logs(**_: Any) -> None:
-        # A handler of this signal keeps Celery from configuring logs of its own, also where it was started without us.
+        # A handler of this signal keeps Celery from configuring its own logs, also if it was started without us.
         if not logging.getLogger().handlers:
             logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
 
     return app
-
-
-class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Starts the runtime beside the pool. A worker step: consumer steps stop at every broker reconnect."""
-
-    requires = ("celery.worker.components:Pool",)
-
-    def __init__(self, parent: Any, **_: Any) -> None:
-        """Refuse any pool but threads: in another, leases and the event loop would not be shared by its tasks."""
-        self._runtime: Runtime = parent.app.tracejudge_runtime
-        if parent.pool_cls is not TaskPool:
-            _refuse_start("the pool must be threads; leave out -P/--pool, size and pool come from the configuration")
-        if "judge" not in self._runtime.settings.roles:
-            # Messages are for workers that judge; here they would be lost.
-            parent.app.amqp.queues.deselect(list(parent.app.tracejudge_queues))
-        self._signals = Signals(self._runtime, self._runtime.settings.grace_s)
-        super().__init__(parent)
-
-    def start(self, parent: Any) -> None:
-        """Start the runtime."""
-        self._signals.install()
-        self._runtime.watch_pool(parent.pool)
-        _log_config(self._runtime.settings, parent.app.tracejudge_config, parent.app.tracejudge_variables)
-        try:
-            self._runtime.start()
-        except SettingsError as error:
-            parent.app.tracejudge_status = _EXIT_REFUSED
-            _refuse_start(str(error))
-        self._signals.started()
-        # From here on for an event loop beside computing threads.
-        gc.collect()
-        # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
-        gc.freeze()
-        # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
-        gc.set_threshold(50_000, 20, 20)
-        # The loop releases the GIL at each system call; getting it back from an exporter takes this long.
-        sys.setswitchinterval(0.001)
-
-    def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
-        """Stop the runtime; Celery stops its consumer before and its pool after."""
-        self._signals.stop()
-
-    def terminate(self, parent: Any) -> None:
-        """Stop the runtime without a grace, as SIGQUIT asks Celery to."""
-        self._runtime.hurry()
-        self.stop(parent)
-
-
-def _log_config(settings: Settings, path: str | None, variables: Sequence[Fault]) -> None:
-    # A worker started in another folder would judge by the heuristic, and its verdicts look like any others.
-    if (said := unconfigured(settings, path)) is not None:
-        event = f"{said}; `tracejudge init` writes one"
-        log.warning(event)
-    else:
-        log.info("configuration loaded", config=path, config_hash=settings.config_hash)
-    for variable in variables:
-        log.warning("unknown variable", variable=variable.place, cause=variable.text, fix=variable.fix)
 
 
 def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
@@ -444,8 +245,3 @@ def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
     }
-
-
-def _refuse_start(message: str) -> NoReturn:
-    sys.stderr.write(f"tracejudge: {message}\n")
-    sys.exit(_EXIT_REFUSED)

@@ -21,14 +21,12 @@ _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
 
 
-# The help texts stand here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
+# The help texts are here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
 _OF_BASE: Final[Mapping[str, Command]] = {
-    "account": Command(
-        "worker.base.accounting.command", "Print the accounting: the outcome of every trace and evaluation"
-    ),
+    "account": Command("worker.base.accounting", "Print the accounting: the outcome of every trace and evaluation"),
     "dead": Command("worker.base.dead_letters.command", "List, show, retry or drop evaluations that were given up"),
     "doctor": Command("worker.base.doctor.command", "Check every part, and say how to fix each that is broken"),
-    "export": Command("worker.base.lookup.export", "Save traces with verdicts and labels as a data set"),
+    "export": Command("worker.base.lookup.search", "Save traces with verdicts and labels as a data set", "export"),
     "forget": Command("worker.base.forget.command", "Erase a trace or a person"),
     "init": Command("worker.base.doctor.init", "Write a commented configuration, and check it"),
     "invalid": Command("worker.base.input.invalid", "List the last entries that were no traces"),

@@ -5,14 +5,17 @@
 """
 
 import copy
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any, Final
 
-from deploy.dashboards.tables import Choice, Dashboard, Mark, Panel, bound_value, read_kinds
-from deploy.rules.table import Table
+from deploy.dashboards.tables import Choice, Dashboard, Mark, Panel, bound_value, read, read_kinds
+from deploy.rules.table import FOLDER as _DEPLOY
+from deploy.rules.table import Table, load
 
+FOLDER: Final = _DEPLOY / "grafana" / "dashboards"
 Json = dict[str, Any]
 _NAMES: Final = ("Quality", "Pipeline", "Cost")
 _PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
@@ -20,7 +23,6 @@ _WIDTH: Final = 24
 _OUTERMOST: Final = re.compile(r"\w+ by \(([^)]*)\) ")
 # Points that look back over such windows of raw samples read thousands of them each: they are 5 minutes apart at least.
 _FROM_RAW: Final = re.compile(r"\[(\$window|1d)\]")
-_FORMATS: Final = {"rows": "table", "heat_map": "heatmap"}
 # What Grafana's model writes of each variable, and of each link.
 _VARIABLE: Final = {
     "auto": False,
@@ -31,6 +33,13 @@ _VARIABLE: Final = {
 }
 _VARIABLE_FLAGS: Final = {"includeAll": False, "multi": False, "skipUrlSync": False}
 _LINK: Final = {"asDropdown": False, "includeVars": False, "keepTime": False, "tags": [], "tooltip": "", "type": "link"}
+
+
+def generate(table: Table | None = None) -> dict[str, str]:
+    """Make all dashboards as JSON, by file name; from the committed table unless one is passed."""
+    table = table or load()
+    made = (build(read(name, table), table) for name in ("quality", "pipeline", "cost"))
+    return {f"{document['uid']}.json": json.dumps(document, indent=2, sort_keys=True) + "\n" for document in made}
 
 
 def build(dashboard: Dashboard, table: Table) -> Json:
@@ -62,10 +71,10 @@ def build(dashboard: Dashboard, table: Table) -> Json:
         "graphTooltip": 1,
         "links": [
             _LINK
-            | {"title": other, "icon": "dashboard", "tooltip": f"TraceJudge / {other}", "url": _address(other)}
+            | {"title": name, "icon": "dashboard", "tooltip": f"TraceJudge / {name}", "url": _address(name)}
             | {"includeVars": True, "keepTime": True, "targetBlank": False}
-            for other in _NAMES
-            if other != dashboard.name
+            for name in _NAMES
+            if name != dashboard.name
         ],
         "panels": panels,
         "refresh": "1m",
@@ -111,7 +120,7 @@ def _variables(dashboard: Dashboard) -> Iterator[Json]:
     yield variable | {"query": "prometheus", "description": source}
     for metric, names in dashboard.labels:
         for place, name in enumerate(names):
-            before = ", ".join(f'{other}=~"${other}"' for other in names[:place])
+            before = ", ".join(f'{name}=~"${name}"' for name in names[:place])
             selected = f"{metric}{{{before}}}" if before else metric
             label = {"label": name.capitalize().replace("_", " "), "allValue": ".*", "sort": 1}
             yield _several(name, f"label_values({selected}, {name})") | label
@@ -201,7 +210,7 @@ def _target(panel: Panel, query: str | tuple[str, str], ref: str) -> Json:
         "exemplar": panel.exemplars,
         "expr": expr,
         "refId": ref,
-        "format": _FORMATS.get(panel.kind, "time_series"),
+        "format": {"rows": "table", "heat_map": "heatmap"}.get(panel.kind, "time_series"),
         "instant": is_now,
         "range": not is_now,
         "legendFormat": "__auto" if legend == "…" else legend,
@@ -244,7 +253,7 @@ def _properties(properties: Mapping[str, Any]) -> Iterator[Json]:
                 yield {"id": "thresholds", "value": {"mode": "absolute", "steps": steps}}
                 yield {"id": "custom.cellOptions", "value": {"type": "color-text"}}
             case _:
-                # A property without a value takes back that of the panel.
+                # A property without a value removes the panel's value.
                 yield {"id": name} if value == "none" else {"id": name, "value": value}
 
 

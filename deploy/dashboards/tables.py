@@ -14,12 +14,11 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from deploy.rules import alerts
 from deploy.rules.promql import TimeScale
+from deploy.rules.rule_files import read_alerts
 from deploy.rules.table import Table
 from deploy.rules.templates import Template, one_line
 
-_FOLDER: Final = Path(__file__).parent
 _TERM: Final = re.compile(r"(?:(?P<whole>[\d.]+) - )?(?P<value>[\d.]+)(?: / (?P<divisor>\d+))?")
 
 
@@ -113,7 +112,7 @@ def read(name: str, table: Table) -> Dashboard:
     """
     content, common = _toml(name), _toml("kinds")
     texts = {key: one_line(text) for key, text in (common["texts"] | content.pop("texts", {})).items()}
-    settings = {alert.name: alert.settings[0] for alert in alerts.read().alerts}
+    settings = {alert.name: alert.settings[0] for alert in read_alerts().alerts}
     # One row of the alerts is three rules.
     settings |= {f"TraceJudgeObjectiveBurn{speed.title()}": f"burn.{speed}" for speed in table.burn}
     for row in content["rows"]:
@@ -137,7 +136,7 @@ def bound_value(term: float | str) -> float:
 
 
 def _toml(name: str) -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _filled(value: Any, template: Template) -> Any:

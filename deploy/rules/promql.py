@@ -58,8 +58,8 @@ def full_increase(counter: str, window: str, time: TimeScale) -> str:
     """Return the growth of a counter in a window, with its first value and the growth while it was not scraped.
 
     ``increase`` ignores the first value it finds, and a counter with labels first appears with a value of 1 or more: a
-    single failure would not be seen. So where the counter did not exist when the window began, the growth is the
-    difference to its last value, or the whole value where that is smaller or where the counter is new.
+    single failure would not be seen. So if the counter did not exist when the window began, the growth is the
+    difference to its last value, or the whole value if that is smaller or if the counter is new.
 
     Not guaranteed: growth on a worker that was not scraped for longer than two windows is ignored.
     """

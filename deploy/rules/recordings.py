@@ -50,7 +50,7 @@ def _share(window: str, time: TimeScale) -> list[Rule]:
     half = f"{z} * sqrt({share} * (1 - {share}) / {number} + {z * z / 4:.6f} / {number}^2)"
     upper = f"({share} + {z * z / 2:.6f} / {number} + {half}) / (1 + {z * z:.6f} / {number})"
     return [
-        # The step is unscaled here: the gauges' judgements per second are those of real time.
+        # The step is unscaled here: the gauges count judgements per second of real time.
         recording(number, f"{counted} * {seconds(_STEP):g} > 0"),
         recording(share, f"{passed} / ({counted} > 0)"),
         recording(f"tracejudge:pass_share_upper:{window}", f"clamp_max({upper}, 1)"),

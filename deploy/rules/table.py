@@ -29,7 +29,7 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Level(_Part, frozen=True):
-    """An alert on a gauge of the monitor: how long it must hold, and the bound where the gauge is a share."""
+    """An alert on a gauge of the monitor: how long it must hold, and the bound if the gauge is a share."""
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
@@ -38,7 +38,7 @@ class Level(_Part, frozen=True):
 
 
 class Burn(_Part, frozen=True):
-    """The alert about a budget of failures that burns too fast; without a window it is that of the gauge."""
+    """The alert about a budget of failures that burns too fast; without a window it has the gauge's."""
 
     factor: Positive
     holds: Duration = msgspec.field(name="for")
@@ -102,7 +102,11 @@ class Table(_Part, frozen=True):
 
 
 def load(path: Path = PATH) -> Table:
-    """Read and check a table; raises TableError."""
+    """Read and check a table.
+
+    Raises:
+        TableError: The table is not valid TOML, or a value is missing, unknown or out of range.
+    """
     try:
         table = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Table)
     except (msgspec.ValidationError, tomllib.TOMLDecodeError) as error:

@@ -1,8 +1,15 @@
-"""Mistakes in the configuration, as data."""
+"""Mistakes in the configuration, as data; what yields them, raises the first, or collects all.
 
-from typing import Literal
+A check, or a step of loading, is a generator of faults that returns its result; of a wrong value it returns what the
+rest can be checked with.
+"""
 
-from msgspec import Struct
+from collections.abc import Callable, Generator
+from typing import Literal, TypeAlias, TypeVar
+
+from msgspec import Struct, structs
+
+T = TypeVar("T")
 
 Kind = Literal[
     "unreadable-file", "unknown-key", "missing-key", "unknown-name", "no-probabilities", "secret-in-file",
@@ -57,3 +64,51 @@ class SettingsError(ValueError):
         """Keep the message on one line, whatever names it quotes."""
         self.fault = message if isinstance(message, Fault) else fault_of("", message)
         super().__init__(one_line(str(message)))
+
+
+Faults: TypeAlias = Generator[Fault, None, T]
+
+
+def first_raised(faults: Faults[T]) -> T:
+    """Return the result; the first fault is raised as ``SettingsError``."""
+    fault: Fault | None = None
+    try:
+        fault = next(faults)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise SettingsError(fault)
+
+
+def collected(faults: Faults[T]) -> tuple[list[Fault], T]:
+    """Return all faults, and the result."""
+    every: list[Fault] = []
+    while True:
+        try:
+            every.append(next(faults))
+        except StopIteration as end:
+            return every, end.value
+
+
+def changed(faults: Faults[T], change: Callable[[Fault], Fault]) -> Faults[T]:
+    """Change each fault."""
+    while True:
+        try:
+            yield change(next(faults))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def placed(place: str, faults: Faults[T]) -> Faults[T]:
+    """Name the place of each fault that has none."""
+    return changed(faults, lambda fault: structs.replace(fault, place=fault.place or place))
+
+
+def caught(action: Callable[[], T]) -> Faults[T | None]:
+    """Call a function; of a ``SettingsError`` the fault is yielded, and the result is None."""
+    try:
+        return action()
+    except SettingsError as error:
+        yield error.fault
+        return None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Meta, Struct, inspect
 
-from judges.core.faults import Kind, SettingsError, fault_of
+from judges.core.faults import Fault, Kind, SettingsError, fault_of
 from judges.core.judge import RULE, has_text, is_name
 from judges.core.prompt import INVISIBLE, neutralise
 
@@ -231,6 +231,31 @@ def convert(table: object, kind: type[S], path: str = "") -> S:
         key = ".".join(filter(None, (here, name[1])))
         raise DefinitionError(key, f"is missing; it must be {expected(fields[name[1]])}", "missing-key") from cause
     raise DefinitionError(here or "the table", f"must be {expected(schema)}") from cause
+
+
+def conversion_fault(key: str, kind: Any, error: msgspec.ValidationError) -> Fault:
+    """Describe the error of a conversion to ``kind``; ``key`` is the converted key."""
+    text = str(error)
+    match = PATH.search(text)
+    path = match[1] if match else ""
+    key = f"{key}{'' if not path or path.startswith('[') else '.'}{path}"
+    schema = type_at(inspect.type_info(kind), path)
+    example = ", as { input = 0.10, output = 0.50 }" if ".price" in key else ""
+    if name := UNKNOWN.search(text):
+        return unknown(f"{key}.{name[1]}", "unknown key", name[1], fields_of(schema), "unknown-key")
+    if name := MISSING.search(text):
+        return missing_fault(f"{key}.{name[1]}", schema, name[1], example)
+    return fault_of(key, f"must be {expected(schema)}{example}")
+
+
+def missing_fault(key: str, table: inspect.Type, name: str, example: str = "") -> Fault:
+    """Report that a table lacks a key."""
+    return Fault(key, "is missing", f"it must be {expected(fields_of(table)[name])}{example}", "missing-key")
+
+
+def unknown(key: str, text: str, name: str, known: Iterable[str], code: Kind = "unknown-name") -> Fault:
+    """Report a name that is not among the known ones, and suggest one."""
+    return fault_of(key, f"{text}{nearest(name, known)}", code)
 
 
 def expected(schema: inspect.Type) -> str:

@@ -88,7 +88,7 @@ class Client:
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
             known_id = trace_id_text(trace_id) or ""
-            # A worker asks the other shards where this one does not know the trace: it may be that of a session.
+            # A worker asks the other shards if this one does not know the trace, which may belong to a session.
             delivery = self._deliveries.of(known_id, {}) if self._is_sharded else self._delivery
             item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
@@ -224,8 +224,7 @@ def init(
     Raises:
         ConfigurationError: An argument or variable is missing or wrong. The former settings stay in force.
     """
-    given = locals()
-    settings = load_settings(**given, environ=os.environ)
+    settings = load_settings(**locals(), environ=os.environ)
     with _Current.changing:
         # The new client first: another thread must not publish to a closed one in between.
         former, _Current.client = _Current.client, None if settings.disabled else Client(settings, _Current.client)
@@ -246,7 +245,7 @@ def init(
         former.shutdown(former.settings.exit_timeout_s)
 
 
-def publish(*given: Any, **fields: Any) -> str:
+def publish(*values: Any, **fields: Any) -> str:
     """Publish one trace: `publish(input, output)`, fields by name, or a Trace. Returns at once and never raises.
 
     Values may be of any type: they are converted in the background. Other usual names of a field are read as that
@@ -258,16 +257,16 @@ def publish(*given: Any, **fields: Any) -> str:
     dropped and counted. No code of a value runs here; only Ctrl-C and what a signal handler raises pass.
 
     Args:
-        given: Input, output and context by position; or one Trace, or one dict of fields.
+        values: Input, output and context by position; or one Trace, or one dict of fields.
         fields: Fields of the trace by name.
 
     Returns:
         The trace id, for `feedback`.
     """
     client = _Current.client
-    if given:
+    if values:
         try:
-            fields = _by_position(given, fields)
+            fields = _by_position(values, fields)
         except BaseException as error:  # noqa: BLE001 - keys of a given dict may fail in any way
             report_or_raise(error)
     if client is None:

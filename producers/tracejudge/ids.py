@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tracejudge.log import report_or_raise
 
-# A generator of its own, seeded by the system: a host that seeds the global generator must not get the same ids
+# A separate generator, seeded by the system: a host that seeds the global generator must not get the same ids
 # again. Drawing from it costs a tenth of asking the system each time, and is one step in C, so threads need no lock.
 _random = random.Random()  # noqa: S311 - ids must be distinct, not secret
 draw = _random.getrandbits

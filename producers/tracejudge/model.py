@@ -23,7 +23,8 @@ class TextEnum(str, Enum):
     __str__ = str.__str__
 
 
-JSONValue = object  # Any JSON value, stored as given and never interpreted.
+JSONValue = object
+"""Any JSON value, stored as it is and never interpreted."""
 
 
 class Message(Struct, frozen=True, omit_defaults=True):
@@ -172,7 +173,7 @@ _MAX_INTEGER = 2**63
 
 
 def is_wire_span(span: Span, max_id_chars: int) -> bool:
-    """Return whether a span can be sent as it is, as those of OpenTelemetry: all values have the types of the wire."""
+    """Return whether a span can be sent as it is, as OpenTelemetry's can: all values have the types of the wire."""
     ids = span.span_id, span.parent_id
     times = span.started_at, span.ended_at
     attributes = {"": ""} if span.attributes is None else span.attributes

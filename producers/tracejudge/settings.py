@@ -28,7 +28,8 @@ BUILT_IN: Final = "builtin"
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of one client; `init` documents them. Nothing else in the SDK reads the environment."""
 
-    service: str  # empty only when disabled
+    service: str
+    """Empty only if the SDK is disabled."""
     redis_url: RedisUrl
     environment: str | None
     release: str | None
@@ -44,7 +45,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_field_bytes: int = 64 * 1024
     max_trace_bytes: int = 256 * 1024
     context_tools: tuple[str, ...] = ()
-    shards: tuple[RedisUrl, ...] = ()  # All Redis servers where there are several; the first one is `redis_url`.
+    shards: tuple[RedisUrl, ...] = ()
+    """All Redis servers if there are several; the first is `redis_url`."""
 
 
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
@@ -147,7 +149,7 @@ def _redactions(values: Mapping[str, object], environ: Mapping[str, str]) -> tup
     argument = values.get("redact")
     table = environ.get("TRACEJUDGE_REDACT", "").strip()
     if argument is None and table.startswith("{"):
-        # The worker's form of the setting, where both share an environment.
+        # The worker's form of the setting, if both share an environment.
         argument = '"builtin":true' in "".join(table.split())
     if argument is None or isinstance(argument, bool):
         return (BUILT_IN,) if _switch("redact", {"redact": argument}, environ, default=False) else ()

@@ -13,13 +13,18 @@ from tracejudge.log import ConfigurationError
 from tracejudge.redis_url import RedisUrl, parse_redis_url
 
 MAX_SHARDS = 64
-_FACTOR = 2862933555777941757
 # A URL of several sentinels has commas of its own.
 _BETWEEN = re.compile(r"\s*,\s*(?=[a-z+]+://)", re.IGNORECASE)
 
 
 def shard_of(trace_id: str, session_id: str | None, shards: int) -> int:
-    """Return the number of the shard, from 0, that holds a trace; its ids are those that are published."""
+    """Return the number of the shard, from 0, that holds a trace.
+
+    Args:
+        trace_id: Its trace id, as it is published.
+        session_id: Its session id, as it is published; None or empty without one.
+        shards: How many shards there are, 1 to 64.
+    """
     if shards <= 1:
         return 0
     # Here, because `import tracejudge` need not pay for it.
@@ -30,7 +35,7 @@ def shard_of(trace_id: str, session_id: str | None, shards: int) -> int:
     shard = following = 0
     while following < shards:
         shard = following
-        key = (key * _FACTOR + 1) & ((1 << 64) - 1)
+        key = (key * 2862933555777941757 + 1) & ((1 << 64) - 1)
         following = ((shard + 1) << 31) // ((key >> 33) + 1)
     return shard
 

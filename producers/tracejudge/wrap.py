@@ -43,7 +43,7 @@ def wrap_openai(client: _Client) -> _Client:
 
     The client itself is changed and returned, `OpenAI`, `AsyncOpenAI`, or those of Azure. It behaves as before, and
     so do the copies made by `with_options` afterwards, which publish too. Within `tracejudge.trace` and `observe` a
-    call becomes a span, and fills the fields of the trace that are not set; elsewhere it is a trace of its own.
+    call becomes a span, and fills the fields of the trace that are not set; elsewhere it is a separate trace.
 
     A stream is published when it ends, is closed, breaks off or is dropped, with the text so far. Batches and
     WebSocket connections are not published.
@@ -222,7 +222,7 @@ class ResponseBody:
 
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")
-        # Amazon's platform has frames of its own. Without events the body is one JSON value.
+        # Amazon's platform has its own frames. Without events the body is one JSON value.
         self._is_framed = "eventstream" in kind
         self._split = _framed_events if self._is_framed else _sent_events if "event-stream" in kind else None
         self._answer = StreamedAnswer()
@@ -267,7 +267,7 @@ class ResponseBody:
         self._is_reading = True
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """End the call where reading ended or failed."""
+        """End the call if reading ended or failed."""
         self._is_reading = False
         if error is not None:
             self._call.end(None if isinstance(error, (StopIteration, StopAsyncIteration)) else error)

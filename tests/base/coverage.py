@@ -24,14 +24,14 @@ class Window(NamedTuple):
 def sums_of(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray) -> Sums:
     """Return the sums that Sums.count reaches verdict by verdict."""
     classes = np.frexp(weights)[1] - 1
-    found = {}
+    values = {}
     for key in np.unique(classes):
         w, y = weights[classes == key], passed[classes == key]
-        found[int(key)] = ClassSums(len(w), *(float(one.sum()) for one in (w, w * y, w * w, w * w * y)))
+        values[int(key)] = ClassSums(len(w), *(float(each.sum()) for each in (w, w * y, w * w, w * w * y)))
     names, inverse = np.unique(sessions, return_inverse=True)
     total = np.bincount(inverse, weights, len(names))
     kept = np.bincount(inverse, weights * passed, len(names))
-    return Sums(found, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
+    return Sums(values, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
 
 
 def drawn(chance: Generator, probability: np.ndarray, share: np.ndarray, truth: float) -> Window:
@@ -96,8 +96,8 @@ def conversations(chance: Generator, share: float, sessions: int, correlation: f
 
 def covers(window: Window, history: Sums | None = None) -> bool:
     """Whether the interval of the product holds the true share."""
-    found = pass_share(sums_of(window.weights, window.passed, window.sessions), history)
-    return found is not None and found.interval.low <= window.truth <= found.interval.high
+    share = pass_share(sums_of(window.weights, window.passed, window.sessions), history)
+    return share is not None and share.interval.low <= window.truth <= share.interval.high
 
 
 def coverage(make: Callable[[Generator], Window], runs: int, seed: int, *, with_history: int = 0) -> float:
@@ -162,7 +162,7 @@ def difference_coverage(
     covered = 0
     for _ in range(runs):
         earlier, later = make(chance, before), make(chance, now)
-        sums = [sums_of(one.weights, one.passed, one.sessions) for one in (earlier, later)]
+        sums = [sums_of(each.weights, each.passed, each.sessions) for each in (earlier, later)]
         # As in the report, each period steadies the design effect of the other.
         old, new = pass_share(sums[0], sums[1]), pass_share(sums[1], sums[0])
         assert old is not None

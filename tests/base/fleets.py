@@ -125,8 +125,8 @@ class Run:
         first = max(0, last - 24 * HISTORY_DAYS)
         b = BUCKETS_PER_HOUR
         kept = [
-            one
-            for position, one in enumerate(self.hours[first:last], first)
+            hour
+            for position, hour in enumerate(self.hours[first:last], first)
             if not self.state.is_masked(position * b, position * b + b)
         ]
         self.norm = baseline(kept) or self.norm
@@ -161,31 +161,31 @@ class Run:
 
     def buckets(self, first: int, last: int) -> list[Bucket]:
         """Return the buckets from `first` to `last`, with what the newest baseline expects of them."""
-        found = []
+        values = []
         for bucket in range(first, last + 1):
             passed, judged = self.passed[bucket], self.judged[bucket]
             expected = self.norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)
-            found.append(Bucket(bucket, passed, judged - passed, expected))
-        return found
+            values.append(Bucket(bucket, passed, judged - passed, expected))
+        return values
 
     def evidence(self, first: int, last: int) -> Evidence:
         """Return the verdicts of the buckets from `first` to `last` together."""
         passed = failed = expected = 0.0
-        for one in self.buckets(first, last):
-            passed += one.passed
-            failed += one.failed
-            expected += one.expected * (one.passed + one.failed)
+        for bucket in self.buckets(first, last):
+            passed += bucket.passed
+            failed += bucket.failed
+            expected += bucket.expected * (bucket.passed + bucket.failed)
         return Evidence(passed, failed, expected)
 
 
 def kinds(chance: Generator, count: int, *, weekend: float, correlation: float) -> list[Traffic]:
     """Draw series of 30 to 300 judgements an hour and levels of .7 to .95, with day and night."""
-    found = []
+    values = []
     for _ in range(count):
         share = chance.uniform(0.7, 0.95)
         rate = 30 * 10 ** chance.uniform(0, 1)
-        found.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
-    return found
+        values.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
+    return values
 
 
 def false_alarms(
@@ -233,19 +233,19 @@ def incident(
     Alarms count from the incident's first hour, to `after` hours of health behind it.
     """
     chance = np.random.default_rng(seed)
-    found = Found([], [], [], [])
+    values = Found([], [], [], [])
     first = QUIET * BUCKETS_PER_HOUR
     for _ in range(runs):
         run, changes = _incident(chance, traffic, [*drops, *[0.0] * after], total)
         alarms = [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
-        found.alarms.append(len(alarms))
-        found.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
+        values.alarms.append(len(alarms))
+        values.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
         if alarms:
             bucket, change = alarms[0]
-            found.since.append((change.since - first) / BUCKETS_PER_HOUR)
+            values.since.append((change.since - first) / BUCKETS_PER_HOUR)
             interval = since_interval(run.buckets(change.since - 288, bucket), change.size, run.limits.factors[0])
-            found.covered.append(interval.low <= first <= interval.high)
-    return found
+            values.covered.append(interval.low <= first <= interval.high)
+    return values
 
 
 def _incident(
@@ -261,12 +261,12 @@ def _incident(
 def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int) -> np.ndarray:
     """Return the hours after which the monitor says that it finds drops of these sizes."""
     chance = np.random.default_rng(seed)
-    found = []
+    values = []
     for _ in range(runs):
         run = Run(simulate(chance, traffic, 0, traffic.shares(np.arange(QUIET))))
         run.learn(QUIET)
-        found.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
-    return np.mean(found, 0)
+        values.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
+    return np.mean(values, 0)
 
 
 class Second(NamedTuple):
@@ -280,14 +280,14 @@ def second_incident(seed: int, traffic: Traffic, drop: float, runs: int, *, heal
     """Run 36 hours of an incident twice as deep, hours of health, and two days of the second incident."""
     chance = np.random.default_rng(seed)
     begin = (QUIET + 36 + health) * BUCKETS_PER_HOUR
-    found = still_open = 0
+    result = still_open = 0
     for _ in range(runs):
         _, changes = _incident(chance, traffic, [2 * drop] * 36 + [0.0] * health + [drop] * 48, 100.0)
         own = any(change.kind == "drop" and bucket >= begin for bucket, change in changes)
         before = [change.kind for bucket, change in changes if bucket < begin]
-        found += own
+        result += own
         still_open += not own and before[-1:] == ["drop"]
-    return Second(found / runs, still_open / runs)
+    return Second(result / runs, still_open / runs)
 
 
 class Named(NamedTuple):
@@ -309,7 +309,7 @@ def segments(seed: int, rate: float, drop: float, runs: int, *, falls: int, coun
         fallen = healthy - drop * (np.arange(length) >= QUIET)
         parts = [simulate(chance, traffic, 0, fallen if k < falls else healthy) for k in range(count)]
         whole = Series(0, *(sum(column) for column in list(zip(*parts, strict=True))[1:]))
-        all_runs = [Run(one, total=100.0 * (1 + count)) for one in (whole, *parts)]
+        all_runs = [Run(row, total=100.0 * (1 + count)) for row in (whole, *parts)]
         alarms = []
         for run in all_runs:
             changes = run.run(QUIET - 24, length)
@@ -317,10 +317,10 @@ def segments(seed: int, rate: float, drop: float, runs: int, *, falls: int, coun
         if not alarms:
             delays.append(float("inf"))
             continue
-        bucket, change = min(alarms, key=lambda one: one[0])
+        bucket, change = min(alarms, key=lambda pair: pair[0])
         delays.append((bucket - first + 1) / BUCKETS_PER_HOUR)
         evidence = [run.evidence(change.since, bucket) for run in all_runs]
-        named = explain(evidence[0], {str(k): one for k, one in enumerate(evidence[1:])}).segment
+        named = explain(evidence[0], {str(k): figure for k, figure in enumerate(evidence[1:])}).segment
         right += named == (None if falls == count else "0")
     return Named(right / runs, float(np.median(delays)))
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
-from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.telemetry.metrics import Metrics
 
 GROUP = "otel"
@@ -45,10 +45,10 @@ SCORED = make_verdict(
 class Sending:
     """One worker's exporter, whose waits pass at once and are kept."""
 
-    def __init__(self, ground: Ground, endpoint: str, **settings: Any) -> None:
-        self._settings = settings_of(ground, models=MODELS, otlp_endpoint=endpoint, **settings)
+    def __init__(self, keyspace: Keyspace, endpoint: str, **settings: Any) -> None:
+        self._settings = settings_of(keyspace, models=MODELS, otlp_endpoint=endpoint, **settings)
         self.metrics = Metrics(self._settings)
-        self.exporter = OtlpExporter(self._settings, ground.store, self.metrics, "otel")
+        self.exporter = OtlpExporter(self._settings, keyspace.store, self.metrics, "otel")
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter._wait = self._wait
@@ -66,9 +66,9 @@ class Sending:
     @property
     def dropped(self) -> dict[str, float]:
         """Count what was dropped, by reason."""
-        found = only(samples(self.metrics), "export_dropped_total")
-        assert all(exporter == "exporter=otel" for _, exporter, _ in found)
-        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
+        metric_values = only(samples(self.metrics), "export_dropped_total")
+        assert all(exporter == "exporter=otel" for _, exporter, _ in metric_values)
+        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 
     def _wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
@@ -79,12 +79,12 @@ class Sending:
 Senders = Callable[..., Sending]
 
 
-def senders(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
+def senders(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Senders]:
     """Make exporters for the receiver; close their connections at last."""
     made: list[Sending] = []
 
     def make(endpoint: str = otlp.endpoint, **settings: Any) -> Sending:
-        made.append(Sending(ground, endpoint, **settings))
+        made.append(Sending(keyspace, endpoint, **settings))
         return made[-1]
 
     yield make
@@ -92,8 +92,8 @@ def senders(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
         each.exporter._client.close()
 
 
-def pending(ground: Ground) -> int:
-    return ground.pending(GROUP, ground.keys.verdicts)
+def pending(keyspace: Keyspace) -> int:
+    return keyspace.pending(GROUP, keyspace.keys.verdicts)
 
 
 def evaluated(otlp: OtlpReceiver) -> list[str]:

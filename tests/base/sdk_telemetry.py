@@ -26,8 +26,8 @@ from opentelemetry.trace import (
 )
 
 from judges.core.verdict import Call, Score, Verdict
-from worker.base.otlp import encoding as name
-from worker.core.config.redaction import Redaction
+from judges.requests.redaction import Redaction
+from worker.base.delivery import otlp_encoding as name
 
 _NS: Final = 1_000_000_000
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -37,7 +37,7 @@ Attributes = dict[str, "str | bool | int | float | tuple[str, ...]"]
 
 
 class SdkTelemetry(NamedTuple):
-    """Makes requests, as `worker.base.otlp.encoding` and `worker.base.otlp.receiver` do."""
+    """Makes requests, as `worker.base.delivery.otlp_encoding` and `worker.base.delivery.otlp_receiver` do."""
 
     resource: Resource
     providers: Mapping[str, str]

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import MODEL, Desks, choose
+from support.judging_parts import MODEL, Workers, choose
 from support.processes import wait_until
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, make_verdict, samples, settings_of
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
 
 import tracejudge
 from judges.core.verdict import Score
 from tracejudge import api
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, head
 from worker.core.queue.leases import Leases
@@ -27,11 +27,11 @@ Start = Callable[..., None]
 
 
 @pytest.fixture
-def start(ground: Ground, _plain_environment: None) -> Iterator[Start]:
+def start(keyspace: Keyspace, _plain_environment: None) -> Iterator[Start]:
     """Start the SDK on the test's Redis; started anew, it is another producer."""
 
     def started(service: str = "shop", **options: Any) -> None:
-        tracejudge.init(service=service, redis_url=ground.url, prefix=ground.prefix, **options)
+        tracejudge.init(service=service, redis_url=keyspace.url, prefix=keyspace.prefix, **options)
 
     yield started
     tracejudge.shutdown(timeout=2)
@@ -43,9 +43,9 @@ def publish(count: int, **fields: Any) -> None:
         tracejudge.publish(input="Is it warm?", output=f"It is {number}.", **fields)
 
 
-def balanced(ground: Ground) -> Account:
+def balanced(keyspace: Keyspace) -> Account:
     """Read the accounting, whose two sums hold without anything lost."""
-    account = read_account(ground.store)
+    account = read_account(keyspace.store)
     ends = (
         account.dropped,
         account.cut_off,
@@ -67,389 +67,389 @@ def changed(**parts: Any) -> Account:
     return msgspec.structs.replace(EMPTY, **parts)
 
 
-def work(ground: Ground) -> list[tuple[Batch, Item, Evaluation]]:
+def work(keyspace: Keyspace) -> list[tuple[Batch, Item, Evaluation]]:
     """List all chosen evaluations in a fixed order."""
-    batches = sorted(ground.batches().values(), key=lambda batch: batch.id)
+    batches = sorted(keyspace.batches().values(), key=lambda batch: batch.id)
     return [(batch, item, evaluation) for batch in batches for item in batch.items for evaluation in item.evaluations]
 
 
-def judge(ground: Ground, chosen: list[tuple[Batch, Item, Evaluation]], **fields: Any) -> None:
+def judge(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]], **fields: Any) -> None:
     """Write final verdicts."""
-    ledger = Ledger(ground.store, settings_of(ground))
-    verdicts = [(make_verdict(evaluation_id=one.id, **fields), one.period) for _, _, one in chosen]
+    ledger = Ledger(keyspace.store, settings_of(keyspace))
+    verdicts = [(make_verdict(evaluation_id=evaluation.id, **fields), evaluation.period) for _, _, evaluation in chosen]
     assert all(ledger.record([Finished.of(verdict, period) for verdict, period in verdicts]))
 
 
-def add_dead_letter(ground: Ground, chosen: list[tuple[Batch, Item, Evaluation]]) -> None:
+def add_dead_letter(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]]) -> None:
     """Add evaluations as dead letters."""
     for batch, item, evaluation in chosen:
         verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason="timeout")
         letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
-        assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
+        assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
 
 
 DAY_MS = 86_400_000
 SCORED = {"outcome": "scored", "scores": (Score("safety", 1.0),)}
 
 
-def test_before_anything_happens_all_is_zero(ground: Ground) -> None:
-    assert read_account(ground.store) == EMPTY
-    ground.client.delete(ground.keys.traces)
-    assert read_account(ground.store) == EMPTY
+def test_before_anything_happens_all_is_zero(keyspace: Keyspace) -> None:
+    assert read_account(keyspace.store) == EMPTY
+    keyspace.client.delete(keyspace.keys.traces)
+    assert read_account(keyspace.store) == EMPTY
     assert EMPTY.settled
 
 
-def test_every_state_from_publication_to_the_last_verdict_balances(ground: Ground, start: Start) -> None:
-    chosen = Chosen(ground, rules=RULES, batch_size=8)
+def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Keyspace, start: Start) -> None:
+    chosen = Chosen(keyspace, rules=RULES, batch_size=8)
     start()
     publish(12)
     publish(3, service="lab")
     assert tracejudge.flush(60)
-    assert balanced(ground) == changed(published=15, unread=15)
-    entries = ground.read(5)
-    assert balanced(ground) == changed(published=15, unread=15), "read, but not yet dealt with"
+    assert balanced(keyspace) == changed(published=15, unread=15)
+    entries = keyspace.read(5)
+    assert balanced(keyspace) == changed(published=15, unread=15), "read, but not yet dealt with"
     chosen.take(entries)
     # The producer's report stands wherever a batch ended.
     taken = sum(b"t" in (fields or {}) for _, fields in entries)
     some = {"unread": 15 - taken, "sampled": taken, "chosen": 2 * taken, "waiting": 2 * taken}
-    assert balanced(ground) == changed(published=15, **some)
+    assert balanced(keyspace) == changed(published=15, **some)
     chosen.take()
     done = {"published": 15, "no_rule": 3, "sampled": 12, "chosen": 24}
-    assert balanced(ground) == changed(**done, waiting=24)
-    first, *others = work(ground)
-    judge(ground, [first], **SCORED)
-    judge(ground, others[:2])
-    judge(ground, others[2:5], outcome="unscored", reason="refusal")
+    assert balanced(keyspace) == changed(**done, waiting=24)
+    first, *others = work(keyspace)
+    judge(keyspace, [first], **SCORED)
+    judge(keyspace, others[:2])
+    judge(keyspace, others[2:5], outcome="unscored", reason="refusal")
     reasons = {"unscored:refusal": 3}
     some = {"scored": 1, "abstained": 2, "unscored": 3}
-    assert balanced(ground) == changed(**done, **some, waiting=18, reasons=reasons)
-    add_dead_letter(ground, others[5:9])
+    assert balanced(keyspace) == changed(**done, **some, waiting=18, reasons=reasons)
+    add_dead_letter(keyspace, others[5:9])
     reasons["dead:timeout"] = 4
     some["dead"] = 4
-    assert balanced(ground) == changed(**done, **some, waiting=14, reasons=reasons)
-    judge(ground, others[9:], **SCORED)
+    assert balanced(keyspace) == changed(**done, **some, waiting=14, reasons=reasons)
+    judge(keyspace, others[9:], **SCORED)
     some["scored"] = 15
-    assert not balanced(ground).waiting
-    for batch in ground.batches().values():
-        Leases(ground.store, tries_ttl_s=60).finish(batch.id, batch.judge_model)
-    assert balanced(ground) == changed(**done, **some, reasons=reasons)
-    assert balanced(ground).settled
+    assert not balanced(keyspace).waiting
+    for batch in keyspace.batches().values():
+        Leases(keyspace.store, tries_ttl_s=60).finish(batch.id, batch.judge_model)
+    assert balanced(keyspace) == changed(**done, **some, reasons=reasons)
+    assert balanced(keyspace).settled
 
 
-def test_several_producers_living_and_ended_add_up(ground: Ground, start: Start) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_several_producers_living_and_ended_add_up(keyspace: Keyspace, start: Start) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     for round_ in range(3):
         start(f"shop-{round_}")
         publish(10)
         tracejudge.feedback("1", score=1)
         tracejudge.shutdown(60)
-        chosen.take(ground.read(4))
-        balanced(ground)
+        chosen.take(keyspace.read(4))
+        balanced(keyspace)
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.sampled, account.unread) == (30, 30, 0)
 
 
-def test_what_a_full_buffer_dropped_is_explained(ground: Ground, start: Start) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_what_a_full_buffer_dropped_is_explained(keyspace: Keyspace, start: Start) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     start(max_items=4)
     for _ in range(3):
         publish(50)
         tracejudge.flush(60)
         tracejudge.publish(user_id="a trace without content")
         tracejudge.flush(60)
-        chosen.take(ground.read(3))
-        balanced(ground)
+        chosen.take(keyspace.read(3))
+        balanced(keyspace)
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.unread) == (153, 0)
     assert account.reasons == {"dropped:buffer_full": account.dropped - 3, "dropped:invalid": 3}
     assert account.dropped + account.sampled == 153
     publish(2)
     assert tracejudge.flush(60)
-    assert balanced(ground).unread == 2
+    assert balanced(keyspace).unread == 2
 
 
-def test_what_the_cap_cut_off_unread_is_explained(ground: Ground, start: Start) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_what_the_cap_cut_off_unread_is_explained(keyspace: Keyspace, start: Start) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     start(max_stream=10)
     publish(40, context=["x" * 4100])
     assert tracejudge.flush(60)
-    assert 9 <= balanced(ground).unread <= 10, "before anybody has read"
+    assert 9 <= balanced(keyspace).unread <= 10, "before anybody has read"
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert account == changed(published=40, cut_off=31, sampled=9, chosen=18, waiting=18), (
         "nine traces and a report are ten entries"
     )
 
 
-def test_what_a_producer_trimmed_is_explained_though_its_own_entries_are_gone(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_what_a_producer_trimmed_is_explained_though_its_own_entries_are_gone(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     for place, producer in enumerate(("p1", "p2", "p3")):
-        ground.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
+        keyspace.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
     chosen.take()
-    assert balanced(ground) == changed(published=30, cut_off=20, sampled=10, chosen=20, waiting=20)
+    assert balanced(keyspace) == changed(published=30, cut_off=20, sampled=10, chosen=20, waiting=20)
 
 
-def test_bare_traces_are_published_when_they_are_read(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_bare_traces_are_published_when_they_are_read(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     for trace in make_traces(range(6)):
-        ground.add(trace)
-    ground.append("p1", make_traces(range(6, 8)))
-    assert balanced(ground) == changed(published=2, unread=2)
-    chosen.take(ground.read(4))
-    assert balanced(ground) == changed(published=6, unread=2, sampled=4, chosen=8, waiting=8)
+        keyspace.add(trace)
+    keyspace.append("p1", make_traces(range(6, 8)))
+    assert balanced(keyspace) == changed(published=2, unread=2)
+    chosen.take(keyspace.read(4))
+    assert balanced(keyspace) == changed(published=6, unread=2, sampled=4, chosen=8, waiting=8)
     chosen.take()
-    assert balanced(ground) == changed(published=8, sampled=8, chosen=16, waiting=16)
+    assert balanced(keyspace) == changed(published=8, sampled=8, chosen=16, waiting=16)
 
 
-def test_what_a_producer_reports_and_did_not_send_yet_is_in_its_buffer(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", make_traces(range(4)))
-    ground.report("p1", 10, buffer_full=1)
+def test_what_a_producer_reports_and_did_not_send_yet_is_in_its_buffer(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", make_traces(range(4)))
+    keyspace.report("p1", 10, buffer_full=1)
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.dropped, account.sampled, account.unread) == (10, 1, 4, 5)
-    ground.append("p1", make_traces(range(4, 9)))
-    assert balanced(ground).unread == 5, "now in the stream"
+    keyspace.append("p1", make_traces(range(4, 9)))
+    assert balanced(keyspace).unread == 5, "now in the stream"
     chosen.take()
-    assert balanced(ground) == changed(
+    assert balanced(keyspace) == changed(
         published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons={"dropped:buffer_full": 1}
     )
 
 
-def test_a_duplicate_is_an_end_of_its_own(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", [make_trace(1), make_trace(1), make_trace(2)])
+def test_a_duplicate_is_an_end_of_its_own(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", [make_trace(1), make_trace(1), make_trace(2)])
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.sampled, account.duplicate, account.chosen) == (3, 2, 1, 4)
 
 
-def test_a_batch_that_vanished_is_lost(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES, batch_size=6)
-    ground.append("p1", make_traces(range(9)))
+def test_a_batch_that_vanished_is_lost(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES, batch_size=6)
+    keyspace.append("p1", make_traces(range(9)))
     chosen.take()
-    judge(ground, work(ground)[:2], **SCORED)
-    whole = max(ground.batches())
-    ground.client.delete(ground.keys.batch(whole))
-    assert read_account(ground.store).lost == 6
-    ground.client.delete(ground.keys.leases)
-    assert read_account(ground.store).lost == 16
+    judge(keyspace, work(keyspace)[:2], **SCORED)
+    whole = max(keyspace.batches())
+    keyspace.client.delete(keyspace.keys.batch(whole))
+    assert read_account(keyspace.store).lost == 6
+    keyspace.client.delete(keyspace.keys.leases)
+    assert read_account(keyspace.store).lost == 16
 
 
-def test_what_expired_since_somebody_gave_keys_a_ttl_is_lost_by_redis(ground: Ground, desk: Desks) -> None:
+def test_what_expired_since_somebody_gave_keys_a_ttl_is_lost_by_redis(keyspace: Keyspace, new_worker: Workers) -> None:
     def expire(*names: str) -> None:
         for name in names:
-            ground.client.pexpire(name, 1)
-        wait_until(lambda: not ground.client.exists(*names), what="keys to expire")
+            keyspace.client.pexpire(name, 1)
+        wait_until(lambda: not keyspace.client.exists(*names), what="keys to expire")
 
-    worker = desk()
-    worker.run(*choose(ground, 4, batch_size=2))
-    kept, *expired = choose(ground, 6, batch_size=2, first=4)
-    ground.append("p1", make_traces(range(10, 15)))
-    expire(ground.keys.traces, *map(ground.keys.batch, expired))
+    worker = new_worker()
+    worker.run(*choose(keyspace, 4, batch_size=2))
+    kept, *expired = choose(keyspace, 6, batch_size=2, first=4)
+    keyspace.append("p1", make_traces(range(10, 15)))
+    expire(keyspace.keys.traces, *map(keyspace.keys.batch, expired))
     # A service publishes before a worker finds out.
-    ground.append("p1", make_traces(range(15, 18)))
-    chosen = Chosen(ground, models={"default": MODEL})
-    assert ground.read() == []
-    first, *others = ground.read()
+    keyspace.append("p1", make_traces(range(15, 18)))
+    chosen = Chosen(keyspace, models={"default": MODEL})
+    assert keyspace.read() == []
+    first, *others = keyspace.read()
     chosen.take([first])
-    assert read_account(ground.store).lost_by_redis == 5, "while others are unread"
+    assert read_account(keyspace.store).lost_by_redis == 5, "while others are unread"
     chosen.take(others)
-    worker.run(kept, *expired, *ground.batches())
-    account = balanced(ground)
+    worker.run(kept, *expired, *keyspace.batches())
+    account = balanced(keyspace)
     assert (account.published, account.sampled, account.lost_by_redis) == (18, 13, 5)
     assert (account.chosen, account.scored, account.removed, account.waiting) == (13, 9, 4, 0)
     assert account.reasons["removed:lost_by_redis"] == 4
-    assert set(ground.waiting().values()) == {0}, "nothing holds up ingest"
-    assert ground.measure(report_cuts=True).traces[:2] == (0, 0)
+    assert set(keyspace.waiting().values()) == {0}, "nothing holds up ingest"
+    assert keyspace.measure(report_cuts=True).traces[:2] == (0, 0)
 
 
-def test_a_verdict_that_counts_twice_makes_the_lost_negative(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", make_traces(range(3)))
+def test_a_verdict_that_counts_twice_makes_the_lost_negative(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", make_traces(range(3)))
     chosen.take()
-    first = work(ground)[:1]
-    judge(ground, first, **SCORED)
-    ground.client.delete(*ground.client.keys(f"{ground.keys.evaluations}:*"))
-    judge(ground, first, **SCORED)
-    assert read_account(ground.store).lost == -1
+    first = work(keyspace)[:1]
+    judge(keyspace, first, **SCORED)
+    keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))
+    judge(keyspace, first, **SCORED)
+    assert read_account(keyspace.store).lost == -1
 
 
-def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounting_as_lost(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", make_traces(range(5)))
+def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounting_as_lost(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", make_traces(range(5)))
     chosen.take()
-    ground.client.hincrby(ground.keys.account_all, "sampled", -2)
-    assert read_account(ground.store).lost == 2
-    ground.client.hincrby(ground.keys.account_all, "sampled", 5)
-    assert read_account(ground.store).lost == -3
+    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", -2)
+    assert read_account(keyspace.store).lost == 2
+    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 5)
+    assert read_account(keyspace.store).lost == -3
 
 
-def test_what_is_lost_is_not_evened_out_by_what_is_there_twice(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", make_traces(range(5)))
+def test_what_is_lost_is_not_evened_out_by_what_is_there_twice(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", make_traces(range(5)))
     chosen.take()
-    ground.client.hincrby(ground.keys.account_all, "sampled", 2)
-    ground.client.hincrby(ground.keys.account_all, "chosen", 2)
-    assert read_account(ground.store).lost == 2
-    ground.client.hincrby(ground.keys.account_all, "chosen", -5)
-    assert read_account(ground.store).lost == -5
+    keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 2)
+    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 2)
+    assert read_account(keyspace.store).lost == 2
+    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", -5)
+    assert read_account(keyspace.store).lost == -5
 
 
 # --- what is cut off, what Redis has lost, and producers that are gone ---
 
 
-def test_what_else_was_cut_off_is_no_trace_that_waits(ground: Ground) -> None:
+def test_what_else_was_cut_off_is_no_trace_that_waits(keyspace: Keyspace) -> None:
     """Feedback that the cap had removed unread made as many unread traces look cut off, for as long as they waited."""
-    chosen = Chosen(ground, rules=RULES)
-    ground.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
-    ground.client.xtrim(ground.keys.traces, maxlen=0, approximate=False)
-    ground.measure()
-    ground.append("p1", make_traces(range(5)))
+    chosen = Chosen(keyspace, rules=RULES)
+    keyspace.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=0, approximate=False)
+    keyspace.measure()
+    keyspace.append("p1", make_traces(range(5)))
     chosen.take([])
-    assert balanced(ground) == changed(published=5, unread=5)
+    assert balanced(keyspace) == changed(published=5, unread=5)
     chosen.take()
-    assert balanced(ground) == changed(published=5, sampled=5, chosen=10, waiting=10)
+    assert balanced(keyspace) == changed(published=5, sampled=5, chosen=10, waiting=10)
 
 
-def forget_all(ground: Ground) -> None:
+def forget_all(keyspace: Keyspace) -> None:
     """Lose all that Redis holds, as FLUSHALL does."""
-    for key in ground.client.scan_iter(match=f"{ground.prefix}:*", count=1000):
-        ground.client.delete(key)
+    for key in keyspace.client.scan_iter(match=f"{keyspace.prefix}:*", count=1000):
+        keyspace.client.delete(key)
 
 
-def test_what_a_flush_took_is_named_as_soon_as_the_producer_sends_again(ground: Ground, start: Start) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_what_a_flush_took_is_named_as_soon_as_the_producer_sends_again(keyspace: Keyspace, start: Start) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     start()
     publish(12)
     assert tracejudge.flush(60)
-    chosen.take(ground.read(5))
-    forget_all(ground)
-    assert balanced(ground) == EMPTY
+    chosen.take(keyspace.read(5))
+    forget_all(keyspace)
+    assert balanced(keyspace) == EMPTY
     publish(3)
     assert tracejudge.flush(60)
-    assert balanced(ground) == changed(published=15, lost_by_redis=12, unread=3), "before anybody has read"
-    ground.store.make_group(ground.keys.traces, "ingest")
+    assert balanced(keyspace) == changed(published=15, lost_by_redis=12, unread=3), "before anybody has read"
+    keyspace.store.make_group(keyspace.keys.traces, "ingest")
     chosen.take()
-    assert balanced(ground) == changed(published=15, lost_by_redis=12, sampled=3, chosen=6, waiting=6)
+    assert balanced(keyspace) == changed(published=15, lost_by_redis=12, sampled=3, chosen=6, waiting=6)
     assert ("lost_by_redis_total",) in samples(chosen.metrics)
-    forget_all(ground)
+    forget_all(keyspace)
     publish(1)
     assert tracejudge.flush(60)
-    assert balanced(ground) == changed(published=16, lost_by_redis=15, unread=1), "and again"
+    assert balanced(keyspace) == changed(published=16, lost_by_redis=15, unread=1), "and again"
 
 
-def test_what_a_worker_held_when_redis_lost_its_choice_ends_once(ground: Ground) -> None:
+def test_what_a_worker_held_when_redis_lost_its_choice_ends_once(keyspace: Keyspace) -> None:
     """A verdict of an evaluation that Redis no longer knew as chosen counted as one too many for ever."""
-    chosen, ledger = Chosen(ground, rules=RULES), Ledger(ground.store, settings_of(ground))
-    ground.append("p1", make_traces(range(2)))
+    chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
+    keyspace.append("p1", make_traces(range(2)))
     chosen.take()
-    (batch, _, scored), (_, item, dead), *_ = work(ground)
-    forget_all(ground)
+    (batch, _, scored), (_, item, dead), *_ = work(keyspace)
+    forget_all(keyspace)
     verdict = make_verdict(evaluation_id=scored.id, **SCORED)
     letter = DeadLetter(1, dead, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
     news = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
     for fresh in (True, False):
         assert ledger.record([Finished.of(verdict, scored.period, batch_id=batch.id)]) == [fresh]
         assert ledger.add_dead_letter([(letter, news)], batch.id) == [fresh]
-        assert balanced(ground) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
-    ground.store.make_group(ground.keys.traces, "ingest")
-    ground.append("p1", make_traces(range(2)))
+        assert balanced(keyspace) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
+    keyspace.store.make_group(keyspace.keys.traces, "ingest")
+    keyspace.append("p1", make_traces(range(2)))
     chosen.take()
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.lost_by_redis, account.chosen, account.waiting) == (4, 2, 4, 2)
 
 
-def test_a_verdict_whose_mark_has_expired_was_chosen_once(ground: Ground) -> None:
-    chosen, ledger = Chosen(ground, rules=RULES), Ledger(ground.store, settings_of(ground))
-    ground.append("p1", make_traces(range(1)))
+def test_a_verdict_whose_mark_has_expired_was_chosen_once(keyspace: Keyspace) -> None:
+    chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
+    keyspace.append("p1", make_traces(range(1)))
     chosen.take()
-    (batch, _, first), *_ = work(ground)
-    for part in ground.client.scan_iter(match=f"{ground.keys.evaluations}:*"):
-        ground.client.delete(part)
+    (batch, _, first), *_ = work(keyspace)
+    for part in keyspace.client.scan_iter(match=f"{keyspace.keys.evaluations}:*"):
+        keyspace.client.delete(part)
     ledger.record([Finished.of(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)])
-    assert balanced(ground).chosen == 2
+    assert balanced(keyspace).chosen == 2
 
 
-def silent(ground: Ground, *producers: str, for_s: float = PRODUCER_SILENCE_S + 60) -> None:
+def silent(keyspace: Keyspace, *producers: str, for_s: float = PRODUCER_SILENCE_S + 60) -> None:
     """Make producers silent since this long."""
-    ground.client.zadd(ground.keys.producers, {name: (time.time() - for_s) * 1000 for name in producers}, xx=True)
+    keyspace.client.zadd(keyspace.keys.producers, {name: (time.time() - for_s) * 1000 for name in producers}, xx=True)
 
 
-def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=RULES)
+def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=RULES)
     for producer in ("gone", "lives"):
-        ground.append(producer, make_traces(range(3), service="lab"))
-        ground.report(producer, 10, buffer_full=2)
+        keyspace.append(producer, make_traces(range(3), service="lab"))
+        keyspace.report(producer, 10, buffer_full=2)
     chosen.take()
-    ground.append("gone", make_traces(range(3, 4)))
-    ground.measure(oldest="99999999999999-0")
-    before = balanced(ground)
+    keyspace.append("gone", make_traces(range(3, 4)))
+    keyspace.measure(oldest="99999999999999-0")
+    before = balanced(keyspace)
     assert (before.published, before.cut_off, before.no_rule, before.unread) == (20, 1, 6, 9)
-    silent(ground, "gone")
-    silent(ground, "lives", for_s=PRODUCER_SILENCE_S - 60)
-    assert [forget_producers(ground.store) for _ in range(2)] == [1, 0]
+    silent(keyspace, "gone")
+    silent(keyspace, "lives", for_s=PRODUCER_SILENCE_S - 60)
+    assert [forget_producers(keyspace.store) for _ in range(2)] == [1, 0]
     reasons = {"dropped:abandoned": 4, "dropped:buffer_full": 4}
     after = msgspec.structs.replace(before, dropped=8, unread=5, reasons=reasons)
-    assert balanced(ground) == after, "what it had in its buffer is dropped"
-    assert [ground.client.exists(ground.keys.producer(name)) for name in ("gone", "lives")] == [0, 1]
+    assert balanced(keyspace) == after, "what it had in its buffer is dropped"
+    assert [keyspace.client.exists(keyspace.keys.producer(name)) for name in ("gone", "lives")] == [0, 1]
 
 
-def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(ground: Ground) -> None:
-    chosen, now_ms = Chosen(ground, rules=RULES), int(time.time() * 1000)
+def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(keyspace: Keyspace) -> None:
+    chosen, now_ms = Chosen(keyspace, rules=RULES), int(time.time() * 1000)
     payload = msgspec.json.encode(make_trace(1))
-    ground.client.xadd(ground.keys.traces, {"v": "1", "t": payload, "p": "p1"}, id=f"{now_ms - 4 * DAY_MS}-0")
-    ground.client.hset(ground.keys.producer("p1"), mapping={"batch": 1, "sent": 1})
-    ground.client.zadd(ground.keys.producers, {"p1": now_ms - 3 * DAY_MS})
-    assert forget_producers(ground.store) == 0
-    entries = ground.read()
-    assert forget_producers(ground.store) == 0, "read, but not yet dealt with"
+    keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": payload, "p": "p1"}, id=f"{now_ms - 4 * DAY_MS}-0")
+    keyspace.client.hset(keyspace.keys.producer("p1"), mapping={"batch": 1, "sent": 1})
+    keyspace.client.zadd(keyspace.keys.producers, {"p1": now_ms - 3 * DAY_MS})
+    assert forget_producers(keyspace.store) == 0
+    entries = keyspace.read()
+    assert forget_producers(keyspace.store) == 0, "read, but not yet dealt with"
     chosen.take(entries)
-    assert balanced(ground).published == 1
-    assert forget_producers(ground.store) == 1
-    assert balanced(ground).published == 1
-    assert ground.client.exists(ground.keys.producer("p1"), ground.keys.producers) == 0
+    assert balanced(keyspace).published == 1
+    assert forget_producers(keyspace.store) == 1
+    assert balanced(keyspace).published == 1
+    assert keyspace.client.exists(keyspace.keys.producer("p1"), keyspace.keys.producers) == 0
 
 
 @pytest.mark.slow("20,000 producers")
-def test_twenty_thousand_producers_are_read_within_a_second(ground: Ground) -> None:
-    pipe = ground.client.pipeline(transaction=False)
+def test_twenty_thousand_producers_are_read_within_a_second(keyspace: Keyspace) -> None:
+    pipe = keyspace.client.pipeline(transaction=False)
     for number in range(20_000):
         fields = {"batch": 5, "service": "shop", "sent": 7, "trimmed": 0, "reported": 8, "accounted": 3}
-        pipe.hset(ground.keys.producer(f"{number:016x}"), mapping={**fields, "sent:accounted": 3})
-        pipe.zadd(ground.keys.producers, {f"{number:016x}": 1})
+        pipe.hset(keyspace.keys.producer(f"{number:016x}"), mapping={**fields, "sent:accounted": 3})
+        pipe.zadd(keyspace.keys.producers, {f"{number:016x}": 1})
     pipe.execute()
-    ground.client.hset(ground.keys.account_all, mapping={"published": 60_000, "sent": 60_000, "arrived": 60_000})
-    ground.client.hset(ground.keys.account_all, mapping={"no_rule": 60_000, "lost_by_redis": 80_000})
-    scans = ground.client.info("commandstats").get("cmdstat_scan")
+    keyspace.client.hset(keyspace.keys.account_all, mapping={"published": 60_000, "sent": 60_000, "arrived": 60_000})
+    keyspace.client.hset(keyspace.keys.account_all, mapping={"no_rule": 60_000, "lost_by_redis": 80_000})
+    scans = keyspace.client.info("commandstats").get("cmdstat_scan")
     began = [time.monotonic()]
     for _ in range(3):
-        account = read_account(ground.store)
+        account = read_account(keyspace.store)
         began.append(time.monotonic())
     assert (account.published, account.unread, account.lost_by_redis, account.lost) == (160_000, 20_000, 80_000, 0)
     assert min(after - before for before, after in itertools.pairwise(began)) <= 1.0
-    assert ground.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"
+    assert keyspace.client.info("commandstats").get("cmdstat_scan") == scans, "whatever else there is in Redis"
 
 
 @pytest.mark.parametrize(
     "items", ["[]", "{}", '[{"trace":{"trace_id":"1","service":"s","output":""},"evaluations":[]}]']
 )
 def test_a_batch_that_holds_nothing_breaks_neither_the_accounting_nor_a_worker(
-    ground: Ground, desk: Desks, items: str
+    keyspace: Keyspace, new_worker: Workers, items: str
 ) -> None:
     """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""
-    batch_ids = choose(ground, 1)
+    batch_ids = choose(keyspace, 1)
     empty_id = fresh_id("scripted", time.time())
     payload = head(empty_id, "default", "scripted", time.time()) + "]}"
     payload = payload.replace('"items":[]', f'"items":{items}')
-    ground.client.set(ground.keys.batch(empty_id), payload)
-    ground.client.hincrby(ground.keys.waiting, "scripted", len(payload))
-    ground.client.zadd(ground.keys.ready("scripted"), {empty_id: 1})
-    ground.client.zadd(ground.keys.leases, {empty_id: 0})
-    assert balanced(ground).waiting == 1
-    desk().run(empty_id, *batch_ids)
-    account = balanced(ground)
+    keyspace.client.set(keyspace.keys.batch(empty_id), payload)
+    keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))
+    keyspace.client.zadd(keyspace.keys.ready("scripted"), {empty_id: 1})
+    keyspace.client.zadd(keyspace.keys.leases, {empty_id: 0})
+    assert balanced(keyspace).waiting == 1
+    new_worker().run(empty_id, *batch_ids)
+    account = balanced(keyspace)
     assert (account.scored, account.waiting) == (1, 0)
-    assert ground.client.exists(ground.keys.batch(empty_id)) == (items == "{}"), "that is left to another version"
+    assert keyspace.client.exists(keyspace.keys.batch(empty_id)) == (items == "{}"), "that is left to another version"

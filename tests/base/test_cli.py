@@ -102,11 +102,11 @@ WRONG_USAGE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
-def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
+    assert message in words(ended.err)
     assert "Traceback" not in ended.err
 
 
@@ -149,13 +149,13 @@ def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequen
 
 
 def test_an_argument_is_named_as_it_is_written(run: Run) -> None:
-    for arguments, said in (
+    for arguments, message in (
         (["worker", "--roles", "ingest, jduge"], "--roles: roles[1]: must be one of export, ingest, judge, monitor"),
         (["worker", "--queues", "lexical, cod"], "--queues: no rule uses the judge model 'cod'; known are lexical"),
         (["worker", "--metrics-port", "65536"], "--metrics-port: metrics_port: must be a whole number from 0 to 65535"),
     ):
         ended = run(*arguments)
-        assert (ended.code, ended.complaint) == (2, f"tracejudge: {said}")
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: {message}")
 
 
 def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
@@ -218,9 +218,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("error", "code", "said"), ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize(("error", "code", "message"), ENDS.values(), ids=ENDS.keys())
 def test_what_ends_a_verb_early_has_its_exit_code(
-    served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+    served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def ending(*_: object) -> None:
         raise error
@@ -228,5 +228,5 @@ def test_what_ends_a_verb_early_has_its_exit_code(
     monkeypatch.setattr(tail, "follow", ending)
     ended = served("tail")
     assert ended.code == code
-    assert ended.err.startswith(said)
+    assert ended.err.startswith(message)
     assert "Traceback" not in ended.err

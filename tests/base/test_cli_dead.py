@@ -9,7 +9,7 @@ import click
 import pytest
 from support.cli_parts import Run, words
 from support.dead_parts import balanced, dead, marks
-from support.stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 
 from tracejudge import Feedback, Usage
 from worker.base.dead_letters import command as retry_module
@@ -21,29 +21,29 @@ NOW_S = 1_700_000_000.0
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def add_dead_letter(
-    ground: Ground, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any
+    keyspace: Keyspace, number: int, *, judge: str = "safety", reason: str = "timeout", **trace: Any
 ) -> str:
     """Leave a dead letter; those of higher numbers are younger."""
     verdict = make_verdict(number, outcome="unscored", reason=reason, judge=judge, judge_model="gpt-6-luna")
     evaluation = Evaluation(verdict.evaluation_id, HOUR, judge, verdict.judge_version, 0.5)
     item = Item(make_trace(number, **trace), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "gpt-6-luna", reason, number, NOW_S, NOW_S + 5, item=item)
-    ground.client.hincrby(ground.keys.account_all, "chosen", 1)
-    assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
-    seconds, _ = ground.client.time()
-    ground.client.zadd(ground.keys.dead_due, {evaluation.id: (seconds - 3600 * (10 - number)) * 1000})
+    keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
+    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
+    seconds, _ = keyspace.client.time()
+    keyspace.client.zadd(keyspace.keys.dead_due, {evaluation.id: (seconds - 3600 * (10 - number)) * 1000})
     return evaluation.id
 
 
-def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
-    add_dead_letter(ground, 1, service="shop-a")
-    add_dead_letter(ground, 2, reason="rate_limited", service="[b]\x1b[1mx", output=SECRET)
+def test_a_table_of_the_newest_for_people(served: Run, keyspace: Keyspace) -> None:
+    add_dead_letter(keyspace, 1, service="shop-a")
+    add_dead_letter(keyspace, 2, reason="rate_limited", service="[b]\x1b[1mx", output=SECRET)
     ended = served("dead", "list")
     assert ended.code == 0
     head, first, second = ended.out.splitlines()
@@ -56,22 +56,22 @@ def test_a_table_of_the_newest_for_people(served: Run, ground: Ground) -> None:
     assert "2 dead letters of 2" in ended.err
 
 
-def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, ground: Ground) -> None:
-    add_dead_letter(ground, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
+def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, keyspace: Keyspace) -> None:
+    add_dead_letter(keyspace, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
     _, letter = served("dead", "list").out.splitlines()
     assert "unknown_judge_version" in letter
 
 
-def test_with_json_one_line_a_letter(served: Run, ground: Ground) -> None:
-    one, two = add_dead_letter(ground, 1, output=SECRET), add_dead_letter(ground, 2)
+def test_with_json_one_line_a_letter(served: Run, keyspace: Keyspace) -> None:
+    letter_id, two = add_dead_letter(keyspace, 1, output=SECRET), add_dead_letter(keyspace, 2)
     ended = served("dead", "list", "--json")
-    assert [line["id"] for line in ended.lines] == [two, one]
+    assert [line["id"] for line in ended.lines] == [two, letter_id]
     assert ended.lines[1].keys() == {
         *("id", "reason", "attempts", "service", "judge", "judge_version", "judge_model", "origin", "trace_id"),
         *("chosen_at", "given_up_at", "age_s", "retrying", "revivals", "bytes"),
     }
     assert SECRET not in ended.out
-    assert [line["id"] for line in served("dead", "list", "--json", "--oldest", "--limit", 1).lines] == [one]
+    assert [line["id"] for line in served("dead", "list", "--json", "--oldest", "--limit", 1).lines] == [letter_id]
 
 
 FILTERS = {
@@ -88,11 +88,11 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("options", "numbers"), FILTERS.values(), ids=FILTERS.keys())
-def test_filters(served: Run, ground: Ground, options: tuple[str, ...], numbers: list[int]) -> None:
+def test_filters(served: Run, keyspace: Keyspace, options: tuple[str, ...], numbers: list[int]) -> None:
     ids = {
-        1: add_dead_letter(ground, 1, service="shop-a"),
-        2: add_dead_letter(ground, 2, service="lab", reason="rate_limited"),
-        3: add_dead_letter(ground, 3, service="shop-b", judge="groundedness"),
+        1: add_dead_letter(keyspace, 1, service="shop-a"),
+        2: add_dead_letter(keyspace, 2, service="lab", reason="rate_limited"),
+        3: add_dead_letter(keyspace, 3, service="shop-b", judge="groundedness"),
     }
     ended = served("dead", "list", "--json", *options)
     assert (ended.code, [line["id"] for line in ended.lines]) == (0, [ids[number] for number in numbers])
@@ -101,8 +101,8 @@ def test_filters(served: Run, ground: Ground, options: tuple[str, ...], numbers:
     assert served("dead", "drop", "--dry-run", "--json", *options).document["found"] == len(numbers)
 
 
-def test_ids_that_match_nothing_end_with_1(served: Run, ground: Ground) -> None:
-    add_dead_letter(ground, 1)
+def test_ids_that_match_nothing_end_with_1(served: Run, keyspace: Keyspace) -> None:
+    add_dead_letter(keyspace, 1)
     for command in (("list",), ("list", "--json"), ("retry", "--dry-run"), ("drop", "--dry-run")):
         for option in ("--id", "--trace-id"):
             ended = served("dead", *command, option, "ffffff")
@@ -132,8 +132,8 @@ FIELDS = {
 }
 
 
-def test_show_tells_everything_but_texts(served: Run, ground: Ground) -> None:
-    name = add_dead_letter(ground, 1, **FIELDS)
+def test_show_tells_everything_but_texts(served: Run, keyspace: Keyspace) -> None:
+    name = add_dead_letter(keyspace, 1, **FIELDS)
     ended = served("dead", "show", name, "--json")
     document = ended.document
     assert ended.code == 0
@@ -149,113 +149,115 @@ def test_show_tells_everything_but_texts(served: Run, ground: Ground) -> None:
     assert "\n  output: 23 signs\n" in plain
 
 
-def test_show_tells_texts_when_asked(served: Run, ground: Ground) -> None:
-    name = add_dead_letter(ground, 1, **FIELDS)
+def test_show_tells_texts_when_asked(served: Run, keyspace: Keyspace) -> None:
+    name = add_dead_letter(keyspace, 1, **FIELDS)
     trace = served("dead", "show", name, "--texts", "--json").document["trace"]
     assert (trace["output"], trace["context"], trace["tags"]) == (SECRET, [SECRET, SECRET], {SECRET: SECRET})
     assert f"output: {SECRET}" in served("dead", "show", name, "--texts").out
 
 
-def test_show_wants_one_letter(served: Run, ground: Ground) -> None:
-    add_dead_letter(ground, 1)
-    add_dead_letter(ground, 2)
-    for name, said in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
+def test_show_wants_one_letter(served: Run, keyspace: Keyspace) -> None:
+    add_dead_letter(keyspace, 1)
+    add_dead_letter(keyspace, 2)
+    for name, message in (("0000", "2 dead letters begin with '0000'"), ("ff", "there is no dead letter 'ff'")):
         ended = served("dead", "show", name)
         assert (ended.code, ended.out) == (1, "")
-        assert said in words(ended.err)
+        assert message in words(ended.err)
 
 
 # --- retry ---
 
 
-def test_retry_chooses_again_once(served: Run, ground: Ground) -> None:
-    ids = [add_dead_letter(ground, number, reason="judge_rejected") for number in range(1, 4)]
-    add_dead_letter(ground, 4)
+def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:
+    ids = [add_dead_letter(keyspace, number, reason="judge_rejected") for number in range(1, 4)]
+    add_dead_letter(keyspace, 4)
     ended = served("dead", "retry", "--reason", "judge_rejected", "--json")
     assert (ended.code, ended.document) == (
         0,
         {"chosen": 3, "under_way": 0, "gone": 0, "batches": 1, "unreadable": 0, "dry_run": False},
     )
-    assert sorted(name for name, retry in marks(ground).items() if retry.batch_id) == sorted(ids)
+    assert sorted(name for name, retry in marks(keyspace).items() if retry.batch_id) == sorted(ids)
     again = served("dead", "retry", "--all")
     assert "1 evaluation chosen again; 3 under way already" in again.out
-    assert len(ground.batches()) == 2
-    account = balanced(ground)
+    assert len(keyspace.batches()) == 2
+    account = balanced(keyspace)
     assert (account.dead, account.waiting) == (4, 0)
     assert [line["retrying"] for line in served("dead", "list", "--json").lines] == [True] * 4
     assert "(6h)" in served("dead", "list").out
 
 
 def test_retry_waits_while_the_model_has_enough_to_do(
-    served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_dead_letter(ground, 1)
-    ground.client.hset(ground.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
-    monkeypatch.setattr(retry_module.time, "sleep", lambda _: ground.client.delete(ground.keys.waiting))
+    add_dead_letter(keyspace, 1)
+    keyspace.client.hset(keyspace.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
+    monkeypatch.setattr(retry_module.time, "sleep", lambda _: keyspace.client.delete(keyspace.keys.waiting))
     ended = served("dead", "retry", "--all")
     assert "waiting: batches for gpt-6-luna hold 200 MiB" in ended.err
     assert "1 evaluation chosen again" in ended.out
 
 
 def test_retry_tells_where_nobody_may_be_there_to_judge(
-    served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_dead_letter(ground, 1)
-    said = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
-    assert said in words(served("dead", "retry", "--all", "--dry-run").err)
+    add_dead_letter(keyspace, 1)
+    message = "there is no [models.default] for gpt-6-luna here: dead letters wait for a worker with it"
+    assert message in words(served("dead", "retry", "--all", "--dry-run").err)
     model = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "gpt-6-luna"}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
     assert served("dead", "retry", "--all", "--dry-run").err == ""
 
 
-def test_ctrl_c_ends_a_retry_that_waits(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_retry_that_waits(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
-    add_dead_letter(ground, 1)
-    ground.client.hset(ground.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
+    add_dead_letter(keyspace, 1)
+    keyspace.client.hset(keyspace.keys.waiting, "gpt-6-luna", 200 * 1024 * 1024)
     monkeypatch.setattr(retry_module.time, "sleep", stop)
     ended = served("dead", "retry", "--all", "--json")
     assert (ended.code, ended.document["chosen"]) == (130, 0)
 
 
-def test_letters_of_another_version_are_told_of(served: Run, ground: Ground) -> None:
-    name = add_dead_letter(ground, 1)
-    newer = ground.client.hget(ground.keys.dead, name).replace(b'{"v":1', b'{"v":9')
-    ground.client.hset(ground.keys.dead, name, newer)
+def test_letters_of_another_version_are_told_of(served: Run, keyspace: Keyspace) -> None:
+    name = add_dead_letter(keyspace, 1)
+    newer = keyspace.client.hget(keyspace.keys.dead, name).replace(b'{"v":1', b'{"v":9')
+    keyspace.client.hset(keyspace.keys.dead, name, newer)
     for verb in (("retry", "--all"), ("drop", "--all", "--yes")):
         ended = served("dead", *verb)
         assert ended.code == 1
         assert "1 dead letter of another version of tracejudge skipped" in words(ended.err)
     assert served("dead", "list").code == 0
-    assert dead(ground) == [name]
+    assert dead(keyspace) == [name]
 
 
 # --- drop ---
 
 
-def test_drop_removes_for_good(served: Run, ground: Ground) -> None:
-    add_dead_letter(ground, 1)
-    kept = add_dead_letter(ground, 2, reason="internal_error")
+def test_drop_removes_for_good(served: Run, keyspace: Keyspace) -> None:
+    add_dead_letter(keyspace, 1)
+    kept = add_dead_letter(keyspace, 2, reason="internal_error")
     ended = served("dead", "drop", "--reason", "timeout", "--yes", "--json")
     assert ended.document == {"found": 1, "dropped": 1, "unreadable": 0, "dry_run": False}
-    assert dead(ground) == [kept]
-    account = balanced(ground)
+    assert dead(keyspace) == [kept]
+    account = balanced(keyspace)
     assert (account.dead, account.removed, account.chosen) == (1, 1, 2)
     assert "0 dead letters dropped" in served("dead", "drop", "--reason", "timeout", "--yes").out
 
 
-def test_without_a_terminal_drop_asks_for_yes(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = add_dead_letter(ground, 1)
+def test_without_a_terminal_drop_asks_for_yes(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = add_dead_letter(keyspace, 1)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     ended = served("dead", "drop", "--all")
-    assert (ended.code, ended.out, dead(ground)) == (2, "", [name])
+    assert (ended.code, ended.out, dead(keyspace)) == (2, "", [name])
     assert "1 dead letter would be dropped" in served("dead", "drop", "--all", "--dry-run").out
 
 
 @pytest.mark.parametrize("sure", [True, False], ids=["yes", "no"])
-def test_on_a_terminal_drop_asks(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch, *, sure: bool) -> None:
-    name = add_dead_letter(ground, 1)
+def test_on_a_terminal_drop_asks(
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, *, sure: bool
+) -> None:
+    name = add_dead_letter(keyspace, 1)
     asked: list[str] = []
 
     def confirm(text: str, **_: Any) -> None:
@@ -267,4 +269,4 @@ def test_on_a_terminal_drop_asks(served: Run, ground: Ground, monkeypatch: pytes
     monkeypatch.setattr(click, "confirm", confirm)
     ended = served("dead", "drop", "--all")
     assert asked == ["Drop 1 dead letter for good?"]
-    assert (ended.code, dead(ground)) == ((0, []) if sure else (130, [name]))
+    assert (ended.code, dead(keyspace)) == ((0, []) if sure else (130, [name]))

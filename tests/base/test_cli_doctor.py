@@ -49,9 +49,9 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, 
     server = stack.enter_context(tuned(*KEPT, binary=binary))
     be_present(server.url)
     Path("tracejudge.toml").touch()
-    ended, found = examined(run, url=server.url)
-    assert (ended.code, found["configuration"].what) == (0, "tracejudge.toml")
-    assert {name: part.result for name, part in found.items()} == dict.fromkeys(ALL_WELL, "ok")
+    ended, parts = examined(run, url=server.url)
+    assert (ended.code, parts["configuration"].what) == (0, "tracejudge.toml")
+    assert {name: part.result for name, part in parts.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
 def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, stack: ExitStack) -> None:
@@ -80,10 +80,10 @@ def test_the_configuration_file_is_named_and_its_absence_is_a_warning(
 
 def test_a_configuration_that_cannot_be_read_is_a_broken_part(run: Run) -> None:
     Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
-    ended, found = examined(run)
+    ended, parts = examined(run)
     assert ended.code == 1
-    assert list(found) == ["configuration"]
-    assert found["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
+    assert list(parts) == ["configuration"]
+    assert parts["configuration"].what == "tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
 
 
 def test_a_secret_of_the_metrics_page_that_is_not_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +106,14 @@ def test_wrong_usage_is_exit_code_two(run: Run) -> None:
 # --- whether Redis lets us in ---
 def test_a_redis_that_is_absent(run: Run) -> None:
     port = free_port()
-    ended, found = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
-    assert found["redis"] == (
+    ended, checks = examined(run, url=f"redis://user:{SECRET}@127.0.0.1:{port}/0")
+    assert checks["redis"] == (
         "broken",
         f"nothing listens at redis://127.0.0.1:{port}/0",
         "start Redis there, or correct the address",
     )
     parts = {"packages", "configuration", "redis", "metrics page", "model default", "heuristic-judges"}
-    assert set(found) == parts, "what needs Redis is not named as well"
+    assert set(checks) == parts, "what needs Redis is not named as well"
     assert SECRET not in ended.out
 
 
@@ -138,9 +138,9 @@ def test_a_password_that_is_wrong_or_missing(run: Run, stack: ExitStack, passwor
     with Redis.from_url(server.url) as client:
         client.config_set("requirepass", SECRET)
     url = server.url if password is None else login(server.url, "", password)
-    ended, found = examined(run, url=url)
-    assert found["redis"].result == "broken"
-    assert found["redis"].what.endswith("refuses the user or the password, or asks for one")
+    ended, parts = examined(run, url=url)
+    assert parts["redis"].result == "broken"
+    assert parts["redis"].what.endswith("refuses the user or the password, or asks for one")
     assert examined(run, url=login(server.url, ""))[1]["redis"].result == "ok"
     assert SECRET not in ended.out
     assert "wrong@" not in ended.out
@@ -169,8 +169,8 @@ def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, stack: E
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-info")
     be_present(server.url)
-    ended, found = examined(run, url=login(server.url, "judge"))
-    assert (ended.code, found["redis keeping"].result) == (0, "warning")
+    ended, parts = examined(run, url=login(server.url, "judge"))
+    assert (ended.code, parts["redis keeping"].result) == (0, "warning")
 
 
 # --- whether it takes what we write, and keeps it ---
@@ -179,9 +179,9 @@ def test_a_replica_that_takes_no_writes(run: Run, stack: ExitStack) -> None:
     replica = stack.enter_context(tuned(*KEPT, "--replicaof", "127.0.0.1", str(master.port)))
     with Redis.from_url(replica.url) as client:
         wait_until(lambda: client.info("replication")["master_link_status"] == "up", what="the replica")
-    _, found = examined(run, url=replica.url)
-    assert found["redis role"][:2] == ("broken", "it is a replica, which takes no writes")
-    assert found["redis permissions"].result == "ok", "that is another thing"
+    _, parts = examined(run, url=replica.url)
+    assert parts["redis role"][:2] == ("broken", "it is a replica, which takes no writes")
+    assert parts["redis permissions"].result == "ok", "that is another thing"
 
 
 POLICIES = {
@@ -198,9 +198,9 @@ POLICIES = {
 def test_an_evicting_policy(run: Run, stack: ExitStack, policy: str) -> None:
     result, what = POLICIES[policy]
     server = stack.enter_context(tuned(*KEPT, "--maxmemory-policy", policy))
-    found = examined(run, url=server.url)[1]["redis eviction"]
-    assert found.result == result
-    assert found.what.startswith(what)
+    part = examined(run, url=server.url)[1]["redis eviction"]
+    assert part.result == result
+    assert part.what.startswith(what)
 
 
 PERSISTENCE = {
@@ -213,15 +213,15 @@ PERSISTENCE = {
 @pytest.mark.parametrize(("options", "result", "what"), PERSISTENCE.values(), ids=PERSISTENCE.keys())
 def test_persistence(run: Run, stack: ExitStack, options: tuple[str, ...], result: str, what: str) -> None:
     server = stack.enter_context(tuned(*options))
-    found = examined(run, url=server.url)[1]["redis persistence"]
-    assert found.result == result
-    assert found.what.startswith(what)
+    part = examined(run, url=server.url)[1]["redis persistence"]
+    assert part.result == result
+    assert part.what.startswith(what)
 
 
 @pytest.mark.parametrize(("share", "result"), [(0.5, "ok"), (0.85, "warning"), (1.0, "broken")])
 def test_memory_that_is_nearly_full(share: float, result: str) -> None:
-    found = redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)})
-    assert found.result == result
+    findings = redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)})
+    assert findings.result == result
 
 
 def test_a_redis_that_is_full(run: Run, stack: ExitStack) -> None:
@@ -242,8 +242,8 @@ CLOCKS = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken"
 @pytest.mark.parametrize("off_s", CLOCKS)
 def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, redis_url: str, off_s: float) -> None:
     monkeypatch.setattr(Redis, "time", lambda _: (1_700_000_000, 500_000))
-    (found,) = redis_server.clock(redis_url, lambda: 1_700_000_000.5 + off_s)
-    assert found.result == CLOCKS[off_s]
+    (finding,) = redis_server.clock(redis_url, lambda: 1_700_000_000.5 + off_s)
+    assert finding.result == CLOCKS[off_s]
     if off_s:
-        said = "ahead of" if off_s > 0 else "behind"
-        assert found.what == f"this machine's clock is {abs(off_s):.1f} s {said} Redis'"
+        message = "ahead of" if off_s > 0 else "behind"
+        assert finding.what == f"this machine's clock is {abs(off_s):.1f} s {message} Redis'"

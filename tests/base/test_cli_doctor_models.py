@@ -74,9 +74,9 @@ def test_what_an_endpoint_answers(
 ) -> None:
     with server:
         configure(monkeypatch, f"{server.root_url}/v1")
-        found = part(run)
-    assert found.result == result
-    assert found.what.endswith(what)
+        checked = part(run)
+    assert checked.result == result
+    assert checked.what.endswith(what)
     ((method, path, headers),) = server.asked
     assert (method, path, headers["Authorization"]) == ("GET", "/v1/models", f"Bearer {SECRET}"), "and it costs nothing"
 
@@ -95,8 +95,8 @@ def test_anthropic_is_asked_in_its_own_way(
 def test_a_list_that_comes_in_pieces_is_read_whole(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     server = stack.enter_context(Lister(models=tuple(map(str, range(100_000)))))
     configure(monkeypatch, f"{server.root_url}/v1")
-    found = part(run)
-    assert (found.result, found.what.endswith("lists 100000 models, and not judge-1")) == ("warning", True)
+    checked = part(run)
+    assert (checked.result, checked.what.endswith("lists 100000 models, and not judge-1")) == ("warning", True)
 
 
 def test_a_list_that_is_too_long_tells_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
@@ -114,9 +114,9 @@ def test_an_endpoint_that_hangs_is_told_within_five_seconds(
     server = stack.enter_context(Lister(delay_s=100))
     configure(monkeypatch, f"{server.root_url}/v1")
     began = time.monotonic()
-    found = part(run)
-    assert (found.result, time.monotonic() - began < 30) == ("broken", True)
-    assert found.what.endswith("does not answer in time")
+    checked = part(run)
+    assert (checked.result, time.monotonic() - began < 30) == ("broken", True)
+    assert checked.what.endswith("does not answer in time")
 
 
 def test_an_endpoint_that_refuses(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +134,9 @@ def test_an_endpoint_whose_name_leads_nowhere(run: Run, monkeypatch: pytest.Monk
 def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
     server = stack.enter_context(Lister())
     configure(monkeypatch, f"{server.root_url}/v1".replace("http://", "https://"))
-    found = part(run)
-    assert found.result == "broken"
-    assert "TLS handshake" in found.what
+    checked = part(run)
+    assert checked.result == "broken"
+    assert "TLS handshake" in checked.what
 
 
 def test_a_key_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +211,9 @@ def _key_file() -> str:
 
 def test_no_key_goes_to_a_metadata_address() -> None:
     settings = ModelSettings(base_url="http://169.254.169.254/v1", model="m")
-    (found,) = look_at("default", settings, {})
-    assert found.result == "broken"
-    assert "allow_link_local" in f"{found.what} {found.fix}"
+    (finding,) = look_at("default", settings, {})
+    assert finding.result == "broken"
+    assert "allow_link_local" in f"{finding.what} {finding.fix}"
 
 
 def test_a_real_question_is_asked_only_when_it_is_wanted(
@@ -221,13 +221,13 @@ def test_a_real_question_is_asked_only_when_it_is_wanted(
 ) -> None:
     endpoint.behaviour = replies.yes_no()
     configure(monkeypatch, endpoint.base_url, price={"input": 1.0, "output": 2.0})
-    _, found = examined(run, url=NOWHERE)
-    assert "answer of default" not in found
+    _, parts = examined(run, url=NOWHERE)
+    assert "answer of default" not in parts
     assert endpoint.calls == ()
-    found = part(run, "answer of default", "--ask")
-    assert found.result == "ok"
-    assert found.what.startswith("answers; ")
-    assert found.what.endswith(" USD")
+    parts = part(run, "answer of default", "--ask")
+    assert parts.result == "ok"
+    assert parts.what.startswith("answers; ")
+    assert parts.what.endswith(" USD")
     assert len(endpoint.calls) == 1
 
 
@@ -236,8 +236,8 @@ def test_a_model_that_does_not_say_what_it_took_is_not_called_free(
 ) -> None:
     endpoint.behaviour = replies.yes_no(usage=None)
     configure(monkeypatch, endpoint.base_url, price={"input": 1.0, "output": 2.0})
-    found = part(run, "answer of default", "--ask")
-    assert found.what == "answers; it reports no tokens, so the cost is unknown"
+    checked = part(run, "answer of default", "--ask")
+    assert checked.what == "answers; it reports no tokens, so the cost is unknown"
 
 
 def test_a_model_that_does_not_answer_a_real_question_is_broken(
@@ -245,16 +245,16 @@ def test_a_model_that_does_not_answer_a_real_question_is_broken(
 ) -> None:
     endpoint.behaviour = replies.failing(404, "no such model")
     configure(monkeypatch, endpoint.base_url)
-    found = part(run, "answer of default", "--ask")
-    said = f'HTTP 404 from {endpoint.base_url}/chat/completions; check base_url and model; it says: "no such model"'
-    assert found[:2] == ("broken", said)
+    checked = part(run, "answer of default", "--ask")
+    message = f'HTTP 404 from {endpoint.base_url}/chat/completions; check base_url and model; it says: "no such model"'
+    assert checked[:2] == ("broken", message)
 
 
 def test_a_question_that_cannot_be_asked_is_told_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY")
     configure(monkeypatch, "http://127.0.0.1:1/v1")
-    _, found = examined(run, "--ask", url=NOWHERE)
-    assert (found["model default"].result, "answer of default" in found) == ("broken", False)
+    _, parts = examined(run, "--ask", url=NOWHERE)
+    assert (parts["model default"].result, "answer of default" in parts) == ("broken", False)
 
 
 @pytest.mark.parametrize("dialect", ["openai", "systemone"])
@@ -265,18 +265,18 @@ def test_the_option_limit_of_a_decision_model_is_found_out(
         configure(monkeypatch, server.base_url, provider="decisions", dialect=dialect, model=MODEL)
         assert part(run, "model default").result == "ok"
         assert not server.bodies
-        found = part(run, "answer of default", "--ask")
-        assert (found.result, found.what) == (
+        checked = part(run, "answer of default", "--ask")
+        assert (checked.result, checked.what) == (
             "ok",
             "answers, also questions with 255 options; 240 tokens in, 6 out, no price configured",
         )
         for limit in (208, 26):
             server.max_options = limit
-            found = part(run, "answer of default", "--ask")
-            assert (found.result, found.mend) == ("warning", f"set max_options = {limit}")
-            assert found.what.startswith(f"answers, but refuses questions with more than {limit} options; 240 tokens")
+            checked = part(run, "answer of default", "--ask")
+            assert (checked.result, checked.mend) == ("warning", f"set max_options = {limit}")
+            assert checked.what.startswith(f"answers, but refuses questions with more than {limit} options; 240 tokens")
         configure(monkeypatch, server.base_url, provider="decisions", dialect=dialect, model=MODEL, max_options=26)
         assert part(run, "answer of default", "--ask").result == "ok"
         server.change = lambda _reply: {"answers": [] if dialect == "openai" else {}}
-        found = part(run, "answer of default", "--ask")
-        assert (found.result, found.mend) == ("broken", "check `dialect`, and whether the model decides")
+        checked = part(run, "answer of default", "--ask")
+        assert (checked.result, checked.mend) == ("broken", "check `dialect`, and whether the model decides")

@@ -46,8 +46,8 @@ def test_what_a_receiver_answers(
 ) -> None:
     otlp.behaviour, result, what = RECEIVERS[case]
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)
-    found = part(run, "otlp receiver")
-    assert (found.result, what in found.what) == (result, True), found
+    checked = part(run, "otlp receiver")
+    assert (checked.result, what in checked.what) == (result, True), checked
     assert not otlp.spans
 
 
@@ -62,9 +62,9 @@ def test_a_broker_that_is_away_is_told_without_celery_s_patience(run: Run, monke
     for scheme in ("amqp", "redis"):
         monkeypatch.setenv("TRACEJUDGE_BROKER_URL", f"{scheme}://user:{SECRET}@127.0.0.1:{free_port()}//")
         began = time.monotonic()
-        found = part(run, "broker")
-        assert (found.result, time.monotonic() - began < 30) == ("broken", True)
-        assert found.what.startswith(f"nothing listens at {scheme}://127.0.0.1:")
+        checked = part(run, "broker")
+        assert (checked.result, time.monotonic() - began < 30) == ("broken", True)
+        assert checked.what.startswith(f"nothing listens at {scheme}://127.0.0.1:")
 
 
 def test_a_broker_of_its_own_is_looked_at_by_itself(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
@@ -82,10 +82,10 @@ def test_looks_are_made_side_by_side_and_one_that_hangs_is_left_behind() -> None
         return [ok("a")]
 
     looks = [Check("a", meets), Check("hangs", lambda: release.wait(60) and [], 0.2), Check("b", meets)]
-    found = examine(looks)
+    parts = examine(looks)
     release.set()
-    assert [(each.name, each.result) for each in found] == [("a", "ok"), ("hangs", "broken"), ("a", "ok")]
-    assert found[1].what == "no answer within 0.2 s"
+    assert [(each.name, each.result) for each in parts] == [("a", "ok"), ("hangs", "broken"), ("a", "ok")]
+    assert parts[1].what == "no answer within 0.2 s"
 
 
 def test_a_look_that_fails_hides_neither_the_others_nor_a_secret() -> None:
@@ -114,5 +114,5 @@ def test_what_redis_fails_at_is_no_mistake_of_ours(error: Exception, what: str) 
     def fails() -> list[object]:
         raise error
 
-    (found,) = examine([Check("a", fails)])
-    assert (found.result, found.what, "bug of TraceJudge" in found.fix) == ("broken", what, False)
+    (parts,) = examine([Check("a", fails)])
+    assert (parts.result, parts.what, "bug of TraceJudge" in parts.fix) == ("broken", what, False)

@@ -31,9 +31,9 @@ def test_a_user_who_may_not_run_a_command(run: Run, stack: ExitStack, binary: Se
             *("+@all", "-xclaim", "-evalsha", "-brpop"),
         )
     before = _contents(server)
-    _, found = examined(run, url=login(server.url, "judge"))
-    assert found["redis permissions"].what == "the user may not run: EVALSHA, XCLAIM"
-    assert found["broker permissions"].what == "the user may not run: BRPOP"
+    _, parts = examined(run, url=login(server.url, "judge"))
+    assert parts["redis permissions"].what == "the user may not run: EVALSHA, XCLAIM"
+    assert parts["broker permissions"].what == "the user may not run: BRPOP"
     assert _contents(server) == before, "nothing is run, only asked"
 
 
@@ -41,8 +41,8 @@ def test_a_user_who_may_run_all_on_other_keys(run: Run, stack: ExitStack) -> Non
     server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~other*", "+@all")
-    _, found = examined(run, url=login(server.url, "judge"))
-    assert found["redis permissions"].what.startswith("the user may not run: MEMORY USAGE, EXISTS, DEL")
+    _, parts = examined(run, url=login(server.url, "judge"))
+    assert parts["redis permissions"].what.startswith("the user may not run: MEMORY USAGE, EXISTS, DEL")
 
 
 # --- nothing is done ---
@@ -75,8 +75,8 @@ def test_nothing_is_run_where_transactions_are_refused(
         client.hset("unacked", "a", "kept")
         client.set("tracejudge:doctor", "somebody's")
     before = _contents(server)
-    _, found = examined(run, url=login(server.url, "judge"))
-    for part in (found["redis permissions"], found["broker permissions"]):
+    _, parts = examined(run, url=login(server.url, "judge"))
+    for part in (parts["redis permissions"], parts["broker permissions"]):
         assert part[:2] == ("broken", closed.what) if closed.what else part.result == "ok"
     assert _contents(server) == before
 
@@ -91,9 +91,9 @@ def test_a_user_without_a_right_is_no_mistake_of_ours(run: Run, stack: ExitStack
     server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-time")
-    _, found = examined(run, url=login(server.url, "judge"))
-    assert found["redis permissions"].what == "the user may not run: TIME"
-    assert found["clock"] == (
+    _, parts = examined(run, url=login(server.url, "judge"))
+    assert parts["redis permissions"].what == "the user may not run: TIME"
+    assert parts["clock"] == (
         "broken",
         "cannot be checked: Redis refuses the user a command",
         "allow the commands that the part on permissions names (ACL SETUSER), then run the doctor again",
@@ -105,8 +105,8 @@ def test_every_command_of_our_scripts_is_asked_for() -> None:
     scripts = [*WORKER.glob("**/scripts/**/*.lua")]
     assert len(scripts) > 10
     for script in scripts:
-        said = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
-        missing = {part.split("'")[0] for part in said} - ASKED
+        output = script.read_text(encoding="utf-8").replace("redis.pcall", "redis.call").split("redis.call('")[1:]
+        missing = {part.split("'")[0] for part in output} - ASKED
         assert not missing, f"{script.name} runs what worker/base/doctor/redis_server.py does not ask for"
 
 

@@ -8,7 +8,7 @@ from support.doctor_parts import ROLES, Part, at, be_present, examined
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import LAYOUT, Store
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 pytestmark = pytest.mark.usefixtures("_patient_doctor")
 
@@ -28,16 +28,16 @@ def store(server: EmbeddedRedis) -> Iterator[Store]:
 
 
 def roles(run: Run, server: EmbeddedRedis) -> dict[str, Part]:
-    found = examined(run, url=server.url)[1]
-    return {role: found[f"role {role}"] for role in ROLES}
+    parts = examined(run, url=server.url)[1]
+    return {role: parts[f"role {role}"] for role in ROLES}
 
 
 @pytest.mark.usefixtures("store")
 def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
     be_present(server.url, ingest=True, export=True, monitor=True)
-    found = roles(run, server)
-    assert [found[role].result for role in ROLES] == ["ok", "broken", "ok", "ok"]
-    assert found["judge"][1:] == (
+    findings = roles(run, server)
+    assert [findings[role].result for role in ROLES] == ["ok", "broken", "ok", "ok"]
+    assert findings["judge"][1:] == (
         "no worker runs it",
         "start one: tracejudge worker --roles judge, or without --roles for all",
     )
@@ -47,8 +47,8 @@ def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
 def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) -> None:
     be_present(server.url, ingest=False)
     be_present(server.url, ingest=False, judge=True, export=True)
-    found = roles(run, server)
-    assert found["ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
+    findings = roles(run, server)
+    assert findings["ingest"][:2] == ("broken", "2 workers run it, and none makes progress")
     be_present(server.url, ingest=True)
     assert roles(run, server)["ingest"][:2] == ("ok", "1 of 3 workers make progress")
 
@@ -57,9 +57,9 @@ def test_the_group_of_a_removed_receiver(run: Run, server: EmbeddedRedis, store:
     be_present(server.url, ingest=True, judge=True, export=True, monitor=True)
     for name in ("metrics", "receiver:old"):
         store.make_group(store.keys.verdicts, name)
-    found = examined(run, url=server.url)[1]["removed receivers"]
-    assert found[:2] == ("warning", "no receiver of this configuration reads receiver:old")
-    assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in found[2]
+    part = examined(run, url=server.url)[1]["removed receivers"]
+    assert part[:2] == ("warning", "no receiver of this configuration reads receiver:old")
+    assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in part[2]
 
 
 def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
@@ -81,16 +81,16 @@ def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: 
         store.make_group(store.keys.verdicts, group)
         store.read_group(store.keys.verdicts, group, "me", count=1, block_ms=1)
     Heartbeat(store, lambda: {"m": 0.0}).exchange_circuits()
-    found = roles(run, server)
-    assert [found[role].result for role in ROLES] == ["ok"] * 4
-    assert found["ingest"].what == "a worker was seen; 1 entries wait"
+    findings = roles(run, server)
+    assert [findings[role].result for role in ROLES] == ["ok"] * 4
+    assert findings["ingest"].what == "a worker was seen; 1 entries wait"
 
 
 def test_a_model_that_workers_leave_alone(run: Run, server: EmbeddedRedis, store: Store) -> None:
     Heartbeat(store, lambda: {"gpt": 12.5, "other": None}).exchange_circuits()
     Heartbeat(store, lambda: {"gpt": 0.0, "other": 0.0}).exchange_circuits()
-    found = examined(run, url=server.url)[1]["circuits"]
-    assert found[:2] == ("broken", "open, since the endpoint fails or rejects requests: gpt")
+    part = examined(run, url=server.url)[1]["circuits"]
+    assert part[:2] == ("broken", "open, since the endpoint fails or rejects requests: gpt")
 
 
 def test_accounting_that_does_not_balance(run: Run, server: EmbeddedRedis, store: Store) -> None:
@@ -108,13 +108,13 @@ def test_dead_letters_are_a_warning(run: Run, server: EmbeddedRedis, store: Stor
     store.call(lambda client: client.hset(store.keys.dead, "e1", "{}"))
     store.call(lambda client: client.hset(store.keys.account_all, mapping={"chosen": 1, "dead": 1}))
     be_present(server.url)
-    ended, found = examined(run, url=server.url)
-    assert found["dead letters"][:2] == ("warning", "1 evaluations were given up")
+    ended, parts = examined(run, url=server.url)
+    assert parts["dead letters"][:2] == ("warning", "1 evaluations were given up")
     assert ended.code == 0
 
 
 def test_keys_of_another_version_are_told_of(run: Run, server: EmbeddedRedis, store: Store) -> None:
     assert "redis keys" not in examined(run, url=server.url)[1]
     store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
-    found = examined(run, url=server.url)[1]["redis keys"]
-    assert found[:2] == ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")
+    part = examined(run, url=server.url)[1]["redis keys"]
+    assert part[:2] == ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.cli_parts import SECRET, Run, words
-from support.stage_parts import Chosen, Ground, make_trace
+from support.stage_parts import Chosen, Keyspace, make_trace
 
 from worker.base.forget.forget import Forgetting
 from worker.core.storage.client import StoreError
@@ -14,24 +14,26 @@ TRACE = make_trace(1, user_id="u-1729")
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        ground.append("p1", [TRACE, make_trace(2)])
-        Chosen(ground).take()
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        keyspace.append("p1", [TRACE, make_trace(2)])
+        Chosen(keyspace).take()
+        yield keyspace
 
 
 @pytest.mark.parametrize("whom", [("--trace-id", TRACE.trace_id), ("--user-id", "u-1729")], ids=["trace", "person"])
-def test_one_document_tells_what_was_erased_and_what_stays(served: Run, ground: Ground, whom: tuple[str, str]) -> None:
+def test_one_document_tells_what_was_erased_and_what_stays(
+    served: Run, keyspace: Keyspace, whom: tuple[str, str]
+) -> None:
     dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
-    found = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
+    counts = dict.fromkeys(COUNTS, 0) | {"traces": 1, "evaluations": 1}
     assert (dry.code, first.code, second.code) == (0, 0, 1)
-    assert {name: dry.document[name] for name in COUNTS} == found
-    assert {name: first.document[name] for name in COUNTS} == found
+    assert {name: dry.document[name] for name in COUNTS} == counts
+    assert {name: first.document[name] for name in COUNTS} == counts
     assert {name: second.document[name] for name in COUNTS} == dict.fromkeys(COUNTS, 0)
     assert [each.document["dry_run"] for each in (dry, first, second)] == [True, False, False]
     assert any("spans and events that were sent" in line for line in first.document["kept"])
-    assert TRACE.trace_id not in repr(ground.everything())
+    assert TRACE.trace_id not in repr(keyspace.everything())
 
 
 @pytest.mark.usefixtures("ground")
@@ -57,16 +59,16 @@ def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.Monk
     assert "What would be erased" in served("forget", "--trace-id", "nothing", "--dry-run").out
 
 
-def test_what_another_version_wrote_is_exit_code_one(served: Run, ground: Ground) -> None:
-    (batch_id,) = ground.batches()
-    key = ground.keys.batch(batch_id)
-    ground.client.set(key, ground.client.get(key).replace(b'"v":1', b'"v":9', 1))
+def test_what_another_version_wrote_is_exit_code_one(served: Run, keyspace: Keyspace) -> None:
+    (batch_id,) = keyspace.batches()
+    key = keyspace.keys.batch(batch_id)
+    keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
     ended = served("forget", "--trace-id", TRACE.trace_id)
     assert ended.code == 1
     assert "1 batches or dead letters are of another version of tracejudge" in words(ended.err)
 
 
-def test_stopped_half_way_it_says_so(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_half_way_it_says_so(served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     for error, code in ((StoreError("Redis does not answer (TimeoutError)"), 1), (KeyboardInterrupt(), 130)):
 
         def stop(_: object, error: BaseException = error) -> None:
@@ -78,4 +80,4 @@ def test_stopped_half_way_it_says_so(served: Run, ground: Ground, monkeypatch: p
         assert (ended.code, ended.out) == (code, "")
         assert "stopped; not all is erased, run it again" in ended.err
     assert served("forget", "--trace-id", TRACE.trace_id).code == 1
-    assert TRACE.trace_id not in repr(ground.everything())
+    assert TRACE.trace_id not in repr(keyspace.everything())

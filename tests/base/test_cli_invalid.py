@@ -6,29 +6,29 @@ from collections.abc import Iterator
 import pytest
 from support.cli_parts import Run, words
 from support.doctor_parts import be_present, examined
-from support.stage_parts import Chosen, Ground
+from support.stage_parts import Chosen, Keyspace
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
-def take(ground: Ground) -> None:
-    chosen = Chosen(ground)
+def take(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
     chosen.take()
     chosen.write_unusable()
 
 
-def test_the_last_invalid_entries_are_listed_newest_first(served: Run, ground: Ground) -> None:
+def test_the_last_invalid_entries_are_listed_newest_first(served: Run, keyspace: Keyspace) -> None:
     ended = served("invalid", "list")
     assert (ended.code, ended.out, words(ended.err)) == (0, "", "0 invalid entries")
-    ground.add({"traceId": "t1", "service": "[b]shop", "model": SECRET, SECRET: 1})
-    ground.add(f'{{"{SECRET}'.encode())
-    take(ground)
+    keyspace.add({"traceId": "t1", "service": "[b]shop", "model": SECRET, SECRET: 1})
+    keyspace.add(f'{{"{SECRET}'.encode())
+    take(keyspace)
     ended = served("invalid", "list")
     head, broken, empty = ended.out.splitlines()
     assert head.split() == ["time", "reason", "detail", "trace", "id", "names"]
@@ -48,18 +48,18 @@ def test_a_misspelt_command_gets_a_suggestion(served: Run) -> None:
 
 
 @pytest.mark.usefixtures("_patient_doctor")
-def test_the_doctor_names_field_type_and_trace_id(served: Run, ground: Ground) -> None:
-    ground.add({"trace_id": "t1", "service": "shop", "output": SECRET, "ended_at": "soon", "tool_calls": 5})
-    ground.add({"trace_id": "t2", "output": SECRET})
-    take(ground)
-    be_present(ground.url)
-    _, found = examined(served)
-    assert found["input"] == (
+def test_the_doctor_names_field_type_and_trace_id(served: Run, keyspace: Keyspace) -> None:
+    keyspace.add({"trace_id": "t1", "service": "shop", "output": SECRET, "ended_at": "soon", "tool_calls": 5})
+    keyspace.add({"trace_id": "t2", "output": SECRET})
+    take(keyspace)
+    be_present(keyspace.url)
+    _, parts = examined(served)
+    assert parts["input"] == (
         "warning",
         "1 entries of the last day were no traces; the last: wrong_type, no service, trace id t2",
         "see `tracejudge invalid list`",
     )
-    assert found["input fields"].result == "warning"
-    assert "ended_at (string, trace id t1)" in found["input fields"].what
-    assert "tool_calls (number, trace id t1)" in found["input fields"].what
-    assert SECRET not in repr(found)
+    assert parts["input fields"].result == "warning"
+    assert "ended_at (string, trace id t1)" in parts["input fields"].what
+    assert "tool_calls (number, trace id t1)" in parts["input fields"].what
+    assert SECRET not in repr(parts)

@@ -116,18 +116,18 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
     head, *sections = re.split(r"^===== (.+) =====$", ended.out, flags=re.MULTILINE)
     assert head.startswith(f"{name}, version {catalogue()[name].version}\n{catalogue()[name].asks}\nsettings: ")
     counts = [f" ({number} of {len(requests)})" if len(requests) > 1 else "" for number, _ in enumerate(requests, 1)]
-    wanted = [
+    expected = [
         (f"{role}{count}", content)
         for messages, count in zip(requests, counts, strict=True)
         for role, content, *_ in messages
     ]
-    found = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
-    asked = [one for one in found if one[0].endswith(", for a model of decisions")]
+    values = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
+    asked = [value for value in values if value[0].endswith(", for a model of decisions")]
     assert bool(asked) is (catalogue()[name].decision_form is not None)
-    found = [one for one in found if one not in asked]
-    assert found[:-1] == wanted
-    assert found[-1][0] == "schema"
-    assert json.loads(found[-1][1]) == catalogue()[name].schema
+    values = [value for value in values if value not in asked]
+    assert values[:-1] == expected
+    assert values[-1][0] == "schema"
+    assert json.loads(values[-1][1]) == catalogue()[name].schema
 
 
 OURS = {"code-helper.jsonl", "library-desk.jsonl", "summariser.jsonl", "support-bot.jsonl"}
@@ -150,12 +150,12 @@ NO_SAMPLE: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("traces", "said"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
-def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: list[Any], said: str) -> None:
+@pytest.mark.parametrize(("traces", "message"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
+def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: list[Any], message: str) -> None:
     file = write_lines("t.jsonl", [labelled(None, **fields) for fields in traces])
     ended = run("judges", "show", "groundedness", "--trace", file)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == f"Error: no trace of t.jsonl serves groundedness: {said}\n"
+    assert ended.err == f"Error: no trace of t.jsonl serves groundedness: {message}\n"
 
 
 def test_samples_that_do_not_serve_say_what_to_give() -> None:
@@ -181,13 +181,13 @@ def test_a_judge_of_conversations_is_shown_one(run: Run) -> None:
         labelled(None, trace_id=f"{n}", session_id=name, input=f"Question {n}?", output=f"Answer {n}.")
         for n, name in enumerate(("a", "b", "a"))
     ]
-    given = ("judges", "show", "conversation_completeness", "--trace", write_lines("t.jsonl", chats))
-    document = run(*given, "--json").document
+    arguments = ("judges", "show", "conversation_completeness", "--trace", write_lines("t.jsonl", chats))
+    document = run(*arguments, "--json").document
     assert document["unit"] == "session"
     assert (document["trace"]["line"], document["trace"]["trace_id"]) == (3, "2")
     shown = document["requests"][0][1]["content"]
     assert ["Answer 0." in shown, "Answer 1." in shown, "Answer 2." in shown] == [True, False, True]
-    assert "unit: session" in run(*given).out
+    assert "unit: session" in run(*arguments).out
     assert run("judges").out.count("judges whole conversations") == 3
 
 

@@ -42,7 +42,7 @@ def test_a_file_is_named_from_the_working_directory_or_whole(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def origins() -> list[str]:
-        shown = [run("judges", "show", given, "--json") for given in ("polite", f"{tmp_path}/mine/polite.toml")]
+        shown = [run("judges", "show", name, "--json") for name in ("polite", f"{tmp_path}/mine/polite.toml")]
         return [ended.document["origin"] for ended in shown]
 
     monkeypatch.setenv("TRACEJUDGE_CONFIG", f"{tmp_path}/tracejudge.toml")
@@ -83,7 +83,7 @@ def test_a_judge_is_shown_by_its_name_and_by_its_file_alike(run: Run, name: str)
 def test_a_file_needs_no_folder_and_may_stand_in_for_one_of_its_name(run: Run) -> None:
     Path("polite.toml").write_text(POLITE.replace("polite?", "very polite?"), encoding="utf-8")
     Path("other").write_text(POLITE, encoding="utf-8")
-    shown = {given: run("judges", "show", given, "--json").document for given in ("polite", "polite.toml", "other")}
+    shown = {name: run("judges", "show", name, "--json").document for name in ("polite", "polite.toml", "other")}
     assert shown["polite"]["version"] != shown["polite.toml"]["version"]
     assert (shown["polite.toml"]["name"], shown["polite.toml"]["origin"]) == ("polite", "polite.toml")
     assert shown["other"]["name"] == "other"

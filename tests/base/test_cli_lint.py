@@ -91,14 +91,14 @@ model = "clf"
 def codes(text: str, path: Path, **variables: str) -> dict[str, tuple[str, int | None]]:
     """Lint a file; return code and line of each finding by its key, or by its place."""
     path.write_text(text, encoding="utf-8")
-    return {one.key or one.place: (one.code, one.line) for one in lint(variables, str(path))}
+    return {finding.key or finding.place: (finding.code, finding.line) for finding in lint(variables, str(path))}
 
 
 def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
     """Those that only follow from another one are not: no model is missing because its table is wrong."""
     path = tmp_path / "many.toml"
-    found = codes(MANY, path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
-    assert found == {
+    findings = codes(MANY, path, TRACEJUDGE_GATEWAY="{", TRACEJUDGE_MAX_OUTBX="7")
+    assert findings == {
         "TRACEJUDGE_GATEWAY": ("TJ001", None),
         "retenton": ("TJ002", 2),
         "batch_size": ("TJ007", 3),
@@ -112,7 +112,7 @@ def test_all_mistakes_are_listed_each_with_its_line(tmp_path: Path) -> None:
         "rules[2].model": ("TJ004", 28),
         "TRACEJUDGE_MAX_OUTBX": ("TJ107", None),
     }
-    judges = [one.what for one in lint({}, str(path)) if one.key == "rules[0].judges"]
+    judges = [finding.what for finding in lint({}, str(path)) if finding.key == "rules[0].judges"]
     assert judges == ["there is no judge 'safty'", "there is no judge 'groundednes'"]
     with pytest.raises(SettingsError, match=r"retenton: unknown key; did you mean retention\?"):
         load({}, str(path))  # the start names the first alone
@@ -122,8 +122,8 @@ def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
     path = tmp_path / "address.toml"
     for address in ("rediss//host", "redis://host:99999/0", "redis://host/first", "unix://", "redis+sentinel://host"):
         path.write_text(f'redis_url = "{address}"', encoding="utf-8")
-        (found,) = lint({}, str(path))
-        assert (found.code, found.key, found.what) == ("TJ007", "redis_url", found.what.strip()), address
+        (finding,) = lint({}, str(path))
+        assert (finding.code, finding.key, finding.what) == ("TJ007", "redis_url", finding.what.strip()), address
 
 
 def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
     load({}, str(path))  # a start accepts all of it
     # A rule that judges more, or is not reached by the other, has an effect.
     path.write_text(ALLOWED.replace("rate = 0.5", 'rate = 0.5\nalways = ["error"]'), encoding="utf-8")
-    assert "TJ102" not in {one.code for one in lint({}, str(path))}
+    assert "TJ102" not in {finding.code for finding in lint({}, str(path))}
 
 
 def test_each_code_is_one_kind_and_documented() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "reference", "lint.md").read_text(encoding="utf-8")
-    assert len({one.code for one in CODES}) == len({one.name for one in CODES}) == len(CODES)
-    assert re.findall(r"^\| `(TJ\d{3})`", page, re.MULTILINE) == [one.code for one in CODES]
+    assert len({code.code for code in CODES}) == len({code.name for code in CODES}) == len(CODES)
+    assert re.findall(r"^\| `(TJ\d{3})`", page, re.MULTILINE) == [code.code for code in CODES]
     assert parse_key("rules[0].where.service") == ("rules", 0, "where", "service")
 
 
@@ -201,7 +201,7 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
     assert len(examples) > 20
     whole = "\n".join(line.removeprefix("# ") if line in examples else line for line in text.splitlines())
     Path("on.toml").write_text(whole, encoding="utf-8")
-    assert [one for one in lint({"OPENAI_API_KEY": "k"}, "on.toml") if one.severity == "error"] == []
+    assert [finding for finding in lint({"OPENAI_API_KEY": "k"}, "on.toml") if finding.severity == "error"] == []
     settings = load({"OPENAI_API_KEY": "k"}, "on.toml")
     assert [settings.models[rule.model].model for rule in settings.rules] == ["gpt-6-luna"]
     price = settings.models["chat"].price
@@ -211,13 +211,13 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
 def test_the_shell_completes_commands_without_importing_them(tmp_path: Path) -> None:
     look = "import sys; from worker.cli import main\ntry: main()\n"
     look += "finally: print('worker.base.lookup.show' in sys.modules)"
-    for words, position, wanted in (
+    for words, position, expected in (
         ("tracejudge sh", "1", ["plain,show", "False"]),
         ("tracejudge lint --j", "2", ["plain,--json", "False"]),
     ):
-        given = {"_TRACEJUDGE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
+        variables = {"_TRACEJUDGE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
         command = [sys.executable, "-c", look]
         ended = subprocess.run(
-            command, env=os.environ | given, cwd=tmp_path, capture_output=True, text=True, check=False
+            command, env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        assert ended.stdout.splitlines() == wanted, ended.stderr
+        assert ended.stdout.splitlines() == expected, ended.stderr

@@ -28,9 +28,9 @@ def test_the_traces_of_a_file_are_published(served: Run, redis: Redis, prefix: s
     ended = served("publish", file)
     assert (ended.code, ended.out) == (0, "")
     assert words(ended.err).endswith("21 traces published, 0 lines skipped")
-    given = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    assert [trace["id"] for trace in stored(redis, prefix)] == [trace["id"] for trace in given]
-    assert stored(redis, prefix)[0] == given[0]
+    traces = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    assert [trace["id"] for trace in stored(redis, prefix)] == [trace["id"] for trace in traces]
+    assert stored(redis, prefix)[0] == traces[0]
 
 
 def test_unknown_fields_are_published_with_a_warning(served: Run, redis: Redis, prefix: str) -> None:
@@ -59,8 +59,8 @@ def test_bad_lines_are_named_and_the_good_ones_published(
     ]
     ended = served("publish", write_lines("t.jsonl", lines))
     assert (ended.code, ended.out) == (1, "")
-    said = [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")]
-    assert [re.sub(r"[\d,]+ bytes$", "N bytes", line) for line in said] == [
+    log_lines = [line.rstrip() for line in ended.err.splitlines() if line.startswith("line ")]
+    assert [re.sub(r"[\d,]+ bytes$", "N bytes", line) for line in log_lines] == [
         "line 3: is not JSON",
         "line 4: is not a trace: Expected `str`, got `null` - at `$.output`",
         "line 5: is not a trace: Object missing required field `trace_id`",

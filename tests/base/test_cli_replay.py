@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.cli_parts import Ended, Run, words
 from support.replay_parts import NOTHING, SAFETY, balanced, in_batches, take
-from support.stage_parts import Ground, make_traces
+from support.stage_parts import Keyspace, make_traces
 
+from worker.base.lookup.feature import LookupKeys
 from worker.base.replay import command as replay
 from worker.base.replay import replay as replay_run
-from worker.base.replay.feature import ReplayKeys
 from worker.core.config.settings import Rule
 from worker.core.storage.client import StoreError
 
@@ -21,9 +21,9 @@ NO_COUNTS = dict.fromkeys(("traces", "not_matching", "not_read", "cut_off", "cho
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ def ruled(served: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return served
 
 
-def rules(monkeypatch: pytest.MonkeyPatch, *said: Rule) -> None:
-    plain = [{"name": rule.name, "judges": rule.judges, "rate": rule.rate} for rule in said]
+def rules(monkeypatch: pytest.MonkeyPatch, *configured: Rule) -> None:
+    plain = [{"name": rule.name, "judges": rule.judges, "rate": rule.rate} for rule in configured]
     monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(plain))
 
 
-def fill(ground: Ground, count: int = 10, **fields: Any) -> None:
+def fill(keyspace: Keyspace, count: int = 10, **fields: Any) -> None:
     """Publish traces, and let ingest choose nothing of them."""
-    ground.append("p1", make_traces(range(count), **fields))
-    take(ground)
+    keyspace.append("p1", make_traces(range(count), **fields))
+    take(keyspace)
 
 
 def name_of(ended: Ended) -> str:
@@ -53,8 +53,8 @@ def found(ended: Ended) -> dict[str, int]:
     return {name: ended.document[name] for name in NO_COUNTS if ended.document[name]}
 
 
-def test_one_document_tells_what_was_done(ruled: Run, ground: Ground) -> None:
-    fill(ground)
+def test_one_document_tells_what_was_done(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace)
     ended = ruled(*WANTED, "--json")
     assert ended.code == 0
     document = ended.document
@@ -71,11 +71,11 @@ def test_one_document_tells_what_was_done(ruled: Run, ground: Ground) -> None:
         "chosen": 10,
         "cut_off_s": 0.0,
     }
-    assert len(in_batches(ground)) == balanced(ground).chosen == 10
+    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 10
 
 
-def test_for_people_a_table_and_progress_beside_it(ruled: Run, ground: Ground) -> None:
-    fill(ground, 3)
+def test_for_people_a_table_and_progress_beside_it(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace, 3)
     ended = ruled(*WANTED)
     assert ended.code == 0
     rows = [line.split()[:2] for line in ended.out.splitlines()]
@@ -89,39 +89,41 @@ def test_for_people_a_table_and_progress_beside_it(ruled: Run, ground: Ground) -
     assert "What a replay would choose" in ruled(*WANTED, "--dry-run").out
 
 
-def test_a_second_one_finds_everything_judged(ruled: Run, ground: Ground) -> None:
-    fill(ground)
+def test_a_second_one_finds_everything_judged(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace)
     dry, first, second = (ruled(*WANTED, "--json", *more) for more in (("--dry-run",), (), ()))
     assert (found(dry), dry.document["dry_run"]) == ({"traces": 10, "chosen": 10}, True)
     assert found(first) == {"traces": 10, "chosen": 10}
     assert found(second) == {"traces": 10, "already_judged": 10}
-    assert balanced(ground).chosen == 10
+    assert balanced(keyspace).chosen == 10
 
 
-def test_a_judge_that_no_rule_names_is_told_of(served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_no_rule_names_is_told_of(
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rules(monkeypatch, NOTHING)
-    fill(ground, 100)
+    fill(keyspace, 100)
     ended = served(*WANTED, "--service", "sh*", "--rate", "0.5", "--json")
     assert "no rule names safety: [models.default] judges 0.5 of the traces of sh*" in ended.err
     assert 30 < ended.document["chosen"] == 100 - ended.document["not_matching"] < 70
     everything = served(*WANTED, "--json")
     assert "no rule names safety: [models.default] judges every trace\n" in everything.err
     assert everything.document["chosen"] == 100 - ended.document["chosen"]
-    assert balanced(ground).chosen == 100
+    assert balanced(keyspace).chosen == 100
 
 
-def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, ground: Ground) -> None:
-    fill(ground)
+def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace)
     ended = ruled(*WANTED, "--until", "59m", "--json")
     assert (ended.code, found(ended), ended.document["finished"]) == (0, {}, True)
     assert "safety; nothing" in ended.err
 
 
 def test_stopped_it_tells_what_was_done_and_goes_on(
-    ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_run, "_FIRST_CHUNK_COUNT", 4)
-    fill(ground, 30)
+    fill(keyspace, 30)
     with monkeypatch.context() as stopping:
         _stop_after(stopping, 1, KeyboardInterrupt())
         stopped = ruled(*WANTED, "--json")
@@ -132,7 +134,7 @@ def test_stopped_it_tells_what_was_done_and_goes_on(
     assert (resumed.code, resumed.document["replay"]) == (0, name_of(stopped))
     assert (resumed.document["finished"], found(resumed)) == (True, {"traces": 30, "chosen": 30})
     assert found(ruled("replay", "--continue", name_of(stopped), "--json")) == found(resumed), "it is over"
-    assert len(in_batches(ground)) == balanced(ground).chosen == 30
+    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 30
 
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: BaseException) -> None:
@@ -149,9 +151,9 @@ def _stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: BaseExceptio
 
 
 def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
-    ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(ground)
+    fill(keyspace)
     monkeypatch.setattr(replay.time, "sleep", lambda _: None)
     _stop_after(monkeypatch, 0, StoreError("Redis does not answer (TimeoutError)"))
     ended = ruled(*WANTED)
@@ -161,8 +163,8 @@ def test_without_redis_for_long_it_ends_and_tells_how_to_go_on(
     assert error == "tracejudge: Redis does not answer (TimeoutError)"
 
 
-def test_redis_may_be_away_for_a_moment(ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(ground)
+def test_redis_may_be_away_for_a_moment(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(keyspace)
     slept, step = list[float](), replay_run.ReplayRun.step
 
     def failing(self: replay_run.ReplayRun) -> bool:
@@ -175,16 +177,16 @@ def test_redis_may_be_away_for_a_moment(ruled: Run, ground: Ground, monkeypatch:
     assert found(ruled(*WANTED, "--json")) == {"traces": 10, "chosen": 10}
 
 
-def test_it_says_what_it_waits_for(ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(ground)
+def test_it_says_what_it_waits_for(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(keyspace)
     monkeypatch.setenv("TRACEJUDGE_MAX_WAITING_BYTES", "64MiB")
-    ground.client.hset(ground.keys.waiting, "lexical", 40 << 20)
+    keyspace.client.hset(keyspace.keys.waiting, "lexical", 40 << 20)
     slept = list[float]()
 
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 3:
-            ground.client.hset(ground.keys.waiting, "lexical", 0)
+            keyspace.client.hset(keyspace.keys.waiting, "lexical", 0)
 
     monkeypatch.setattr(replay.time, "sleep", sleep)
     ended = ruled(*WANTED, "--json")
@@ -206,40 +208,40 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_wrong_usage_is_exit_code_two(ruled: Run, ground: Ground, arguments: list[str], said: str) -> None:
-    fill(ground)
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_usage_is_exit_code_two(ruled: Run, keyspace: Keyspace, arguments: list[str], message: str) -> None:
+    fill(keyspace)
     ended = ruled("replay", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
-    assert in_batches(ground) == []
+    assert message in words(ended.err)
+    assert in_batches(keyspace) == []
 
 
-def test_of_unknown_replays_the_nearest_is_named(ruled: Run, ground: Ground) -> None:
-    fill(ground)
+def test_of_unknown_replays_the_nearest_is_named(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace)
     name = name_of(ruled(*WANTED))
     ended = ruled("replay", "--continue", f"{name[:-1]}x")
     assert (ended.code, f"did you mean {name}?" in words(ended.err)) == (2, True)
 
 
-def test_a_judge_that_has_changed_meanwhile_begins_anew(ruled: Run, ground: Ground) -> None:
-    fill(ground)
+def test_a_judge_that_has_changed_meanwhile_begins_anew(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace)
     name = name_of(ruled(*WANTED))
     changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
-    ground.client.hset(ReplayKeys(ground.keys.prefix).replay(name), "question", json.dumps(changed))
+    keyspace.client.hset(LookupKeys(keyspace.keys.prefix).replay(name), "question", json.dumps(changed))
     ended = ruled("replay", "--continue", name)
     assert (ended.code, ended.out) == (2, "")
     assert "safety has another version by now; begin a new replay" in words(ended.err)
 
 
 def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
-    ruled: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(ground)
+    fill(keyspace)
     step = replay_run.ReplayRun.step
 
     def forgetting(self: replay_run.ReplayRun) -> bool:
-        ground.client.delete(*ground.client.keys(ReplayKeys(ground.keys.prefix).replay("*")))
+        keyspace.client.delete(*keyspace.client.keys(LookupKeys(keyspace.keys.prefix).replay("*")))
         return step(self)
 
     monkeypatch.setattr(replay_run.ReplayRun, "step", forgetting)
@@ -247,8 +249,8 @@ def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
     assert (ended.code, "start a new one, nothing is judged twice" in words(ended.err)) == (1, True)
 
 
-def test_no_text_of_a_trace_is_said(ruled: Run, ground: Ground) -> None:
-    fill(ground, output="SECRET", input="SECRET")
+def test_no_text_of_a_trace_is_said(ruled: Run, keyspace: Keyspace) -> None:
+    fill(keyspace, output="SECRET", input="SECRET")
     for more in ((), ("--json",), ("--dry-run",)):
         ended = ruled(*WANTED, *more)
         assert "SECRET" not in ended.out + ended.err

@@ -9,7 +9,7 @@ from support.cli_parts import Run, words
 from support.processes import free_port
 from support.published import TRACES
 from support.shard_parts import SHARDS, home
-from support.stage_parts import HOUR, Chosen, Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import HOUR, Chosen, Keyspace, make_trace, make_verdict, settings_of
 
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Ledger
@@ -18,19 +18,21 @@ NOW_S = 1_700_000_000.0
 
 
 @pytest.fixture
-def grounds(published: list[Ground]) -> list[Ground]:
+def keyspaces(published: list[Keyspace]) -> list[Keyspace]:
     return published
 
 
-def ids(found: list[dict[str, Any]]) -> set[str]:
-    return {one["trace_id"] for one in found}
+def ids(values: list[dict[str, Any]]) -> set[str]:
+    return {value["trace_id"] for value in values}
 
 
-def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground], run: Run) -> None:
+def test_commands_sum_and_merge_what_several_servers_hold(keyspaces: list[Keyspace], run: Run) -> None:
     everything = {trace["trace_id"] for trace in TRACES}
-    for number, ground in enumerate(grounds):
-        there = {json.loads(fields[b"t"])["trace_id"] for _, fields in ground.client.xrange(ground.keys.traces)}
-        assert there == {one["trace_id"] for one in TRACES if home(one["trace_id"], one.get("session_id")) == number}
+    for number, keyspace in enumerate(keyspaces):
+        there = {json.loads(fields[b"t"])["trace_id"] for _, fields in keyspace.client.xrange(keyspace.keys.traces)}
+        assert there == {
+            each["trace_id"] for each in TRACES if home(each["trace_id"], each.get("session_id")) == number
+        }
         assert there, "each server has traces"
     account = run("account", "--json").document
     assert (account["published"], account["sampled"], account["chosen"], account["lost"]) == (24, 24, 24, 0)
@@ -47,9 +49,9 @@ def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground],
     replayed = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
     assert (replayed["traces"], replayed["chosen"], replayed["finished"]) == (24, 24, True)
     assert run("replay", "--continue", replayed["replay"], "--json").document["chosen"] == 24
-    for ground in grounds:
-        ground.client.xadd(ground.keys.traces, {"v": "1", "t": "no JSON"})
-        chosen = Chosen(ground)
+    for keyspace in keyspaces:
+        keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": "no JSON"})
+        chosen = Chosen(keyspace)
         chosen.take()
         chosen.write_unusable()
     assert len(run("invalid", "list", "--json").lines) == SHARDS
@@ -61,14 +63,14 @@ def test_commands_sum_and_merge_what_several_servers_hold(grounds: list[Ground],
 
 
 def test_a_server_that_is_away_is_named_and_the_others_are_read(
-    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [grounds[0].url, f"redis://127.0.0.1:{free_port()}/0", grounds[2].url]
+    urls = [keyspaces[0].url, f"redis://127.0.0.1:{free_port()}/0", keyspaces[2].url]
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
     there = {trace["trace_id"] for trace in TRACES if home(trace["trace_id"], trace.get("session_id")) != 1}
-    found = run("search", "--limit", 100, "--json")
-    assert ids(found.lines) == there
-    assert "shard 1: Redis does not answer" in words(found.err)
+    result = run("search", "--limit", 100, "--json")
+    assert ids(result.lines) == there
+    assert "shard 1: Redis does not answer" in words(result.err)
     account = run("account", "--json")
     assert (account.code, account.document["published"]) == (1, len(there))
     assert run("forget", "--user-id", "u-1").code == 1
@@ -76,27 +78,29 @@ def test_a_server_that_is_away_is_named_and_the_others_are_read(
 
 
 def test_a_server_at_another_place_of_the_list_is_noticed(
-    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(grounds[number].url for number in (0, 2, 1)))
+    monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(keyspaces[number].url for number in (0, 2, 1)))
     assert "this Redis is shard 2" in words(run("account").err)
-    alone = run("account", "--redis-url", grounds[2].url, "--json").document
-    assert alone["published"] == len(grounds[2].client.xrange(grounds[2].keys.traces)), "one server can be read alone"
+    alone = run("account", "--redis-url", keyspaces[2].url, "--json").document
+    assert alone["published"] == len(keyspaces[2].client.xrange(keyspaces[2].keys.traces)), (
+        "one server can be read alone"
+    )
 
 
-def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(grounds: list[Ground], run: Run) -> None:
+def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(keyspaces: list[Keyspace], run: Run) -> None:
     names = []
-    for number, ground in enumerate(grounds):
+    for number, keyspace in enumerate(keyspaces):
         verdict = make_verdict(100 + number, outcome="unscored", reason="timeout")
         evaluation = Evaluation(verdict.evaluation_id, HOUR, "safety", verdict.judge_version, 0.5)
         item = Item(make_trace(100 + number), (evaluation,))
         letter = DeadLetter(1, evaluation, "default", "lexical", "timeout", 1, NOW_S, NOW_S + number, item=item)
-        ground.client.hincrby(ground.keys.account_all, "chosen", 1)
-        assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, verdict)]) == [True]
+        keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
+        assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
         # A server that is read later has older letters.
-        ground.client.zadd(ground.keys.dead_due, {evaluation.id: (NOW_S - number) * 1000})
+        keyspace.client.zadd(keyspace.keys.dead_due, {evaluation.id: (NOW_S - number) * 1000})
         names.append(evaluation.id)
-    assert [one["id"] for one in run("dead", "list", "--json").lines] == names
+    assert [container["id"] for container in run("dead", "list", "--json").lines] == names
     assert [run("dead", "show", name, "--json").document["id"] for name in names] == names
     assert run("show", make_trace(102).trace_id, "--json").code == 0, "its trace is only with its dead letter"
     retried = run("dead", "retry", "--all", "--json").document
@@ -109,25 +113,25 @@ def test_dead_letters_of_all_servers_are_listed_retried_and_dropped(grounds: lis
 
 @pytest.mark.usefixtures("_patient_doctor")
 def test_the_doctor_names_the_server_that_is_away(
-    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [grounds[0].url, f"redis://127.0.0.1:{free_port()}/0", grounds[2].url]
+    urls = [keyspaces[0].url, f"redis://127.0.0.1:{free_port()}/0", keyspaces[2].url]
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))
     ended = run("doctor", "--json")
-    found = {part["name"]: part["result"] for part in ended.document["parts"]}
+    by_name = {part["name"]: part["result"] for part in ended.document["parts"]}
     assert ended.code == 1
-    assert [found[f"shard {number}: redis"] for number in range(SHARDS)] == ["ok", "broken", "ok"]
-    assert [f"shard {number}: redis version" in found for number in range(SHARDS)] == [True, False, True]
-    assert (found["accounting"], found["broker place"]) == ("ok", "warning")
+    assert [by_name[f"shard {number}: redis"] for number in range(SHARDS)] == ["ok", "broken", "ok"]
+    assert [f"shard {number}: redis version" in by_name for number in range(SHARDS)] == [True, False, True]
+    assert (by_name["accounting"], by_name["broker place"]) == ("ok", "warning")
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], urls[2])))
     parts = {part["name"]: part for part in run("doctor", "--json").document["parts"]}
     assert parts["shard 1: redis keys"]["what"].startswith("this Redis is shard 2")
 
 
 def test_a_replay_that_began_without_a_server_can_be_continued(
-    grounds: list[Ground], run: Run, monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [ground.url for ground in grounds]
+    urls = [keyspace.url for keyspace in keyspaces]
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join((urls[0], f"redis://127.0.0.1:{free_port()}/0", urls[2])))
     begun = run("replay", "--since", "1h", "--judge", "relevance_to_query", "--json").document
     monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(urls))

@@ -94,25 +94,25 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:
-    found = judged("show", SUN[:6], "--json").document
-    assert found["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
-    assert {each["verdict"]["judge"] for each in found["verdicts"]} == set(JUDGES)
-    for each in found["verdicts"]:
+    values = judged("show", SUN[:6], "--json").document
+    assert values["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
+    assert {each["verdict"]["judge"] for each in values["verdicts"]} == set(JUDGES)
+    for each in values["verdicts"]:
         assert each["explanation"]["same_version"] is True
-    assert "position of the trace" in found["rules"][0]
+    assert "position of the trace" in values["rules"][0]
 
 
 def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:
-    for given, said in (
+    for text, message in (
         ("0af765", f"several traces begin with '0af765': {LENT}, {REFUND}"),
         ("4bf92", "write its first 6 characters"),
         ("aaaaaa", "no trace begins with 'aaaaaa'"),
         ("x" * 500, "write its first 6 characters"),
     ):
-        ended = judged("show", given)
-        assert (ended.code, ended.out) == (1, ""), given
-        for part in said.split(", "):
-            assert part in ended.err.replace("\n", " "), given
+        ended = judged("show", text)
+        assert (ended.code, ended.out) == (1, ""), text
+        for part in message.split(", "):
+            assert part in ended.err.replace("\n", " "), text
 
 
 def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> None:
@@ -126,10 +126,10 @@ def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> Non
         (("--outcome", "passed", "--judge", "facts_grounding"), {LENT}, {"facts_grounding"}),
     ):
         ended = judged("search", *options, "--json")
-        found = [(line["trace_id"], line["judge"]) for line in ended.lines]
+        log_lines = [(line["trace_id"], line["judge"]) for line in ended.lines]
         assert ended.code == 0, options
-        assert {name for name, _ in found} == traces, options
-        assert {judge for _, judge in found} == judges, options
+        assert {name for name, _ in log_lines} == traces, options
+        assert {judge for _, judge in log_lines} == judges, options
     for options in (("--text", "nowhere to be found"), ("--since", "2099-01-01"), ("--service", "shops")):
         assert judged("search", *options).code == 1, options
     for options in (("--failed", "--outcome", "passed"), ("--text", " "), ("--since", "soon")):
@@ -168,12 +168,12 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
     assert labelled_trace(store, SUN) is not None
     ended = judged("forget", "--trace-id", "4bf92f", "--json")
     assert ended.code == 0, ended.err
-    found = ended.document
-    assert (found["traces"], found["verdicts"]) == (1, len(JUDGES))
+    document = ended.document
+    assert (document["traces"], document["verdicts"]) == (1, len(JUDGES))
     assert labelled_trace(store, SUN) is None
     assert redis.get(f"{prefix}:labels:bytes") == b"0"
-    for given in ("4bf92f", SUN, "short"):
-        assert judged("forget", "--trace-id", given).code == 1, given
+    for identifier in ("4bf92f", SUN, "short"):
+        assert judged("forget", "--trace-id", identifier).code == 1, identifier
 
 
 @pytest.mark.usefixtures("judged")

@@ -56,9 +56,9 @@ class Outbox:
 
     def add(self, *verdicts: Verdict, kind: str = "j", version: str = "1") -> list[str]:
         """Write entries; gives the ids of their evaluations."""
-        for one in verdicts:
-            self._redis.xadd(self._stream, {"v": version, kind: msgspec.json.encode(one)})
-        return [one.evaluation_id for one in verdicts]
+        for each in verdicts:
+            self._redis.xadd(self._stream, {"v": version, kind: msgspec.json.encode(each)})
+        return [entry.evaluation_id for entry in verdicts]
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def outbox(redis: Redis, prefix: str) -> Outbox:
 
 
 def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox) -> None:
-    given = [verdict(rationale="Two\nlines\u2028and more"), verdict(**FAILED), verdict(**UNSCORED)]
-    outbox.add(*given)
+    verdicts = [verdict(rationale="Two\nlines\u2028and more"), verdict(**FAILED), verdict(**UNSCORED)]
+    outbox.add(*verdicts)
     ended = served("tail", "--json", "--last", "3", "--count", "3")
     assert (ended.code, ended.err) == (0, "")
     assert [line.pop("dead") for line in ended.lines] == [False] * 3
-    assert [msgspec.convert(line, Verdict) for line in ended.lines] == given
+    assert [msgspec.convert(line, Verdict) for line in ended.lines] == verdicts
 
 
 def test_tail_tells_what_was_given_up_from_what_is_unscored(served: Run, outbox: Outbox) -> None:
@@ -98,14 +98,14 @@ def test_tail_shows_results_that_have_no_score(served: Run, outbox: Outbox) -> N
 
 
 def test_tail_may_show_only_some_services_and_judges(served: Run, outbox: Outbox) -> None:
-    *_, wanted = outbox.add(
+    *_, last = outbox.add(
         verdict(**FAILED, judge="equivalence"),
         verdict(**FAILED, service="bot"),
         verdict(service="shop-2"),
         verdict(**FAILED, service="shop-2"),
     )
     ended = served("tail", "--json", "--failed", "--service", "shop*", "--judge", "saf*", "--last", "4", "--count", "1")
-    assert [line["evaluation_id"] for line in ended.lines] == [wanted]
+    assert [line["evaluation_id"] for line in ended.lines] == [last]
 
 
 def test_tail_may_show_only_what_did_not_pass(served: Run, outbox: Outbox) -> None:
@@ -132,10 +132,10 @@ def test_tail_that_does_not_follow_ends_after_what_there_is(served: Run, outbox:
 
 def test_tail_that_does_not_follow_shows_only_what_is_wanted(served: Run, outbox: Outbox) -> None:
     ids = outbox.add(verdict(**FAILED), verdict(**FAILED, service="bot"), verdict(**ABSTAINED), verdict())
-    wanted = (*ENDING, "50", "--json", "--failed", "--service", "shop", "--judge", "saf*")
-    for more, found in [((), [ids[0], ids[2]]), (("--count", "1"), ids[:1])]:
-        ended = served(*wanted, *more)
-        assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, found)
+    arguments = (*ENDING, "50", "--json", "--failed", "--service", "shop", "--judge", "saf*")
+    for more, expected_ids in [((), [ids[0], ids[2]]), (("--count", "1"), ids[:1])]:
+        ended = served(*arguments, *more)
+        assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, expected_ids)
 
 
 def test_tail_may_show_only_one_origin(served: Run, outbox: Outbox) -> None:
@@ -253,26 +253,26 @@ def added_after_the_first_look(store: Store, outbox: Outbox) -> list[str]:
     call, ids = store.call, []
 
     def adding(command: Any) -> Any:
-        found = call(command)
+        reply = call(command)
         store.call = call
         ids.extend(outbox.add(verdict(), verdict()))
-        return found
+        return reply
 
     store.call = adding
     return ids
 
 
-@pytest.mark.parametrize("known", [0, 3])
-def test_tail_follows_what_comes_after_it_began(store: Store, outbox: Outbox, known: int) -> None:
-    outbox.add(*(verdict() for _ in range(known)))
+@pytest.mark.parametrize("count", [0, 3])
+def test_tail_follows_what_comes_after_it_began(store: Store, outbox: Outbox, count: int) -> None:
+    outbox.add(*(verdict() for _ in range(count)))
     ids = added_after_the_first_look(store, outbox)
     following = tail.follow(store)
     assert [next(following).verdict.evaluation_id for _ in range(2)] == ids
 
 
-@pytest.mark.parametrize("known", [0, 1, 3])
-def test_tail_goes_on_from_the_last_few_without_a_gap(store: Store, outbox: Outbox, known: int) -> None:
-    last = outbox.add(*(verdict() for _ in range(known)))[-2:]
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_tail_goes_on_from_the_last_few_without_a_gap(store: Store, outbox: Outbox, count: int) -> None:
+    last = outbox.add(*(verdict() for _ in range(count)))[-2:]
     ids = added_after_the_first_look(store, outbox)
     following = tail.follow(store, last=2)
     assert [next(following).verdict.evaluation_id for _ in range(len(last) + 2)] == last + ids

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.dead_parts import balanced, dead, give_up, make_retryable, marks, retry_all, scheduled
-from support.judging_parts import Desks, assert_settled, failing
-from support.stage_parts import Ground, rules_of, settings_of
+from support.judging_parts import Workers, assert_settled, failing
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.core.model import ModelRejectedError, ModelSettings
 from worker.base.dead_letters.retry import MAX_PACE, MIN_PACE, AutoRetry, RetryPace
@@ -18,185 +18,191 @@ MODELS = {"default": ModelSettings(provider="scripted", model="scripted")}
 
 
 @pytest.fixture
-def auto_retry(ground: Ground) -> Callable[..., AutoRetry]:
+def auto_retry(keyspace: Keyspace) -> Callable[..., AutoRetry]:
     """Make the stage of one worker, whose thread does not run."""
 
     def make(healthy: Collection[str] = ("scripted",), **settings: Any) -> AutoRetry:
-        known = settings_of(ground, **{"models": MODELS, **settings})
-        return AutoRetry(known, ground.store, rules=rules_of(known), healthy=lambda: healthy)
+        config = settings_of(keyspace, **{"models": MODELS, **settings})
+        return AutoRetry(config, keyspace.store, rules=rules_of(config), healthy=lambda: healthy)
 
     return make
 
 
-def under_way(ground: Ground) -> list[str]:
-    return sorted(name for name, retry in marks(ground).items() if retry.batch_id)
+def under_way(keyspace: Keyspace) -> list[str]:
+    return sorted(name for name, retry in marks(keyspace).items() if retry.batch_id)
 
 
 def test_what_is_due_is_taken_up_and_judged_once(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    ids = give_up(ground, desk, 3)
+    ids = give_up(keyspace, new_worker, 3)
     stage = auto_retry()
     stage.look()
-    assert ground.batches() == {}, "a minute has not passed"
-    make_retryable(ground)
+    assert keyspace.batches() == {}, "a minute has not passed"
+    make_retryable(keyspace)
     stage.look()
-    assert under_way(ground) == sorted(ids)
-    assert {retry.times for retry in marks(ground).values()} == {1}
+    assert under_way(keyspace) == sorted(ids)
+    assert {retry.times for retry in marks(keyspace).values()} == {1}
     stage.look()
-    assert len(ground.batches()) == 1
-    desk().sweep()
-    assert_settled(ground, scored=3)
+    assert len(keyspace.batches()) == 1
+    new_worker().sweep()
+    assert_settled(keyspace, scored=3)
 
 
 def test_only_of_judge_models_that_are_healthy(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    give_up(ground, desk, 1)
-    make_retryable(ground)
+    give_up(keyspace, new_worker, 1)
+    make_retryable(keyspace)
     auto_retry(healthy=()).look()
-    assert ground.batches() == {}
+    assert keyspace.batches() == {}
     auto_retry(healthy=("other",)).look()
-    assert ground.batches() == {}
+    assert keyspace.batches() == {}
 
 
-def test_where_a_probe_may_be_made_one_is_taken_up(ground: Ground, desk: Desks) -> None:
-    give_up(ground, desk, 30)
-    make_retryable(ground)
+def test_where_a_probe_may_be_made_one_is_taken_up(keyspace: Keyspace, new_worker: Workers) -> None:
+    give_up(keyspace, new_worker, 30)
+    make_retryable(keyspace)
     healthy: list[str] = []
-    known = settings_of(ground, models=MODELS)
+    config = settings_of(keyspace, models=MODELS)
     probed = lambda: ("scripted",)  # noqa: E731 - a name for one expression
-    stage = AutoRetry(*(known, ground.store), rules=rules_of(known), healthy=lambda: healthy, probed=probed)
+    stage = AutoRetry(*(config, keyspace.store), rules=rules_of(config), healthy=lambda: healthy, probed=probed)
     stage.look()
     stage.look()
-    assert len(under_way(ground)) == 1
-    desk().sweep()
+    assert len(under_way(keyspace)) == 1
+    new_worker().sweep()
     stage.look()
-    assert (balanced(ground).scored, len(under_way(ground))) == (1, 1)
+    assert (balanced(keyspace).scored, len(under_way(keyspace))) == (1, 1)
     healthy.append("scripted")
     stage.look()
-    assert len(under_way(ground)) > MIN_PACE
+    assert len(under_way(keyspace)) > MIN_PACE
 
 
-def test_a_fault_of_ours_is_never_taken_up(ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]) -> None:
-    give_up(ground, desk, 2, error=RuntimeError("a fault"))
-    make_retryable(ground)
+def test_a_fault_of_ours_is_never_taken_up(
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
+) -> None:
+    give_up(keyspace, new_worker, 2, error=RuntimeError("a fault"))
+    make_retryable(keyspace)
     auto_retry().look()
-    assert (ground.batches(), len(dead(ground))) == ({}, 2)
+    assert (keyspace.batches(), len(dead(keyspace))) == ({}, 2)
 
 
 def test_few_at_first_and_twice_as_many_while_they_succeed(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    give_up(ground, desk, 75)
-    make_retryable(ground)
-    stage, worker = auto_retry(), desk()
+    give_up(keyspace, new_worker, 75)
+    make_retryable(keyspace)
+    stage, worker = auto_retry(), new_worker()
     stage.look()
-    assert len(under_way(ground)) == MIN_PACE
+    assert len(under_way(keyspace)) == MIN_PACE
     stage.look()
-    assert len(under_way(ground)) == MIN_PACE, "what is under way takes its place"
+    assert len(under_way(keyspace)) == MIN_PACE, "what is under way takes its place"
     worker.sweep()
     stage.look()
-    assert len(under_way(ground)) == 2 * MIN_PACE
+    assert len(under_way(keyspace)) == 2 * MIN_PACE
     worker.sweep()
     stage.look()
     worker.sweep()
-    assert_settled(ground, scored=75)
+    assert_settled(keyspace, scored=75)
 
 
-def test_few_again_once_one_dies_again(ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]) -> None:
-    give_up(ground, desk, 90)
-    make_retryable(ground)
+def test_few_again_once_one_dies_again(
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
+) -> None:
+    give_up(keyspace, new_worker, 90)
+    make_retryable(keyspace)
     stage = auto_retry()
     stage.look()
-    desk().sweep()
+    new_worker().sweep()
     stage.look()
-    assert len(under_way(ground)) == 2 * MIN_PACE
-    desk(failing(*range(90)), give_up_after=0.001).sweep()
+    assert len(under_way(keyspace)) == 2 * MIN_PACE
+    new_worker(failing(*range(90)), give_up_after=0.001).sweep()
     stage.look()
-    assert len(under_way(ground)) == MIN_PACE
-    assert balanced(ground).dead == 90 - MIN_PACE
+    assert len(under_way(keyspace)) == MIN_PACE
+    assert balanced(keyspace).dead == 90 - MIN_PACE
 
 
 def test_each_at_most_five_times_with_growing_waits(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    (name,) = give_up(ground, desk, 1)
+    (name,) = give_up(keyspace, new_worker, 1)
     stage, waits = auto_retry(), []
     for _ in range(len(AUTO_RETRY_DELAYS_S)):
-        waits.append(scheduled(ground)[name])
-        make_retryable(ground)
+        waits.append(scheduled(keyspace)[name])
+        make_retryable(keyspace)
         stage.look()
-        worker = desk(failing(0, error=ModelRejectedError("no")), give_up_after=0.001)
+        worker = new_worker(failing(0, error=ModelRejectedError("no")), give_up_after=0.001)
         worker.sweep()
         worker.judging.stop(0.0)
-    assert waits == [ground.soon(wait_s) for wait_s in AUTO_RETRY_DELAYS_S]
-    assert (scheduled(ground), marks(ground)[name].times) == ({}, len(AUTO_RETRY_DELAYS_S))
+    assert waits == [keyspace.soon(wait_s) for wait_s in AUTO_RETRY_DELAYS_S]
+    assert (scheduled(keyspace), marks(keyspace)[name].times) == ({}, len(AUTO_RETRY_DELAYS_S))
     stage.look()
-    assert ground.batches() == {}
-    (retried,) = retry_all(ground)
+    assert keyspace.batches() == {}
+    (retried,) = retry_all(keyspace)
     assert retried.chosen == [name], "who asks for it gets it"
-    worker = desk(failing(0), give_up_after=0.001)
+    worker = new_worker(failing(0), give_up_after=0.001)
     worker.sweep()
-    assert (scheduled(ground), balanced(ground).dead) == ({}, 1)
+    assert (scheduled(keyspace), balanced(keyspace).dead) == ({}, 1)
 
 
 def test_what_no_worker_here_can_judge_lets_others_pass(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    ids = give_up(ground, desk, 2)
-    make_retryable(ground)
+    ids = give_up(keyspace, new_worker, 2)
+    make_retryable(keyspace)
     auto_retry(judges={"safety": {"parts": ["input", "output"]}}).look()
     auto_retry_elsewhere = auto_retry(models={"other": MODELS["default"]})
-    assert ground.batches() == {}
-    assert scheduled(ground) == dict.fromkeys(ids, ground.soon(600))
-    make_retryable(ground)
+    assert keyspace.batches() == {}
+    assert scheduled(keyspace) == dict.fromkeys(ids, keyspace.soon(600))
+    make_retryable(keyspace)
     auto_retry_elsewhere.look()
-    assert ground.batches() == {}
+    assert keyspace.batches() == {}
 
 
-def test_live_traces_go_first(ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]) -> None:
-    give_up(ground, desk, 1)
-    make_retryable(ground)
+def test_live_traces_go_first(keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]) -> None:
+    give_up(keyspace, new_worker, 1)
+    make_retryable(keyspace)
     stage = auto_retry(max_waiting_bytes=1000)
-    ground.client.hset(ground.keys.waiting, "scripted", 501)
+    keyspace.client.hset(keyspace.keys.waiting, "scripted", 501)
     stage.look()
-    assert ground.batches() == {}
-    ground.client.hset(ground.keys.waiting, "scripted", 500)
+    assert keyspace.batches() == {}
+    keyspace.client.hset(keyspace.keys.waiting, "scripted", 500)
     stage.look()
-    assert len(ground.batches()) == 1
+    assert len(keyspace.batches()) == 1
 
 
-def test_one_of_several_workers_retries(ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]) -> None:
-    give_up(ground, desk, 50)
-    make_retryable(ground)
+def test_one_of_several_workers_retries(
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
+) -> None:
+    give_up(keyspace, new_worker, 50)
+    make_retryable(keyspace)
     for stage in [auto_retry() for _ in range(3)]:
         stage.look()
-    assert len(under_way(ground)) == MIN_PACE
+    assert len(under_way(keyspace)) == MIN_PACE
 
 
 def test_what_is_no_letter_any_more_is_forgotten(
-    ground: Ground, desk: Desks, auto_retry: Callable[..., AutoRetry]
+    keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
-    first, second, third = give_up(ground, desk, 3)
-    worker = desk()
+    first, second, third = give_up(keyspace, new_worker, 3)
+    worker = new_worker()
     worker.ledger.remove([first])
-    make_retryable(ground)
-    retry_all(ground, ids=[second])
-    assert scheduled(ground).keys() == {first, third}
+    make_retryable(keyspace)
+    retry_all(keyspace, ids=[second])
+    assert scheduled(keyspace).keys() == {first, third}
     auto_retry().look()
-    assert scheduled(ground) == {}
-    assert under_way(ground) == sorted([second, third])
+    assert scheduled(keyspace) == {}
+    assert under_way(keyspace) == sorted([second, third])
 
 
-def test_it_looks_once_a_minute(ground: Ground, desk: Desks) -> None:
-    give_up(ground, desk, 1)
-    make_retryable(ground)
+def test_it_looks_once_a_minute(keyspace: Keyspace, new_worker: Workers) -> None:
+    give_up(keyspace, new_worker, 1)
+    make_retryable(keyspace)
     now = [100.0]
-    settings = settings_of(ground, models=MODELS)
+    settings = settings_of(keyspace, models=MODELS)
     stage = AutoRetry(
         settings,
-        ground.store,
+        keyspace.store,
         rules=rules_of(settings),
         healthy=lambda: ("scripted",),
         clock=lambda: now[0],
@@ -204,10 +210,10 @@ def test_it_looks_once_a_minute(ground: Ground, desk: Desks) -> None:
     stage.stopping.set()
     now[0] += 59
     stage.run_once()
-    assert ground.batches() == {}
+    assert keyspace.batches() == {}
     now[0] += 1
     stage.run_once()
-    assert len(ground.batches()) == 1
+    assert len(keyspace.batches()) == 1
 
 
 ENDS = {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.dead_parts import dead, marks, retry_all
-from support.stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score, Verdict
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
@@ -24,60 +24,65 @@ def verdict(number: int) -> Verdict:
     return make_verdict(number, outcome="scored", scores=(Score("safety", 1.0),))
 
 
-def add_dead_letter(ground: Ground, number: int, reason: str, chosen_at: float) -> None:
+def add_dead_letter(keyspace: Keyspace, number: int, reason: str, chosen_at: float) -> None:
     news = make_verdict(number, outcome="unscored", reason=reason)
     evaluation = Evaluation(news.evaluation_id, HOUR, "safety", news.judge_version, 1.0)
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, chosen_at, CHOSEN_AT, item=item)
-    Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, news)])
+    Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, news)])
 
 
-def lose_batches(ground: Ground, name: str) -> None:
+def lose_batches(keyspace: Keyspace, name: str) -> None:
     """Delete batches with an evaluation, as an operator could."""
-    for batch_id in [each for each, batch in ground.batches().items() if name in str(batch)]:
-        ground.client.delete(ground.keys.batch(batch_id))
-        ground.client.zrem(ground.keys.leases, batch_id)
+    for batch_id in [each for each, batch in keyspace.batches().items() if name in str(batch)]:
+        keyspace.client.delete(keyspace.keys.batch(batch_id))
+        keyspace.client.zrem(keyspace.keys.leases, batch_id)
 
 
-def do(ground: Ground, doing: str, number: int, reason: str) -> None:
-    known, name = settings_of(ground), verdict(number).evaluation_id
+def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
+    config, name = settings_of(keyspace), verdict(number).evaluation_id
     match doing:
         case "record":
-            Ledger(ground.store, known).record([Finished.of(verdict(number), HOUR)])
+            Ledger(keyspace.store, config).record([Finished.of(verdict(number), HOUR)])
         case "bury":
-            add_dead_letter(ground, number, reason, CHOSEN_AT)
+            add_dead_letter(keyspace, number, reason, CHOSEN_AT)
         case "bury the retry":
-            for batch in ground.batches().values():
+            for batch in keyspace.batches().values():
                 if name in str(batch):
-                    add_dead_letter(ground, number, reason, batch.created_at)
+                    add_dead_letter(keyspace, number, reason, batch.created_at)
         case "retry":
-            retry_all(ground, ids=[name])
+            retry_all(keyspace, ids=[name])
         case "drop":
-            Ledger(ground.store, known).remove([name])
+            Ledger(keyspace.store, config).remove([name])
         case "forget":
-            Forgetting(ground.store, known, ForgetTarget(trace_id=make_trace(number).trace_id)).run()
+            Forgetting(keyspace.store, config, ForgetTarget(trace_id=make_trace(number).trace_id)).run()
         case "lose":
-            lose_batches(ground, name)
+            lose_batches(keyspace, name)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=14))
-def test_it_is_in_one_place(fresh_grounds: Callable[[], Ground], steps: list[tuple[str, int, str]]) -> None:
-    ground = fresh_grounds()
+def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, int, str]]) -> None:
+    keyspace = fresh_keyspaces()
     for step in steps:
-        do(ground, *step)
-        ended = set(ground.ended())
-        letters = dead(ground)
+        do(keyspace, *step)
+        ended = set(keyspace.ended())
+        letters = dead(keyspace)
         assert not ended.intersection(letters)
-        ground.client.hset(ground.keys.account_all, "chosen", len(ended) + len(letters))
-        account = read_account(ground.store)
+        keyspace.client.hset(keyspace.keys.account_all, "chosen", len(ended) + len(letters))
+        account = read_account(keyspace.store)
         reasons = Counter({name: amount for name, amount in account.reasons.items() if name.startswith("dead:")})
         assert (account.lost, account.dead, account.waiting) == (0, len(letters), 0)
         assert reasons.total() == account.dead
         assert min(reasons.values(), default=0) >= 0
         assert account.scored + account.removed == len(ended)
-        assert len(ground.outbox("j")) <= account.scored
-        assert marks(ground).keys() <= set(letters)
-        assert not [name for name, size in ground.waiting().items() if size < 0]
-        in_batches = [name for batch in ground.batches().values() for item in batch.items for name in item.evaluations]
-        assert max(Counter(one.id for one in in_batches if one.id in letters).values(), default=0) <= 1
+        assert len(keyspace.outbox("j")) <= account.scored
+        assert marks(keyspace).keys() <= set(letters)
+        assert not [name for name, size in keyspace.waiting().items() if size < 0]
+        in_batches = [
+            name for batch in keyspace.batches().values() for item in batch.items for name in item.evaluations
+        ]
+        assert (
+            max(Counter(evaluation.id for evaluation in in_batches if evaluation.id in letters).values(), default=0)
+            <= 1
+        )

@@ -13,7 +13,7 @@ from support.processes import Program, wait_until
 
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.base.dead_letters.retry import AutoRetry
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings

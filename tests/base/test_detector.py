@@ -43,32 +43,34 @@ def certain(hours: np.ndarray, shares: np.ndarray, judged: float = 100.0) -> lis
 
 def test_a_baseline_follows_day_night_and_weekend() -> None:
     traffic = Traffic(2000, 0.85, 0.1, 0.05)
-    found = baseline(history(traffic))
-    assert found is not None
-    assert np.abs(np.array(found.cells) - traffic.shares(np.arange(168))).max() < 0.025
-    assert found.per_week == pytest.approx(2000 * 168, rel=0.01)
-    assert (found.days, found.spread) == (28, pytest.approx(0, abs=0.005))
+    baseline_shares = baseline(history(traffic))
+    assert baseline_shares is not None
+    assert np.abs(np.array(baseline_shares.cells) - traffic.shares(np.arange(168))).max() < 0.025
+    assert baseline_shares.per_week == pytest.approx(2000 * 168, rel=0.01)
+    assert (baseline_shares.days, baseline_shares.spread) == (28, pytest.approx(0, abs=0.005))
 
 
 def test_noise_shrinks_to_the_level_and_has_a_standard_error() -> None:
     hours = history(Traffic(10, 0.9))
-    found, busy = baseline(hours), baseline(history(Traffic(1000, 0.9)))
-    assert found is not None
+    baseline_shares, busy = baseline(hours), baseline(history(Traffic(1000, 0.9)))
+    assert baseline_shares is not None
     assert busy is not None
-    assert np.std(found.cells) < 0.012
+    assert np.std(baseline_shares.cells) < 0.012
     # The shares of single hours of the week scatter five times as much.
-    raw = [sum(one.passed for one in hours[k::168]) / sum(one.judgements for one in hours[k::168]) for k in range(168)]
+    raw = [
+        sum(hour.passed for hour in hours[k::168]) / sum(hour.judgements for hour in hours[k::168]) for k in range(168)
+    ]
     assert np.std(raw) > 0.04
-    assert 0.002 < found.error < 0.01
+    assert 0.002 < baseline_shares.error < 0.01
     assert busy.error < 0.001
 
 
 def test_days_that_differ_lower_the_expectation_up_to_a_bound() -> None:
     for jitter, expected in ((0.0, 0.9), (0.02, 0.85), (0.1, 0.82)):
         shares = 0.9 + np.repeat(np.resize([jitter, -jitter], 28), 24)
-        found = baseline(certain(WEEK, np.clip(shares, 0, 1)))
-        assert found is not None
-        assert found.expected(5) == pytest.approx(expected, abs=0.005), jitter
+        baseline_shares = baseline(certain(WEEK, np.clip(shares, 0, 1)))
+        assert baseline_shares is not None
+        assert baseline_shares.expected(5) == pytest.approx(expected, abs=0.005), jitter
 
 
 def test_a_baseline_needs_seven_days_and_days_of_the_week_need_no_second_week() -> None:
@@ -95,14 +97,14 @@ def test_sessions_and_weights_show_in_the_baseline() -> None:
 
 def test_limits_follow_the_formula_and_the_budget() -> None:
     norm = flat(0.9, 60 * 168)
-    found = limits_of(norm, Moments(), series=100)
+    log_limits = limits_of(norm, Moments(), series=100)
     # ln(370 units of information a week) + ln(100 series) less the slack
-    assert found.limits[0] == pytest.approx(math.log(10080 * 0.0367) + math.log(100) - 0.15, abs=0.01)
+    assert log_limits.limits[0] == pytest.approx(math.log(10080 * 0.0367) + math.log(100) - 0.15, abs=0.01)
     doubled = limits_of(norm, Moments(), series=100, false_alarms_per_week=2)
-    assert doubled.limits[0] == pytest.approx(found.limits[0] - math.log(2))
+    assert doubled.limits[0] == pytest.approx(log_limits.limits[0] - math.log(2))
     unsure = limits_of(msgspec.structs.replace(norm, error=0.01), Moments(), series=100)
-    assert found.limits[0] + 2 < unsure.limits[0] < found.limits[0] + 2.5
-    assert found.limits[1] + 0.5 < unsure.limits[1] < found.limits[1] + 0.7
+    assert log_limits.limits[0] + 2 < unsure.limits[0] < log_limits.limits[0] + 2.5
+    assert log_limits.limits[1] + 0.5 < unsure.limits[1] < log_limits.limits[1] + 0.7
 
 
 def moments_of(sessions: Mapping[Session, float]) -> Moments:
@@ -157,8 +159,8 @@ LIMITS = Limits((1.0, 1.0), (10.0, 10.0))
 
 
 def steps(state: State, first: int, number: int, passed: float, failed: float) -> list[str]:
-    found = [step(state, first + k, passed, failed, expected=0.9, limits=LIMITS) for k in range(number)]
-    return [f"{change.kind} since {change.since}" for change in found if change]
+    states = [step(state, first + k, passed, failed, expected=0.9, limits=LIMITS) for k in range(number)]
+    return [f"{change.kind} since {change.since}" for change in states if change]
 
 
 def test_one_incident_is_one_alarm_and_its_buckets_are_masked() -> None:
@@ -189,22 +191,22 @@ def test_extremes_have_scores() -> None:
             state = State()
             for bucket in range(50):
                 step(state, bucket, passed, failed, expected=expected, limits=LIMITS)
-            assert all(math.isfinite(one) for one in (*state.sums, state.recovery)), (expected, passed)
+            assert all(math.isfinite(each) for each in (*state.sums, state.recovery)), (expected, passed)
 
 
 def test_a_new_service_is_compared_with_its_objective() -> None:
     norm = flat(0.9, 5 * 168)
     limits, state = limits_of(norm, Moments(), series=20), State()
     chance = np.random.default_rng(3)
-    found = None
+    result = None
     for bucket in range(14 * 288):
         judged = int(chance.poisson(5 / 12))
         passed = int(chance.binomial(judged, 0.7))
-        found = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
-        if found:
+        result = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
+        if result:
             break
-    assert found is not None
-    assert found.size == pytest.approx(0.2, abs=0.12)
+    assert result is not None
+    assert result.size == pytest.approx(0.2, abs=0.12)
     # Five judgements an hour find 20 points within a day.
     assert bucket < 288
     assert delay_hours(norm, limits, 0.2) < 15
@@ -213,18 +215,18 @@ def test_a_new_service_is_compared_with_its_objective() -> None:
 
 def test_the_begin_of_a_drop_has_an_interval() -> None:
     buckets = [Bucket(k, 45, 5, 0.9) for k in range(100)] + [Bucket(k, 35, 15, 0.9) for k in range(100, 130)]
-    found = since_interval(buckets, 0.2, 1.0)
-    assert found.low <= 100 <= found.high
-    assert found.high - found.low < 10
+    result = since_interval(buckets, 0.2, 1.0)
+    assert result.low <= 100 <= result.high
+    assert result.high - result.low < 10
     assert since_interval(buckets[:1], 0.2, 1.0) == (0, 0, 0)
 
 
 def test_the_segment_that_fell_is_named() -> None:
     healthy, fallen = Evidence(90, 10, 90), Evidence(70, 30, 90)
     names = [f"model-{k}" for k in range(8)]
-    one = explain(Evidence(700, 100, 720), dict.fromkeys(names, healthy) | {"model-3": fallen})
-    assert one.segment == "model-3"
-    assert one.confidence > 0.9
+    explanation = explain(Evidence(700, 100, 720), dict.fromkeys(names, healthy) | {"model-3": fallen})
+    assert explanation.segment == "model-3"
+    assert explanation.confidence > 0.9
     everything = explain(Evidence(560, 240, 720), dict.fromkeys(names, fallen))
     assert everything.segment is None
     assert explain(fallen, {}) == (None, 1.0)
@@ -274,9 +276,9 @@ def test_masked_hours_leave_the_baseline() -> None:
 @pytest.mark.timeout(3600)
 def test_false_alarms_keep_their_budget() -> None:
     for correlation in (0.0, 0.25):
-        found = [fleets.false_alarms(seed, correlation=correlation) for seed in range(1, 7)]
-        assert sum(found) / 6 <= 1, (correlation, found)
-        assert max(found) <= 1.5, (correlation, found)
+        alarms = [fleets.false_alarms(seed, correlation=correlation) for seed in range(1, 7)]
+        assert sum(alarms) / 6 <= 1, (correlation, alarms)
+        assert max(alarms) <= 1.5, (correlation, alarms)
 
 
 @pytest.mark.endurance("fifty series with weights, with and without sessions: four minutes")
@@ -296,8 +298,8 @@ def test_drops_are_found() -> None:
         for (rate, share, drops), hours in zip(
             ((60, 0.9, [0.1] * 48), (10, 0.9, [0.2] * 48), (50, 0.95, slope)), most, strict=True
         ):
-            found = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000)
-            assert found.median <= hours, (correlation, rate, found.median)
+            incident = fleets.incident(1, Traffic(rate, share, correlation=correlation), drops, 1000)
+            assert incident.median <= hours, (correlation, rate, incident.median)
     deep = fleets.incident(1, Traffic(100, 0.97), [0.27] * 44, 1000, after=24)
     assert deep.median <= 0.6
     assert sum(deep.alarms) <= 1030
@@ -309,8 +311,8 @@ def test_steps_second_incidents_and_segments() -> None:
     look = 1 / BUCKETS_PER_HOUR
     for rate, drop in ((60, 0.1), (10, 0.2)):
         best = fleets.known_levels(1, rate, 0.9, drop)
-        found = fleets.incident(1, Traffic(rate, 0.9), [drop] * 48, 1000).median
-        assert found <= max(1.25 * best, best + look), (rate, drop, found, best)
+        incident = fleets.incident(1, Traffic(rate, 0.9), [drop] * 48, 1000).median
+        assert incident <= max(1.25 * best, best + look), (rate, drop, incident, best)
     for correlation in (0.0, 0.25):
         assert sum(fleets.second_incident(1, Traffic(60, 0.9, correlation=correlation), 0.1, 1000)) == pytest.approx(1)
     for rate in (60, 300):

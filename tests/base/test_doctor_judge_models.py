@@ -1,11 +1,11 @@
 """`tracejudge doctor`: calibrations of earlier versions, and judge models of the judged model's family."""
 
 from msgspec import structs
-from support.stage_parts import Ground, make_verdict, settings_of
+from support.stage_parts import Keyspace, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
+from worker.base.doctor.command import families, same_family
 from worker.base.doctor.finding import ok
-from worker.base.doctor.judge_models import families, same_family
 from worker.base.doctor.lint import setting_warnings
 from worker.core.config.settings import Settings
 
@@ -45,15 +45,15 @@ def test_models_have_families() -> None:
         assert families(name) == expected, name
 
 
-def test_a_model_that_judges_its_own_family_is_named(ground: Ground) -> None:
+def test_a_model_that_judges_its_own_family_is_named(keyspace: Keyspace) -> None:
     judge = ModelSettings(provider="openai", model="gpt-6-luna", label="strict")
-    settings = structs.replace(settings_of(ground), models={"default": judge})
-    one = make_verdict(judge_model="strict", model="claude-sonnet-4")
-    ground.send(one, structs.replace(one, evaluation_id="b", model=None))
-    assert same_family(settings, ground.store) == [ok("model families", "no model judges answers of its own family")]
-    ground.send(structs.replace(one, evaluation_id="c", model="gpt-5"))
-    (found,) = same_family(settings, ground.store)
-    assert (found.result, found.what) == (
+    settings = structs.replace(settings_of(keyspace), models={"default": judge})
+    verdict = make_verdict(judge_model="strict", model="claude-sonnet-4")
+    keyspace.send(verdict, structs.replace(verdict, evaluation_id="b", model=None))
+    assert same_family(settings, keyspace.store) == [ok("model families", "no model judges answers of its own family")]
+    keyspace.send(structs.replace(verdict, evaluation_id="c", model="gpt-5"))
+    (finding,) = same_family(settings, keyspace.store)
+    assert (finding.result, finding.what) == (
         "warning",
         "strict judges answers of gpt-5: both are of the family GPT (1 of the newest 3 verdicts)",
     )

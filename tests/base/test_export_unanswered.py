@@ -9,7 +9,7 @@ from otel_parts import Sending, evaluated, names, numbered
 from support import otlp as collector
 from support.otlp import OtlpReceiver
 from support.proxy import PASSES, Proxy, cuts_replies
-from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.export.consumer import ExportConsumer
@@ -28,18 +28,18 @@ def proxy(any_redis_server: EmbeddedRedis) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def far(proxy: Proxy, prefix: str) -> Iterator[Ground]:
+def far(proxy: Proxy, prefix: str) -> Iterator[Keyspace]:
     """The same Redis, behind a network that fails."""
-    with Ground(f"redis://127.0.0.1:{proxy.port}/0", prefix) as ground:
-        yield ground
+    with Keyspace(f"redis://127.0.0.1:{proxy.port}/0", prefix) as keyspace:
+        yield keyspace
 
 
 class Counting:
     """A metrics exporter whose network may fail."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.metrics = Metrics(settings_of(ground))
-        self.exporter = PrometheusExporter(settings_of(ground), ground.store, self.metrics)
+    def __init__(self, keyspace: Keyspace) -> None:
+        self.metrics = Metrics(settings_of(keyspace))
+        self.exporter = PrometheusExporter(settings_of(keyspace), keyspace.store, self.metrics)
         self.exporter.gather_s = 0.0
         self.exporter.prepare()
         self.exporter.acknowledge([])  # so that Redis knows the script: an answer that it does not is another loss
@@ -50,12 +50,12 @@ class Counting:
 
 
 @pytest.fixture
-def counting(far: Ground) -> Counting:
+def counting(far: Keyspace) -> Counting:
     return Counting(far)
 
 
 @pytest.fixture
-def sending(far: Ground, otlp: OtlpReceiver) -> Iterator[Sending]:
+def sending(far: Keyspace, otlp: OtlpReceiver) -> Iterator[Sending]:
     made = Sending(far, otlp.endpoint)
     made.exporter.stale_ms = STALE_MS
     yield made
@@ -77,21 +77,21 @@ def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None
     setattr(exporter, method, call)
 
 
-def test_an_acknowledgement_that_was_not_answered_counts(ground: Ground, proxy: Proxy, counting: Counting) -> None:
-    ground.send(*numbered(5))
+def test_an_acknowledgement_that_was_not_answered_counts(keyspace: Keyspace, proxy: Proxy, counting: Counting) -> None:
+    keyspace.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "acknowledge")
     with pytest.raises(StoreError):
         counting.exporter.run_once()
-    assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (0, 0)
+    assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (0, 0)
     counting.exporter.run_once()
     counting.exporter.run_once()
     assert counting.counted == 5
 
 
 def test_but_not_when_others_may_have_counted_it_meanwhile(
-    ground: Ground, proxy: Proxy, counting: Counting, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, proxy: Proxy, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground.send(*numbered(5))
+    keyspace.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "acknowledge")
     with pytest.raises(StoreError):
         counting.exporter.run_once()
@@ -101,8 +101,8 @@ def test_but_not_when_others_may_have_counted_it_meanwhile(
     assert counting.counted == 0
 
 
-def test_an_acknowledgement_that_did_not_arrive_counts_once(ground: Ground, counting: Counting) -> None:
-    ground.send(*numbered(5))
+def test_an_acknowledgement_that_did_not_arrive_counts_once(keyspace: Keyspace, counting: Counting) -> None:
+    keyspace.send(*numbered(5))
     usual = counting.exporter.acknowledge
 
     def away(_: object) -> list[bool]:
@@ -113,33 +113,35 @@ def test_an_acknowledgement_that_did_not_arrive_counts_once(ground: Ground, coun
     with pytest.raises(StoreError):
         counting.exporter.run_once()
     counting.exporter.run_once()
-    assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (5, 0)
+    assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (5, 0)
 
 
-def test_what_came_in_a_lost_answer_is_read_again_at_once(ground: Ground, proxy: Proxy, counting: Counting) -> None:
-    ground.send(*numbered(5))
+def test_what_came_in_a_lost_answer_is_read_again_at_once(keyspace: Keyspace, proxy: Proxy, counting: Counting) -> None:
+    keyspace.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "_read")
     with pytest.raises(StoreError):
         counting.exporter.run_once()
-    assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (0, 5)
+    assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (0, 5)
     counting.exporter.run_once()
-    assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (5, 0)
+    assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (5, 0)
 
 
-def test_a_redis_that_comes_back_without_its_data_is_read_on(ground: Ground, proxy: Proxy, counting: Counting) -> None:
-    ground.send(*numbered(2))
+def test_a_redis_that_comes_back_without_its_data_is_read_on(
+    keyspace: Keyspace, proxy: Proxy, counting: Counting
+) -> None:
+    keyspace.send(*numbered(2))
     lose_answers_to(proxy, counting.exporter, "_read")
     with pytest.raises(StoreError):
         counting.exporter.run_once()
-    ground.client.delete(ground.keys.verdicts)
+    keyspace.client.delete(keyspace.keys.verdicts)
     counting.exporter.run_once()
-    ground.send(make_verdict(7))
+    keyspace.send(make_verdict(7))
     counting.exporter.run_once()
     assert counting.counted == 1
 
 
-def test_what_was_delivered_is_not_sent_again(ground: Ground, sending: Sending, otlp: OtlpReceiver) -> None:
-    ground.send(*numbered(3))
+def test_what_was_delivered_is_not_sent_again(keyspace: Keyspace, sending: Sending, otlp: OtlpReceiver) -> None:
+    keyspace.send(*numbered(3))
     usual = sending.exporter.acknowledge
 
     def away(_: object) -> list[bool]:
@@ -150,61 +152,63 @@ def test_what_was_delivered_is_not_sent_again(ground: Ground, sending: Sending, 
     with pytest.raises(StoreError):
         sending.turn()
     sending.turn()
-    assert (evaluated(otlp), ground.pending("otel", ground.keys.verdicts)) == (names(numbered(3)), 0)
+    assert (evaluated(otlp), keyspace.pending("otel", keyspace.keys.verdicts)) == (names(numbered(3)), 0)
 
 
-def grow_old(ground: Ground) -> None:
+def grow_old(keyspace: Keyspace) -> None:
     """Make pending entries stale."""
-    group = (ground.keys.verdicts, "otel")
-    for entry in ground.client.xpending_range(*group, min="-", max="+", count=100):
-        ground.client.xclaim(*group, entry["consumer"], 0, [entry["message_id"]], idle=2 * STALE_MS, justid=True)
+    group = (keyspace.keys.verdicts, "otel")
+    for entry in keyspace.client.xpending_range(*group, min="-", max="+", count=100):
+        keyspace.client.xclaim(*group, entry["consumer"], 0, [entry["message_id"]], idle=2 * STALE_MS, justid=True)
 
 
 @pytest.fixture
-def heir(ground: Ground, otlp: OtlpReceiver) -> Iterator[Sending]:
-    made = Sending(ground, otlp.endpoint)
+def successor(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Sending]:
+    made = Sending(keyspace, otlp.endpoint)
     made.exporter.stale_ms = STALE_MS
     yield made
     made.exporter._client.close()
 
 
 def test_a_delivery_that_waits_keeps_its_entries(
-    ground: Ground, sending: Sending, heir: Sending, otlp: OtlpReceiver
+    keyspace: Keyspace, sending: Sending, successor: Sending, otlp: OtlpReceiver
 ) -> None:
     otlp.behaviour = collector.sequence(*[collector.failing(503)] * 3, collector.Accept())
-    ground.send(*numbered(3))
+    keyspace.send(*numbered(3))
 
     def meanwhile() -> None:
-        grow_old(ground)
+        grow_old(keyspace)
         sending.exporter._keep_at = 0.0
         sending.exporter._keep()
-        heir.turn()
+        successor.turn()
 
     sending.meanwhile = meanwhile
     sending.turn()
-    assert (evaluated(otlp), len(otlp.logs), heir.waits) == (names(numbered(3)), 3, [])
+    assert (evaluated(otlp), len(otlp.logs), successor.waits) == (names(numbered(3)), 3, [])
 
 
 def test_who_stood_still_leaves_a_delivery_to_who_has_taken_it_over(
-    ground: Ground, sending: Sending, heir: Sending, otlp: OtlpReceiver
+    keyspace: Keyspace, sending: Sending, successor: Sending, otlp: OtlpReceiver
 ) -> None:
     otlp.behaviour = collector.sequence(collector.failing(503), collector.Accept())
-    ground.send(*numbered(3))
+    keyspace.send(*numbered(3))
 
     def meanwhile() -> None:
-        grow_old(ground)
-        heir.turn()
+        grow_old(keyspace)
+        successor.turn()
         sending.exporter._keep_at = 0.0
 
     sending.meanwhile = meanwhile
     sending.turn()
     assert (evaluated(otlp), len(otlp.logs)) == (names(numbered(3)), 3)
-    assert ground.pending("otel", ground.keys.verdicts) == 0
+    assert keyspace.pending("otel", keyspace.keys.verdicts) == 0
 
 
-def test_without_redis_a_delivery_goes_on(ground: Ground, proxy: Proxy, sending: Sending, otlp: OtlpReceiver) -> None:
+def test_without_redis_a_delivery_goes_on(
+    keyspace: Keyspace, proxy: Proxy, sending: Sending, otlp: OtlpReceiver
+) -> None:
     otlp.behaviour = collector.sequence(collector.failing(503), collector.Accept())
-    ground.send(*numbered(3))
+    keyspace.send(*numbered(3))
 
     def meanwhile() -> None:
         sending.exporter._keep_at = 0.0
@@ -212,31 +216,31 @@ def test_without_redis_a_delivery_goes_on(ground: Ground, proxy: Proxy, sending:
 
     sending.meanwhile = meanwhile
     sending.turn()
-    assert (evaluated(otlp), ground.pending("otel", ground.keys.verdicts)) == (names(numbered(3)), 0)
+    assert (evaluated(otlp), keyspace.pending("otel", keyspace.keys.verdicts)) == (names(numbered(3)), 0)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"details":' + b"[" * 5_000, b"\xff\xfe", b"{}"])
-def test_an_entry_that_cannot_be_read_holds_up_nothing(ground: Ground, counting: Counting, body: bytes) -> None:
-    ground.client.xadd(ground.keys.verdicts, {"v": "1", "j": body})
-    ground.send(make_verdict(1))
+def test_an_entry_that_cannot_be_read_holds_up_nothing(keyspace: Keyspace, counting: Counting, body: bytes) -> None:
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": body})
+    keyspace.send(make_verdict(1))
     counting.exporter.run_once()
-    assert (counting.counted, ground.pending("metrics", ground.keys.verdicts)) == (1, 0)
+    assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (1, 0)
     assert only(samples(counting.metrics), "export_dropped_total") == {
         ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1
     }
 
 
-def test_what_is_kept_is_only_what_is_ours(ground: Ground, sending: Sending) -> None:
-    ground.send(*numbered(2))
+def test_what_is_kept_is_only_what_is_ours(keyspace: Keyspace, sending: Sending) -> None:
+    keyspace.send(*numbered(2))
     entries = sending.exporter._read(1)
     ours, theirs = [entry_id.decode() for entry_id, _ in entries]
-    group: tuple[str, str] = (ground.keys.verdicts, "otel")
-    assert isinstance(ground.client, redis.Redis)
-    ground.client.xclaim(*group, "another", 0, [theirs], justid=True)
-    grow_old(ground)
+    group: tuple[str, str] = (keyspace.keys.verdicts, "otel")
+    assert isinstance(keyspace.client, redis.Redis)
+    keyspace.client.xclaim(*group, "another", 0, [theirs], justid=True)
+    grow_old(keyspace)
     assert sending.exporter.keep([ours, theirs]) == 1
     idle = {
-        each["message_id"].decode(): each for each in ground.client.xpending_range(*group, min="-", max="+", count=9)
+        each["message_id"].decode(): each for each in keyspace.client.xpending_range(*group, min="-", max="+", count=9)
     }
     assert idle[ours]["time_since_delivered"] < STALE_MS < idle[theirs]["time_since_delivered"]
     assert idle[theirs]["consumer"] == b"another"

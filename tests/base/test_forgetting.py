@@ -60,11 +60,11 @@ def keys_containing(pipeline: Pipeline, *words: str) -> list[str]:
     """List the keys whose values contain one of the words."""
 
     def look(client: Any) -> list[str]:
-        wanted = [word.encode() for word in words]
+        texts = [word.encode() for word in words]
         return [
             key.decode()
             for key in client.scan_iter(f"{pipeline.prefix}:*", count=1000)
-            if any(word in value for word in wanted for value in values(client, key))
+            if any(word in value for word in texts for value in values(client, key))
         ]
 
     return pipeline.store.call(look)
@@ -98,8 +98,8 @@ def test_forget_while_a_worker_judges(
     traces = mixed()
     pipeline.publish(traces)
     for trace in traces[::8]:
-        said = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
-        pipeline.add(v="1", f=json.dumps(said))
+        feedback = {"trace_id": trace.trace_id, "score": -1, "comment": WORD}
+        pipeline.add(v="1", f=json.dumps(feedback))
     wait_until(lambda: pipeline.counter("scored") > 20, what="some to be scored")
     assert pipeline.account().waiting > 200
     stop, lost = threading.Event(), list[int]()

@@ -32,13 +32,13 @@ def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pip
     counted = {reason: page.value("tracejudge_invalid_traces_total", reason=reason) for reason in BAD_ENTRIES}
     assert counted == dict.fromkeys(BAD_ENTRIES, 1)
     assert SECRET not in worker.program.output
-    said = worker.program.output
-    assert "no service" in said
-    assert "a1" in said
+    output = worker.program.output
+    assert "no service" in output
+    assert "a1" in output
     wait_until(lambda: len(read_invalid(pipeline.store)) == len(BAD_ENTRIES), what="the list of invalid entries")
-    found = read_invalid(pipeline.store)
-    assert {one.reason for one in found} == BAD_ENTRIES.keys()
-    assert SECRET not in repr(found)
+    result = read_invalid(pipeline.store)
+    assert {bad_entry.reason for bad_entry in result} == BAD_ENTRIES.keys()
+    assert SECRET not in repr(result)
 
 
 def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:

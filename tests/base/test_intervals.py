@@ -22,13 +22,13 @@ from worker.base.monitor.shares import (
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
     """Count verdict by verdict, sessions spread over the buckets."""
-    found = [Sums() for _ in range(buckets)]
+    values = [Sums() for _ in range(buckets)]
     before: dict[int, tuple[float, float]] = {}
     for position, (w, y, c) in enumerate(zip(weights.tolist(), passed.tolist(), sessions.tolist(), strict=True)):
         total, kept = before.get(c, (0.0, 0.0))
-        found[position % buckets].count(w, passed=bool(y), before=(total, kept))
+        values[position % buckets].count(w, passed=bool(y), before=(total, kept))
         before[c] = (total + w, kept + w * y)
-    return found
+    return values
 
 
 def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
@@ -68,26 +68,26 @@ def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
     share = total.passed / total.weight
     clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)
     single = total.residual_squares(share) * len(number) / (len(number) - 1)
-    found = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
-    assert found == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
+    result = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
+    assert result == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
 
 
 def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
     window = sums_of(np.full(400, 8.0), np.arange(400) < 320, np.arange(400))
-    found = pass_share(window)
-    assert found is not None
-    assert found.judgements == 400
-    assert found.effective == pytest.approx(400, abs=2)
-    assert found.interval[1:] == pytest.approx(proportion_confint(320, 400, method="wilson"), abs=2e-4)
+    share = pass_share(window)
+    assert share is not None
+    assert share.judgements == 400
+    assert share.effective == pytest.approx(400, abs=2)
+    assert share.interval[1:] == pytest.approx(proportion_confint(320, 400, method="wilson"), abs=2e-4)
     assert pass_share(Sums()) is None
 
 
 def test_verdicts_that_all_pass_count_as_sessions() -> None:
     window = sums_of(np.ones(500), np.ones(500), np.arange(500) // 5)
     assert design_effect(window) == 5
-    found = pass_share(window)
-    assert found is not None
-    assert found.effective == 100
+    share = pass_share(window)
+    assert share is not None
+    assert share.effective == 100
     history = sums_of(np.ones(2000), np.arange(2000) % 10 > 0, np.arange(2000))
     assert design_effect(window, history) == 1
 
@@ -100,10 +100,10 @@ def test_few_failing_sessions_have_few_degrees_of_freedom() -> None:
     for weight, verdicts in ((1.0, passed), (8.0, passed), (1.0, 1 - passed)):
         window = sums_of(np.full(300, weight), verdicts, np.arange(300) // 5)
         for past, freedom in ((None, 5), (history, 59)):
-            found = pass_share(window, past)
-            assert found is not None
-            expected = wilson(verdicts.mean(), 300 / found.design_effect, student(freedom))
-            assert found.interval == pytest.approx(expected), (weight, freedom)
+            share = pass_share(window, past)
+            assert share is not None
+            expected = wilson(verdicts.mean(), 300 / share.design_effect, student(freedom))
+            assert share.interval == pytest.approx(expected), (weight, freedom)
 
 
 def test_students_quantiles_and_classes_of_weights() -> None:
@@ -116,18 +116,18 @@ def test_students_quantiles_and_classes_of_weights() -> None:
 def test_intervals_cover_in_short() -> None:
     for name, design in DESIGNS.items():
         for share in (0.8, 0.95):
-            found = coverage.coverage(lambda c, d=design, p=share: d(c, p, 150), 400, 11)
-            assert 0.92 <= found <= 0.995, (name, share, found)
+            shares = coverage.coverage(lambda c, d=design, p=share: d(c, p, 150), 400, 11)
+            assert 0.92 <= shares <= 0.995, (name, share, shares)
     for correlation in (0.1, 0.5):
-        found = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
-        assert 0.92 <= found <= 0.985, (correlation, found)
+        shares = coverage.coverage(lambda c, r=correlation: conversations(c, 0.8, 40, r), 400, 12, with_history=10)
+        assert 0.92 <= shares <= 0.985, (correlation, shares)
 
 
 @pytest.mark.endurance("2,000 windows of each design, a minute")
 def test_intervals_cover() -> None:
     bounds = {"uniform": (0.935, 0.97), "errors always": (0.935, 0.97), "rate ÷ 10 half-way": (0.935, 0.975)}
-    for key, found in coverage.table(2000).items():
+    for key, shares in coverage.table(2000).items():
         low, high = bounds.get(key[0], (0.94, 0.985))
-        assert low <= found <= high, (key, found)
-    for key, found in coverage.session_table(2000).items():
-        assert 0.94 <= found <= 0.97, (key, found)
+        assert low <= shares <= high, (key, shares)
+    for key, shares in coverage.session_table(2000).items():
+        assert 0.94 <= shares <= 0.97, (key, shares)

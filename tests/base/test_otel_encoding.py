@@ -20,8 +20,8 @@ from support.cases import each_case
 from support.stage_parts import make_verdict
 
 from judges.core.verdict import Call, Score, Verdict
-from worker.base.otlp.encoding import SCHEMA_URL, Attribute, VerdictEncoder, nanoseconds
-from worker.base.otlp.receiver import RequestEncoder, record_fields, span_fields
+from worker.base.delivery.otlp_encoding import SCHEMA_URL, Attribute, VerdictEncoder, nanoseconds
+from worker.base.delivery.otlp_receiver import RequestEncoder, record_fields, span_fields
 
 ORIGIN = {"service.name": "tracejudge", "service.version": "1.2"}
 PROVIDERS = {"lexical": "lexical", "gpt-6-luna": "openai"}

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from otel_parts import BEGAN_S, GROUP, SCORED, Senders, evaluated, names, numbered, pending, senders
 from support.otlp import Link, Log, OtlpReceiver, Span, Status
-from support.stage_parts import Ground, make_verdict, settings_of
+from support.stage_parts import Keyspace, make_verdict, settings_of
 
 from judges.core.verdict import Call, Score
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.settings import OtlpSettings
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry.metrics import Metrics
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("_short_reads")
 
 
 @pytest.fixture
-def sender(ground: Ground, otlp: OtlpReceiver) -> Iterator[Senders]:
-    yield from senders(ground, otlp)
+def sender(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Senders]:
+    yield from senders(keyspace, otlp)
 
 
 def span_id(seed: str) -> str:
@@ -38,28 +38,30 @@ def ns(seconds: float) -> int:
     return int(seconds * 1e9)
 
 
-def test_repeats_and_canaries_stay_here(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    ground.send(*(make_verdict(number, origin=origin) for number, origin in enumerate(("repeat", "replay", "canary"))))
+def test_repeats_and_canaries_stay_here(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.send(
+        *(make_verdict(number, origin=origin) for number, origin in enumerate(("repeat", "replay", "canary")))
+    )
     sender().turn()
     assert [span.attributes["tracejudge.origin"] for span in otlp.spans if "tracejudge.origin" in span.attributes] == [
         "replay"
     ]
-    assert pending(ground) == 0
+    assert pending(keyspace) == 0
 
 
 def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
-    ground: Ground, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, otlp: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{otlp.endpoint}/v1/traces")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=eval%20team,authorization=Bearer s3cret")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod,service.name=judges")
     receivers = {"plain": OtlpSettings(resource={"openinference.project.name": "scores"})}
-    settings = settings_of(ground, receivers=receivers)
-    exporter = OtlpExporter(settings, ground.store, Metrics(settings), "plain")
+    settings = settings_of(keyspace, receivers=receivers)
+    exporter = OtlpExporter(settings, keyspace.store, Metrics(settings), "plain")
     exporter.gather_s = 0.0
     exporter.prepare()
-    ground.send(SCORED)
+    keyspace.send(SCORED)
     exporter.run_once()
     exporter._client.close()
     assert [span.name for span in otlp.spans][:1] == ["evaluate safety"]
@@ -77,8 +79,8 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "ask for grpc"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "no number of seconds"),
     ):
-        with monkeypatch.context() as one:
-            one.setenv(name, value)
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
             with pytest.raises(SettingsError, match=says):
                 OtlpExporter.destination_of(settings, "plain")
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -88,9 +90,9 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
 
 
 def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
-    ground.send(SCORED)
+    keyspace.send(SCORED)
     sender().turn()
     evaluation = SCORED.evaluation_id
     chat = {
@@ -188,7 +190,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
         ),
     )
     assert [(export.path, export.status) for export in otlp.exports] == [("/v1/traces", 200), ("/v1/logs", 200)]
-    assert (pending(ground), ground.accounting()["exported:otel"]) == (0, 1)
+    assert (pending(keyspace), keyspace.accounting()["exported:otel"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +206,9 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
     ids=["foreign trace", "upper case", "zero trace", "no span", "zero span", "line break"],
 )
 def test_without_ids_of_w3c_form_there_is_no_link_and_the_response_tells(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, ids: dict[str, str | None]
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, ids: dict[str, str | None]
 ) -> None:
-    ground.send(make_verdict(1, response_id="chatcmpl-1", **ids))
+    keyspace.send(make_verdict(1, response_id="chatcmpl-1", **ids))
     sender().turn()
     (span,), (event,) = otlp.spans, otlp.logs
     assert (span.links, span.parent_span_id, event.trace_id, event.span_id) == ([], "", "", "")
@@ -214,8 +216,8 @@ def test_without_ids_of_w3c_form_there_is_no_link_and_the_response_tells(
     assert span.attributes["gen_ai.response.id"] == event.attributes["gen_ai.response.id"] == "chatcmpl-1"
 
 
-def test_unscored_has_an_error_type_and_no_score(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    ground.send(make_verdict(1, outcome="unscored", reason="refusal", note="the model declined to answer"))
+def test_unscored_has_an_error_type_and_no_score(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.send(make_verdict(1, outcome="unscored", reason="refusal", note="the model declined to answer"))
     sender().turn()
     (span,), (event,) = otlp.spans, otlp.logs
     assert (span.status, span.attributes["error.type"]) == (Status("ERROR", ""), "refusal")
@@ -224,8 +226,8 @@ def test_unscored_has_an_error_type_and_no_score(ground: Ground, otlp: OtlpRecei
     assert event.attributes == {"gen_ai.evaluation.name": "safety", "error.type": "refusal"}
 
 
-def test_an_abstention_says_so_and_has_no_score(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    ground.send(make_verdict(1))
+def test_an_abstention_says_so_and_has_no_score(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.send(make_verdict(1))
     sender().turn()
     (span,), (event,) = otlp.spans, otlp.logs
     assert (span.status, span.attributes["tracejudge.outcome"]) == (Status("UNSET", ""), "abstained")
@@ -233,9 +235,9 @@ def test_an_abstention_says_so_and_has_no_score(ground: Ground, otlp: OtlpReceiv
     assert event.attributes == {"gen_ai.evaluation.name": "safety", "gen_ai.evaluation.score.label": "abstained"}
 
 
-def test_several_metrics_are_several_results(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_several_metrics_are_several_results(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     scores = (Score("truth", 0.5), Score("rtc", 0.75, label="good"))
-    ground.send(make_verdict(1, outcome="scored", judge="rtc", metrics=("relevance", "truth", "rtc"), scores=scores))
+    keyspace.send(make_verdict(1, outcome="scored", judge="rtc", metrics=("relevance", "truth", "rtc"), scores=scores))
     sender().turn()
     (span,) = otlp.spans
     common = {"annotator_kind": "CODE", "identifier": "rtc@01234567/lexical"}
@@ -260,11 +262,11 @@ def test_several_metrics_are_several_results(ground: Ground, otlp: OtlpReceiver,
 
 @pytest.mark.parametrize("explained", [False, True], ids=["by default", "export_explanations"])
 def test_explanations_go_along_only_when_configured(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, *, explained: bool
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, *, explained: bool
 ) -> None:
     own = Score("a", 1.0, rationale="of the score")
     scores = {"outcome": "scored", "metrics": ("a", "b"), "scores": (own, Score("b", 0.0))}
-    ground.send(make_verdict(1, rationale="of the verdict", details={"excerpt": "of the verdict"}, **scores))
+    keyspace.send(make_verdict(1, rationale="of the verdict", details={"excerpt": "of the verdict"}, **scores))
     sender(export_explanations=explained).turn()
     (span,) = otlp.spans
     texts = ["of the score", "of the verdict"] if explained else [None, None]
@@ -273,64 +275,66 @@ def test_explanations_go_along_only_when_configured(
     assert explained or "of the" not in str((otlp.spans, otlp.logs))
 
 
-def test_an_unknown_judge_model_has_no_provider_of_its_own(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    ground.send(make_verdict(1, judge_model="gone", calls=(Call(BEGAN_S, 0.5, "ok"),)))
+def test_an_unknown_judge_model_has_no_provider_of_its_own(
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
+) -> None:
+    keyspace.send(make_verdict(1, judge_model="gone", calls=(Call(BEGAN_S, 0.5, "ok"),)))
     sender().turn()
     assert otlp.spans[1].attributes["gen_ai.provider.name"] == "_OTHER"
 
 
 def test_a_call_names_the_model_that_is_asked_and_not_its_label(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
-    ground.send(make_verdict(1, judge_model="careful", calls=(Call(BEGAN_S, 0.5, "ok"),)))
+    keyspace.send(make_verdict(1, judge_model="careful", calls=(Call(BEGAN_S, 0.5, "ok"),)))
     sender().turn()
     evaluation, call = otlp.spans
     assert evaluation.attributes["tracejudge.judge.model"] == "careful"
     assert (call.name, call.attributes["gen_ai.request.model"]) == ("chat gpt-4.1", "gpt-4.1")
 
 
-def test_what_is_sent_twice_is_the_same(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
-    ground.send(SCORED, *numbered(3))
+def test_what_is_sent_twice_is_the_same(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+    keyspace.send(SCORED, *numbered(3))
     worker = sender()
     worker.turn()
     first = otlp.spans, otlp.logs
     otlp.forget()
-    ground.client.xgroup_setid(ground.keys.verdicts, GROUP, "0")
+    keyspace.client.xgroup_setid(keyspace.keys.verdicts, GROUP, "0")
     worker.turn()
     assert (otlp.spans, otlp.logs) == first
     assert len({span.span_id for span in otlp.spans}) == len(otlp.spans) == 6
 
 
-def test_dead_letters_are_acknowledged_and_not_sent(ground: Ground, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_dead_letters_are_acknowledged_and_not_sent(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     dead = make_verdict(9, outcome="unscored", reason="timeout")
-    ground.send(dead, kind="d")
+    keyspace.send(dead, kind="d")
     worker = sender()
     worker.turn()
-    assert (otlp.exports, pending(ground)) == ((), 0)
-    ground.send(*numbered(2))
-    ground.send(dead, kind="d")
+    assert (otlp.exports, pending(keyspace)) == ((), 0)
+    keyspace.send(*numbered(2))
+    keyspace.send(dead, kind="d")
     worker.turn()
-    assert (evaluated(otlp), len(otlp.logs), pending(ground), worker.dropped) == (names(numbered(2)), 2, 0, {})
+    assert (evaluated(otlp), len(otlp.logs), pending(keyspace), worker.dropped) == (names(numbered(2)), 2, 0, {})
 
 
 def test_verdicts_on_the_canary_are_acknowledged_and_not_sent(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
-    ground.send(make_verdict(9, origin="canary"), *numbered(2))
+    keyspace.send(make_verdict(9, origin="canary"), *numbered(2))
     worker = sender()
     worker.turn()
-    assert (evaluated(otlp), pending(ground), worker.dropped) == (names(numbered(2)), 0, {})
+    assert (evaluated(otlp), pending(keyspace), worker.dropped) == (names(numbered(2)), 0, {})
 
 
 def test_what_cannot_be_read_is_counted_and_other_versions_wait(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
-    ground.client.xadd(ground.keys.verdicts, {"v": "1", "j": "{"})
-    ground.client.xadd(ground.keys.verdicts, {"v": "2", "j": "{"})
-    ground.send(make_verdict(1))
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": "{"})
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{"})
+    keyspace.send(make_verdict(1))
     worker = sender()
     worker.turn()
-    assert (evaluated(otlp), worker.dropped, pending(ground)) == (names([make_verdict(1)]), {"unreadable": 1}, 1)
+    assert (evaluated(otlp), worker.dropped, pending(keyspace)) == (names([make_verdict(1)]), {"unreadable": 1}, 1)
 
 
 @pytest.mark.parametrize(
@@ -345,22 +349,22 @@ def test_what_cannot_be_read_is_counted_and_other_versions_wait(
     ids=["id", "long id", "before the epoch", "far future", "tokens"],
 )
 def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
-    ground: Ground, otlp: OtlpReceiver, sender: Senders, fields: dict[str, Any]
+    keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, fields: dict[str, Any]
 ) -> None:
     good = numbered(2)
-    ground.send(good[0], msgspec.structs.replace(make_verdict(7), **fields), good[1])
+    keyspace.send(good[0], msgspec.structs.replace(make_verdict(7), **fields), good[1])
     worker = sender()
     worker.turn()
-    assert (evaluated(otlp), len(otlp.logs), pending(ground)) == (names(good), 2, 0)
+    assert (evaluated(otlp), len(otlp.logs), pending(keyspace)) == (names(good), 2, 0)
     assert worker.dropped == {"unreadable": 1}
 
 
 def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
     metrics = sender().metrics
-    found = [
+    values = [
         (sample.labels["reason"], sample.value)
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_export_dropped_total"
     ]
-    assert sorted(found) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+    assert sorted(values) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]

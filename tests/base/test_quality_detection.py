@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Keyspace, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -16,7 +16,7 @@ from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
 from worker.base.monitor.detector import Moments, Session
 from worker.base.monitor.failing import read_examples
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.series import (
     CLUSTER_PERIOD_S,
     FIVE_MINUTES_S,
@@ -26,7 +26,6 @@ from worker.base.monitor.series import (
     Unjudged,
     place,
 )
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
@@ -43,10 +42,10 @@ class Traffic:
     A series has the verdicts of its segments, where there are any.
     """
 
-    def __init__(self, ground: Ground, an_hour: int = 120) -> None:
+    def __init__(self, keyspace: Keyspace, an_hour: int = 120) -> None:
         self.now = float(BEGIN_S)
         self.an_hour = an_hour
-        self._ground = ground
+        self._keyspace = keyspace
         self._chance = random.Random(18)
         self._hours: dict[Series, tuple[int, int]] = {}
 
@@ -56,20 +55,20 @@ class Traffic:
     def five_minutes(self, shares: Shares, letter: str = "A") -> None:
         if self.now % HOUR_S == 0:
             self._hours.clear()
-        pipe = self._ground.client.pipeline(transaction=False)
+        pipe = self._keyspace.client.pipeline(transaction=False)
         weight = 2.0 ** (ord(letter) - ord("A"))
         counts: dict[Series, tuple[int, int]] = {}
         for series, share in shares.items():
             judged = self.an_hour // 12
             counts[series] = judged, sum(self._chance.random() < share for _ in range(judged))
-        for whole in [one for one in counts if not one.segment]:
-            parts = [counts[one] for one in counts if one.segment and one.version == whole.version]
+        for whole in [count for count in counts if not count.segment]:
+            parts = [counts[count] for count in counts if count.segment and count.version == whole.version]
             if parts:
                 counts[whole] = sum(n for n, _ in parts), sum(y for _, y in parts)
         for series, (judged, passed) in counts.items():
             before = self._hours.get(series, (0, 0))
             self._hours[series] = before[0] + judged, before[1] + passed
-            at = place(MonitorKeys(self._ground.keys.prefix), series.id, self.now)
+            at = place(MonitorKeys(self._keyspace.keys.prefix), series.id, self.now)
             cells = ((at.hour_key, at.hour, self._hours[series]), (at.five_key, at.five, (judged, passed)))
             for key, bucket, (n, y) in cells:
                 sums = [n, n * weight, y * weight, n * weight**2, y * weight**2]
@@ -85,19 +84,19 @@ class Traffic:
 class Monitored:
     """A detection that looks after every five minutes of traffic, and what it found."""
 
-    def __init__(self, ground: Ground, traffic: Traffic, **settings: object) -> None:
-        self._ground, self._traffic = ground, traffic
+    def __init__(self, keyspace: Keyspace, traffic: Traffic, **settings: object) -> None:
+        self._keyspace, self._traffic = keyspace, traffic
         self._settings = Monitor(**({"false_alarms_per_week": 0.05} | settings))  # type: ignore[arg-type]
         self.detectors: Mapping[str, Detector] = {}
         self.restart()
 
     def restart(self) -> None:
         """Replace the detection, as when another worker becomes the active monitor."""
-        self._detection = Detection(self._ground.store, self._settings, clock=self._traffic.clock)
+        self._detection = Detection(self._keyspace.store, self._settings, clock=self._traffic.clock)
 
     def look(self, shares: Shares) -> None:
         self._traffic.now += LATE_S
-        self.detectors = self._detection.step({one.id: one for one in shares})
+        self.detectors = self._detection.step({share.id: share for share in shares})
         self._traffic.now -= LATE_S
 
     def live(self, hours: int, shares: Shares, letter: str = "A") -> None:
@@ -105,30 +104,30 @@ class Monitored:
             self._traffic.five_minutes(shares, letter)
             self.look(shares)
 
-    def until(self, found: Callable[[Detector], object], shares: Shares, hours: int = 48) -> float:
+    def until(self, values: Callable[[Detector], object], shares: Shares, hours: int = 48) -> float:
         """Live until the detector of the first series fulfils a condition; return the hours."""
         for count in itertools.count(1):
             self._traffic.five_minutes(shares)
             self.look(shares)
-            if found(self.detectors[next(iter(shares)).id]):
+            if values(self.detectors[next(iter(shares)).id]):
                 return count / 12
             assert count < hours * 12, "not found"
         raise AssertionError
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_drop_is_found_once_and_recovers(ground: Ground, restarts: bool) -> None:  # noqa: FBT001
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic)
-    found: list[tuple[float, int | None]] = []
+def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -> None:  # noqa: FBT001
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic)
+    values: list[tuple[float, int | None]] = []
 
     def live(hours: int, share: float) -> None:
         for _ in range(hours * 12):
             traffic.five_minutes({SERIES: share})
             monitored.look({SERIES: share})
             since = monitored.detectors[SERIES.id].state.since
-            if not found or found[-1][1] != since:
-                found.append((traffic.now, since))
+            if not values or values[-1][1] != since:
+                values.append((traffic.now, since))
             if restarts and traffic.now % HOUR_S == 0:
                 monitored.restart()
 
@@ -139,8 +138,8 @@ def test_a_drop_is_found_once_and_recovers(ground: Ground, restarts: bool) -> No
         live(12, 0.6)
         rose = traffic.now
         live(24, 0.9)
-    assert [since is not None for _, since in found] == [False, True, False], found
-    (_, _), (raised, since), (recovered, _) = found
+    assert [since is not None for _, since in values] == [False, True, False], values
+    (_, _), (raised, since), (recovered, _) = values
     assert raised - fell <= 3 * HOUR_S
     assert since is not None
     assert abs(since * FIVE_MINUTES_S - fell) <= HOUR_S
@@ -151,8 +150,8 @@ def test_a_drop_is_found_once_and_recovers(ground: Ground, restarts: bool) -> No
     assert monitored.detectors[SERIES.id].incident is None
 
 
-def publish(ground: Ground, at: float, trace_id: str, **fields: object) -> None:
-    given: dict[str, object] = {
+def publish(keyspace: Keyspace, at: float, trace_id: str, **fields: object) -> None:
+    text: dict[str, object] = {
         "evaluation_id": "e",
         "outcome": "scored",
         "scores": (Score("safety", 0.0, passed=False),),
@@ -166,54 +165,54 @@ def publish(ground: Ground, at: float, trace_id: str, **fields: object) -> None:
         "started_at": 1.0,
         "duration_s": 1.0,
     }
-    verdict = Verdict(**(given | fields))  # type: ignore[arg-type]
+    verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
     entry = {"v": 1, "j": msgspec.json.encode(verdict)}
-    ground.client.xadd(ground.keys.verdicts, entry, id=f"{int(at * 1000)}-0")
+    keyspace.client.xadd(keyspace.keys.verdicts, entry, id=f"{int(at * 1000)}-0")
 
 
-def acknowledge(ground: Ground) -> None:
+def acknowledge(keyspace: Keyspace) -> None:
     """Acknowledge all of the outbox for the monitor, as its script does."""
-    newest = ground.client.xrevrange(ground.keys.verdicts, count=1)[0][0]
-    ground.client.hset(ground.keys.groups, "verdicts:monitor", newest)
+    newest = keyspace.client.xrevrange(keyspace.keys.verdicts, count=1)[0][0]
+    keyspace.client.hset(keyspace.keys.groups, "verdicts:monitor", newest)
 
 
-def test_after_an_outage_no_bucket_is_stepped_over(ground: Ground) -> None:
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic)
+def test_after_an_outage_no_bucket_is_stepped_over(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic)
     traffic.hours(DAYS * 24, {SERIES: 0.9})
-    publish(ground, traffic.now, "before")
-    acknowledge(ground)
+    publish(keyspace, traffic.now, "before")
+    acknowledge(keyspace)
     monitored.live(1, {SERIES: 0.9})
     began = traffic.now
     # Four hours of verdicts wait in the outbox when another worker looks, and are counted afterwards.
-    publish(ground, began, "first")
-    ground.client.hset(ground.keys.groups, "verdicts:monitor", f"{int(began - 1) * 1000}-0")
-    publish(ground, began + 4 * HOUR_S, "last")
+    publish(keyspace, began, "first")
+    keyspace.client.hset(keyspace.keys.groups, "verdicts:monitor", f"{int(began - 1) * 1000}-0")
+    publish(keyspace, began + 4 * HOUR_S, "last")
     traffic.now += 4 * HOUR_S
     monitored.restart()
     monitored.look({SERIES: 0.9})
     assert monitored.detectors[SERIES.id].done == began // FIVE_MINUTES_S - 1
     traffic.now = began
     traffic.hours(4, {SERIES: 0.4})
-    acknowledge(ground)
+    acknowledge(keyspace)
     # The newest entry may be forgotten.
-    ground.client.xdel(ground.keys.verdicts, f"{int(began + 4 * HOUR_S) * 1000}-0")
+    keyspace.client.xdel(keyspace.keys.verdicts, f"{int(began + 4 * HOUR_S) * 1000}-0")
     monitored.look({SERIES: 0.9})
     since = monitored.detectors[SERIES.id].state.since
     assert since is not None
     assert abs(since * FIVE_MINUTES_S - began) <= HOUR_S
 
 
-def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> None:
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic, segments=("model",))
+def test_an_incident_says_segment_begin_changes_and_examples(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic, segments=("model",))
     parts = [msgspec.structs.replace(SERIES, segment="model", value=value) for value in "abcd"]
     healthy = {SERIES: 0.9} | dict.fromkeys(parts, 0.9)
     fallen = healthy | {SERIES: 0.8, parts[1]: 0.5}
     traffic.hours(DAYS * 24, healthy)
     monitored.live(2, healthy)
     began = traffic.now
-    publish(ground, began - 2 * HOUR_S, "before")
+    publish(keyspace, began - 2 * HOUR_S, "before")
     sibling = msgspec.structs.replace(SERIES, version="89abcdef")
     for minute, (trace_id, fields) in enumerate(
         (
@@ -228,10 +227,10 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
             ("newest", {}),
         )
     ):
-        publish(ground, began + 60 * minute, trace_id, **fields)
+        publish(keyspace, began + 60 * minute, trace_id, **fields)
     for broken in (b"{", b'{"evaluation_id":"\xff"}'):
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": broken})
-    acknowledge(ground)
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": broken})
+    acknowledge(keyspace)
     fallen |= {sibling: 0.9}
     monitored.until(lambda detector: detector.incident, fallen)
     incident = monitored.detectors[SERIES.id].incident
@@ -243,22 +242,22 @@ def test_an_incident_says_segment_begin_changes_and_examples(ground: Ground) -> 
     # Another version of the judge began with the drop; it has no baseline, so it raises nothing by itself.
     assert incident.changed == ("judge_version",)
     assert monitored.detectors[sibling.id].state.since is None
-    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "newer", "older"]}
+    assert read_examples(keyspace.store, "drop") == {SERIES.id: ["newest", "newer", "older"]}
     # A trace can be forgotten while the monitor goes on.
-    assert Forgetting(ground.store, settings_of(ground), ForgetTarget(trace_id="newer")).run().examples == 1
-    assert b"newer" not in repr(ground.everything()).encode()
+    assert Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="newer")).run().examples == 1
+    assert b"newer" not in repr(keyspace.everything()).encode()
     # It stays as it was found: also for the next worker, and while the whole series has an alarm of its own.
     monitored.restart()
     monitored.live(4, fallen)
     assert monitored.detectors[SERIES.id].incident == incident
-    assert read_examples(ground.store, "drop") == {SERIES.id: ["newest", "older"]}
+    assert read_examples(keyspace.store, "drop") == {SERIES.id: ["newest", "older"]}
     monitored.until(lambda detector: detector.incident is None, healthy | {sibling: 0.9})
-    assert read_examples(ground.store, "drop") == {}
+    assert read_examples(keyspace.store, "drop") == {}
 
 
-def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) -> None:
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic, segments=("model",))
+def test_an_incident_of_all_segments_names_sampling_and_traffic(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic, segments=("model",))
     parts = [msgspec.structs.replace(SERIES, segment="model", value=value) for value in "abcd"]
     healthy = {SERIES: 0.9} | dict.fromkeys(parts[:2], 0.9)
     traffic.hours(DAYS * 24, healthy)
@@ -273,27 +272,27 @@ def test_an_incident_of_all_segments_names_sampling_and_traffic(ground: Ground) 
     assert incident is not None
     assert incident.segment == "all"
     assert incident.changed == ("sampling", "traffic_mix")
-    assert read_examples(ground.store, "drop") == {}
+    assert read_examples(keyspace.store, "drop") == {}
 
 
-def test_a_new_version_or_model_of_a_judge_is_no_drop(ground: Ground) -> None:
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic)
+def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic)
     traffic.hours(DAYS * 24, {SERIES: 0.95})
     monitored.live(1, {SERIES: 0.95})
     for labels in ({"version": "89abcdef"}, {"judge_model": "large"}):
         stricter = msgspec.structs.replace(SERIES, **labels)
         monitored.live(12, {stricter: 0.5, SERIES: 0.95})
-        for one in (stricter, SERIES):
-            detector = monitored.detectors[one.id]
+        for monitored_series in (stricter, SERIES):
+            detector = monitored.detectors[monitored_series.id]
             assert (detector.state.since, detector.incident) == (None, None), labels
 
 
-def test_services_below_their_objective_or_environment_need_no_baseline(ground: Ground, tmp_path: Path) -> None:
+def test_services_below_their_objective_or_environment_need_no_baseline(keyspace: Keyspace, tmp_path: Path) -> None:
     row = '[[objectives]]\njudge = "{0}"\nmetric = "{0}"\nobjective = {1}\n'
     (tmp_path / "objectives.toml").write_text(row.format("safety", 0.95) + row.format("groundedness", 0.8))
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic, objectives=str(tmp_path / "objectives.toml"))
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic, objectives=str(tmp_path / "objectives.toml"))
     others = [msgspec.structs.replace(SERIES, service=name) for name in ("bot", "mail", "chat")]
     grounded = msgspec.structs.replace(SERIES, judge="groundedness", metric="groundedness")
     elsewhere = msgspec.structs.replace(SERIES, environment="test", judge="tone", metric="tone")
@@ -305,8 +304,8 @@ def test_services_below_their_objective_or_environment_need_no_baseline(ground: 
         return sorted(name for name, reference in references.items() if reference.state.since is not None)
 
     assert below(SERIES) == ["environment", "objective"]
-    for one in (*others, grounded, elsewhere):
-        assert below(one) == [], one
+    for other in (*others, grounded, elsewhere):
+        assert below(other) == [], other
     assert list(monitored.detectors[elsewhere.id].references) == []
     with capture_logs() as logs:
         monitored.restart()
@@ -314,13 +313,13 @@ def test_services_below_their_objective_or_environment_need_no_baseline(ground: 
         assert below(SERIES) == ["environment", "objective"]
         monitored.live(36, shares | {SERIES: 0.98})
     assert below(SERIES) == []
-    found = [line["event"] for line in logs]
-    assert sorted(found) == ["quality back at environment", "quality back at objective"]
+    log_lines = [line["event"] for line in logs]
+    assert sorted(log_lines) == ["quality back at environment", "quality back at objective"]
 
 
-def test_a_fallen_rate_does_not_make_judgements_count_as_many(ground: Ground) -> None:
-    traffic = Traffic(ground)
-    monitored = Monitored(ground, traffic)
+def test_a_fallen_rate_does_not_make_judgements_count_as_many(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic)
     traffic.hours(DAYS * 24, {SERIES: 0.9})
     monitored.live(1, {SERIES: 0.9})
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(monitored.detectors[SERIES.id].state), type=list)
@@ -328,9 +327,9 @@ def test_a_fallen_rate_does_not_make_judgements_count_as_many(ground: Ground) ->
     assert monitored.detectors[SERIES.id].state.since is None, state
 
 
-def test_a_series_of_five_judgements_an_hour_is_watched(ground: Ground) -> None:
-    traffic = Traffic(ground, an_hour=15)
-    monitored = Monitored(ground, traffic, false_alarms_per_week=1.0)
+def test_a_series_of_five_judgements_an_hour_is_watched(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace, an_hour=15)
+    monitored = Monitored(keyspace, traffic, false_alarms_per_week=1.0)
     # One judgement in a quarter of an hour.
     for _ in range(DAYS * 24 * 12):
         traffic.five_minutes({SERIES: 0.9} if traffic.now % 900 < FIVE_MINUTES_S else {})
@@ -342,14 +341,14 @@ def test_a_series_of_five_judgements_an_hour_is_watched(ground: Ground) -> None:
         assert traffic.now - began < 24 * HOUR_S
 
 
-def test_masks_are_kept_as_long_as_the_history(ground: Ground) -> None:
-    traffic = Traffic(ground)
+def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
     now = traffic.now // FIVE_MINUTES_S
     masks = [(int(now) - 40 * 288, int(now) - 35 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
     detector = Detector()
     detector.state.masks = list(masks)
-    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
-    monitored = Monitored(ground, traffic)
+    keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
+    monitored = Monitored(keyspace, traffic)
     monitored.look({SERIES: 0.9})
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
 
@@ -360,34 +359,36 @@ def test_judgements_of_one_trace_count_as_a_group() -> None:
     detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
     add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
     size = 2 * 100 / 99
-    wanted = Moments()
-    wanted.add(Session(size, 0, 0.9), 180 / size)
-    wanted.add(Session(0, size, 0.9), 20 / size)
-    for found, sums_of_drop in zip(detector.moments.sums, wanted.sums, strict=True):
-        assert found == pytest.approx(sums_of_drop)
+    expected = Moments()
+    expected.add(Session(size, 0, 0.9), 180 / size)
+    expected.add(Session(0, size, 0.9), 20 / size)
+    for result, sums_of_drop in zip(detector.moments.sums, expected.sums, strict=True):
+        assert result == pytest.approx(sums_of_drop)
 
 
-def test_sessions_of_a_period_are_counted_once(ground: Ground) -> None:
+def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
     period = BEGIN_S // CLUSTER_PERIOD_S
     begin = period * CLUSTER_PERIOD_S
-    key = MonitorKeys(ground.keys.prefix).quality_detector(SERIES.id)
+    key = MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id)
     norm = msgspec.structs.replace(flat(0.9, 10_000, dispersion=2.0), mean_weight=2.0)
     detector = Detector(norm=norm, learned_at=begin, done=begin // FIVE_MINUTES_S)
-    ground.client.set(key, msgspec.msgpack.encode(detector))
+    keyspace.client.set(key, msgspec.msgpack.encode(detector))
     # Three sessions of five verdicts of weight 2, one of which fails twice, and ten verdicts without a session.
     for part, clusters in ((0, {"0a": (10, 10), "08": (10, 6)}), (3, {"33": (10, 10)})):
         values = {name: msgspec.msgpack.encode(sums) for name, sums in clusters.items()}
-        ground.client.hset(MonitorKeys(ground.keys.prefix).quality_clusters(SERIES.id, period, part), mapping=values)
-    at = place(MonitorKeys(ground.keys.prefix), SERIES.id, begin)
-    ground.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
+        keyspace.client.hset(
+            MonitorKeys(keyspace.keys.prefix).quality_clusters(SERIES.id, period, part), mapping=values
+        )
+    at = place(MonitorKeys(keyspace.keys.prefix), SERIES.id, begin)
+    keyspace.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
     for _ in range(2):
-        Detection(ground.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
-        detector = msgspec.msgpack.decode(ground.client.get(key), type=Detector)
+        Detection(keyspace.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
+        detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
-    wanted = Moments()
+    expected = Moments()
     sessions = {Session(5, 0, 0.9): 2, Session(3, 2, 0.9): 1, Session(1, 0, 0.9): 8, Session(0, 1, 0.9): 2}
     for session, number in sessions.items():
-        wanted.add(session, number)
+        expected.add(session, number)
     assert detector.moments.sessions == pytest.approx(13)
-    for found, sums in zip(detector.moments.sums, wanted.sums, strict=True):
-        assert found == pytest.approx(sums)
+    for result, sums in zip(detector.moments.sums, expected.sums, strict=True):
+        assert result == pytest.approx(sums)

@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Ground, rules_of
+from support.stage_parts import Keyspace, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import Series, class_of, read_buckets, read_series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -28,7 +27,7 @@ WEIGHTS = (1.0, 1.0, 2.0, 10 / 3, 20.0, 100.0)
 
 
 def verdict(number: int, **fields: Any) -> Verdict:
-    given = {
+    values = {
         "evaluation_id": f"{number:032x}",
         "outcome": "scored",
         "scores": (Score("safety", 1.0, passed=True),),
@@ -41,62 +40,74 @@ def verdict(number: int, **fields: Any) -> Verdict:
         "started_at": 1.0,
         "duration_s": 1.0,
     }
-    return Verdict(**(given | fields))
+    return Verdict(**(values | fields))
 
 
-def publish(ground: Ground, verdicts: Sequence[Verdict], times_ms: Sequence[int]) -> list[OutboxEntry]:
+def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], times_ms: Sequence[int]) -> list[OutboxEntry]:
     """Write verdicts into the outbox at these times, and read them for the monitor."""
-    ground.store.make_group(ground.keys.verdicts, "monitor")
-    for number, (one, at) in enumerate(zip(verdicts, times_ms, strict=True)):
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=f"{at}-{number}")
-    return read(ground)
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    for number, (judgement, at) in enumerate(zip(verdicts, times_ms, strict=True)):
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(judgement)}, id=f"{at}-{number}")
+    return read(keyspace)
 
 
-def read(ground: Ground) -> list[OutboxEntry]:
-    entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    return [one for one in map(read_outbox_entry, entries) if one is not None]
+def read(keyspace: Keyspace) -> list[OutboxEntry]:
+    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    return [entry for entry in map(read_outbox_entry, entries) if entry is not None]
 
 
-def sums_of(ground: Ground, **monitor: Any) -> QualitySums:
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
+def sums_of(keyspace: Keyspace, **monitor: Any) -> QualitySums:
+    settings = Settings(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     return sums
 
 
 def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ...], list[Any]]:
     """Add up the verdicts one by one: by labels and bucket the sums, the abstained and the unscored."""
-    found: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
+    values: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
     sessions: dict[tuple[Any, ...], tuple[float, float]] = {}
     for entry in entries:
-        one, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
-        if one.origin != "live":
+        judgement, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
+        if judgement.origin != "live":
             continue
-        passed = {score.metric: score.passed for score in one.scores}
-        segments = [("", ""), *([("model", one.model)] if one.model else [])]
-        for metric in one.metrics:
+        passed = {score.metric: score.passed for score in judgement.scores}
+        segments = [("", ""), *([("model", judgement.model)] if judgement.model else [])]
+        for metric in judgement.metrics:
             for segment in segments:
-                labels = (one.service, one.environment or "", one.judge, "01234567", one.judge_model, metric, *segment)
-                at, w = (labels, time_s // seconds * seconds), one.weight
-                if one.outcome != "scored":
-                    kind = 1 if one.outcome == "abstained" else 2
-                    found[at][kind] = [a + b for a, b in zip(found[at][kind], (1, w, w * w), strict=True)]
+                labels = (
+                    judgement.service,
+                    judgement.environment or "",
+                    judgement.judge,
+                    "01234567",
+                    judgement.judge_model,
+                    metric,
+                    *segment,
+                )
+                at, w = (labels, time_s // seconds * seconds), judgement.weight
+                if judgement.outcome != "scored":
+                    kind = 1 if judgement.outcome == "abstained" else 2
+                    values[at][kind] = [a + b for a, b in zip(values[at][kind], (1, w, w * w), strict=True)]
                 elif passed[metric] is not None:
-                    session = (labels, one.session_id or one.trace_id, time_s // (21_600 if one.session_id else 1_800))
+                    session = (
+                        labels,
+                        judgement.session_id or judgement.trace_id,
+                        time_s // (21_600 if judgement.session_id else 1_800),
+                    )
                     before = sessions.get(session, (0.0, 0.0))
-                    found[at][0].count(w, passed=passed[metric], before=before)
+                    values[at][0].count(w, passed=passed[metric], before=before)
                     sessions[session] = (before[0] + w, before[1] + w * passed[metric])
-    return found
+    return values
 
 
-def stored(ground: Ground, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
-    found: dict[tuple[Any, ...], list[Any]] = {}
-    for series_id, series in read_series(ground.store).items():
+def stored(keyspace: Keyspace, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
+    values: dict[tuple[Any, ...], list[Any]] = {}
+    for series_id, series in read_series(keyspace.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
-        for bucket in next(read_buckets(ground.store, [series_id], *span, fine=fine)):
+        for bucket in next(read_buckets(keyspace.store, [series_id], *span, fine=fine)):
             others = [list(bucket.abstained), list(bucket.unscored)]
-            found[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
-    return found
+            values[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
+    return values
 
 
 def flat(sums: Any) -> list[float]:
@@ -136,9 +147,9 @@ def random_verdicts(count: int) -> tuple[list[Verdict], list[int]]:
     return verdicts, times
 
 
-def test_sums_are_those_of_the_verdicts(ground: Ground) -> None:
-    entries = publish(ground, *random_verdicts(1500))
-    sums, random_ = sums_of(ground, segments=("model",)), random.Random(3)
+def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
+    entries = publish(keyspace, *random_verdicts(1500))
+    sums, random_ = sums_of(keyspace, segments=("model",)), random.Random(3)
     at = 0
     while at < len(entries):
         # Some parts come twice, or overlap: an answer was lost, or another worker claimed them.
@@ -146,36 +157,36 @@ def test_sums_are_those_of_the_verdicts(ground: Ground) -> None:
         sums.deliver(entries[max(0, at - random_.choice([0, 0, 50])) : at + size])
         at += size
     for fine, seconds in ((True, 300), (False, 3600)):
-        found, wanted = stored(ground, fine=fine), expected(entries, seconds)
-        assert found.keys() == wanted.keys()
-        for at, sums in wanted.items():
-            assert flat(found[at]) == pytest.approx(flat(sums), rel=1e-12), at
-    assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 0
-    assert int(ground.client.hget(ground.keys.account_all, "exported:monitor")) == len(entries)
+        result, expected_sums = stored(keyspace, fine=fine), expected(entries, seconds)
+        assert result.keys() == expected_sums.keys()
+        for at, sums in expected_sums.items():
+            assert flat(result[at]) == pytest.approx(flat(sums), rel=1e-12), at
+    assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 0
+    assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
 
 
-def test_a_series_beyond_the_bound_is_counted(ground: Ground) -> None:
+def test_a_series_beyond_the_bound_is_counted(keyspace: Keyspace) -> None:
     failed = (Score("safety", 0.0, passed=False),)
     verdicts = [verdict(n, service=f"s{n % 5}", scores=failed) for n in range(20)]
-    entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + 20))
-    settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(max_series=3))
+    entries = publish(keyspace, verdicts, range(DAY_MS, DAY_MS + 20))
+    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(max_series=3))
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
+    sums = QualitySums(settings, keyspace.store, metrics, rules_of(settings))
     sums.prepare()
     for part in (entries[:10], entries[10:]):
         sums.deliver(part)
-    assert {series.service for series in read_series(ground.store).values()} == {"s0", "s1", "s2"}
+    assert {series.service for series in read_series(keyspace.store).values()} == {"s0", "s1", "s2"}
     dropped = metrics.registry.get_sample_value(
         "tracejudge_export_dropped_total", {"exporter": "monitor", "reason": "too_many_series"}
     )
     assert dropped == 8
 
 
-def test_tags_and_prompt_versions_are_segments(ground: Ground) -> None:
-    given = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
-    entries = publish(ground, [verdict(n, tags=tags) for n, tags in enumerate(given)], [DAY_MS] * len(given))
-    sums_of(ground, segments=("tags.plan", "prompt_version")).deliver(entries)
-    counts = {key[0][-2:]: found[0].total.judgements for key, found in stored(ground, fine=True).items()}
+def test_tags_and_prompt_versions_are_segments(keyspace: Keyspace) -> None:
+    tags = [{}, {"plan": "pro"}, {"plan": "free", "prompt_version": "v7"}, {"plan": "pro", "other": "x"}]
+    entries = publish(keyspace, [verdict(n, tags=tags) for n, tags in enumerate(tags)], [DAY_MS] * len(tags))
+    sums_of(keyspace, segments=("tags.plan", "prompt_version")).deliver(entries)
+    counts = {key[0][-2:]: amounts[0].total.judgements for key, amounts in stored(keyspace, fine=True).items()}
     assert counts == {
         ("", ""): 4,
         ("tags.plan", "pro"): 2,
@@ -184,38 +195,38 @@ def test_tags_and_prompt_versions_are_segments(ground: Ground) -> None:
     }
 
 
-def test_broken_sums_are_refused_before_anything_is_written(ground: Ground) -> None:
-    entries = publish(ground, [verdict(1), verdict(2)], [DAY_MS, DAY_MS + 1])
-    sums = sums_of(ground)
+def test_broken_sums_are_refused_before_anything_is_written(keyspace: Keyspace) -> None:
+    entries = publish(keyspace, [verdict(1), verdict(2)], [DAY_MS, DAY_MS + 1])
+    sums = sums_of(keyspace)
     sums.deliver(entries[:1])
-    (key,) = ground.client.keys(f"{ground.prefix}:quality:*:????-??-??")
-    before = ground.client.hgetall(key)
+    (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:????-??-??")
+    before = keyspace.client.hgetall(key)
     (field,) = before
     for broken in (b"\xc1", b"\xa3abc", b"\x90", b"\x92\x01\xa1a"):
-        ground.client.hset(key, field, broken)
+        keyspace.client.hset(key, field, broken)
         with pytest.raises(StoreError, match="holds no sums; delete it"):
             sums.deliver(entries[1:])
-        assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 1
-    ground.client.hset(key, mapping=before)
+        assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 1
+    keyspace.client.hset(key, mapping=before)
     sums.deliver(entries[1:])
-    (series_id,) = read_series(ground.store)
+    (series_id,) = read_series(keyspace.store)
     span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 3600
-    ((bucket,),) = read_buckets(ground.store, [series_id], *span, fine=False)
+    ((bucket,),) = read_buckets(keyspace.store, [series_id], *span, fine=False)
     assert bucket.sums.total.judgements == 2
 
 
-def test_judgements_of_one_weight_are_stored_in_short(ground: Ground) -> None:
+def test_judgements_of_one_weight_are_stored_in_short(keyspace: Keyspace) -> None:
     weights = [100 / 3] * 30 + [40.0]
     verdicts = [verdict(number, weight=weight) for number, weight in enumerate(weights)]
-    entries = publish(ground, verdicts, range(DAY_MS, DAY_MS + len(weights)))
-    sums, sizes = sums_of(ground), []
+    entries = publish(keyspace, verdicts, range(DAY_MS, DAY_MS + len(weights)))
+    sums, sizes = sums_of(keyspace), []
     for part in (entries[:7], entries[7:30], entries[30:]):
         sums.deliver(part)
-        (key,) = ground.client.keys(f"{ground.prefix}:quality:*:????-??-??")
-        sizes.append([len(msgspec.msgpack.decode(value)) for value in ground.client.hvals(key)])
+        (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:????-??-??")
+        sizes.append([len(msgspec.msgpack.decode(value)) for value in keyspace.client.hvals(key)])
     assert sizes == [[3], [3], [5]]
-    (found,), (wanted,) = stored(ground, fine=False).values(), expected(entries, 3600).values()
-    assert flat(found) == pytest.approx(flat(wanted), rel=1e-12)
+    (result,), (expected_sums,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
+    assert flat(result) == pytest.approx(flat(expected_sums), rel=1e-12)
 
 
 class Agreement(Watch):
@@ -228,35 +239,35 @@ class Agreement(Watch):
         yield Increment("agreement", at, (verdict.service, verdict.origin), 2)
 
 
-def test_counts_are_added_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_added_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
-    entries = publish(ground, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
-    sums = sums_of(ground)
-    sums._counting = [Agreement(ground.store)]
+    entries = publish(keyspace, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
+    sums = sums_of(keyspace)
+    sums._counting = [Agreement(keyspace.store)]
     for part in (entries[:25], entries[10:40], entries):
         sums.deliver(part)
     times = [DAY_MS / 1000 + day * 86_400 for day in range(3)]
-    by_day = [read_counts(ground.store, "agreement", at, at) for at in times]
-    wanted = Counter((one.service, one.origin) for one in verdicts)
-    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in wanted.items()})
+    by_day = [read_counts(keyspace.store, "agreement", at, at) for at in times]
+    expected_values = Counter((each.service, each.origin) for each in verdicts)
+    assert sum(by_day, Counter()) == Counter({labels: 2 * amount for labels, amount in expected_values.items()})
     assert all(count.total() > 0 for count in by_day)
-    key = MonitorKeys(ground.keys.prefix).quality_counts(
+    key = MonitorKeys(keyspace.keys.prefix).quality_counts(
         "agreement", dt.datetime.fromtimestamp(DAY_MS / 1000, dt.UTC).date()
     )
-    assert 0 < ground.client.ttl(key) <= 90 * 86_400
+    assert 0 < keyspace.client.ttl(key) <= 90 * 86_400
     # A broken count is refused before anything is written.
-    (late,) = publish(ground, [verdict(0)], [DAY_MS + 80 * 3_600_000])
+    (late,) = publish(keyspace, [verdict(0)], [DAY_MS + 80 * 3_600_000])
     at_once = [Increment("agreement", DAY_MS / 1000, ("shop", "live"))]
     monkeypatch.setattr(Agreement, "count", lambda *_: at_once)
-    ground.client.hset(key, '["shop","live"]', "x")
+    keyspace.client.hset(key, '["shop","live"]', "x")
     with pytest.raises(StoreError, match="no whole number"):
         sums.deliver([late])
-    assert ground.client.xpending(ground.keys.verdicts, "monitor")["pending"] == 1
+    assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 1
 
 
-def test_a_watch_counts_only_verdicts_that_concern_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_counts_only_verdicts_that_concern_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    monkeypatch.setattr(Agreement, "count", lambda _self, one, _at: counted.append(one.evaluation_id[-1]) or ())
+    monkeypatch.setattr(Agreement, "count", lambda _self, item, _at: counted.append(item.evaluation_id[-1]) or ())
     verdicts = [
         verdict(1),
         verdict(2, details={"cascade": {}}),
@@ -265,10 +276,10 @@ def test_a_watch_counts_only_verdicts_that_concern_it(ground: Ground, monkeypatc
         verdict(5, judge="relevance", details={"repeat": None}, origin="repeat"),
     ]
     concerns: tuple[dict[str, Any], ...] = ({"judges": ("relevance",)}, {"detail": "cascade"}, {"origin": "canary"})
-    watches = [type("Part", (Agreement,), {"judges": (), **fields})(ground.store) for fields in concerns]
-    sums = sums_of(ground)
+    watches = [type("Part", (Agreement,), {"judges": (), **fields})(keyspace.store) for fields in concerns]
+    sums = sums_of(keyspace)
     sums._counting = watches
-    sums.deliver(publish(ground, verdicts, [DAY_MS + n for n in range(5)]))
+    sums.deliver(publish(keyspace, verdicts, [DAY_MS + n for n in range(5)]))
     assert counted == ["2", "3", "4", "5"]
 
 
@@ -277,22 +288,22 @@ def test_classes_of_weights() -> None:
     assert len({Series("a", *"bcdef", "m", value).id for value in "xyz"}) == 3
 
 
-def test_a_failed_script_takes_no_place_of_a_value(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    sums = sums_of(ground, segments=("model",), max_segment_values=2)
-    entries = publish(ground, [verdict(number, model=f"m{number}") for number in range(2)], [DAY_MS, DAY_MS])
+def test_a_failed_script_takes_no_place_of_a_value(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = sums_of(keyspace, segments=("model",), max_segment_values=2)
+    entries = publish(keyspace, [verdict(number, model=f"m{number}") for number in range(2)], [DAY_MS, DAY_MS])
 
     def fail(*_: object) -> None:
         raise StoreError("Redis does not answer")
 
     with monkeypatch.context() as failing:
-        failing.setattr(ground.store, "run", fail)
+        failing.setattr(keyspace.store, "run", fail)
         for _ in range(3):
             with pytest.raises(StoreError):
                 sums.deliver(entries)
     sums.deliver(entries)
-    assert {one.value for one in read_series(ground.store).values()} == {"", "m0", "m1"}
-    listed = {series.value: series_id for series_id, series in read_series(ground.store).items()}
+    assert {series.value for series in read_series(keyspace.store).values()} == {"", "m0", "m1"}
+    listed = {series.value: series_id for series_id, series in read_series(keyspace.store).items()}
     for value in ("m0", "m1"):
         span = DAY_MS / 1000 - 3600, DAY_MS / 1000 + 1
-        ((bucket,),) = read_buckets(ground.store, [listed[value]], *span, fine=False)
+        ((bucket,),) = read_buckets(keyspace.store, [listed[value]], *span, fine=False)
         assert bucket.sums.total.judgements == 1, value

@@ -5,18 +5,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.stage_parts import Ground, rules_of
+from support.stage_parts import Keyspace, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
 from worker.base.monitor.failing import keep_examples
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -33,10 +32,10 @@ LABELS = {
 }
 
 
-def publish(ground: Ground, count: int, **fields: object) -> None:
+def publish(keyspace: Keyspace, count: int, **fields: object) -> None:
     for number in range(count):
         passed = number % 10 > 0
-        given: dict[str, object] = {
+        text: dict[str, object] = {
             "evaluation_id": "e",
             "outcome": "scored",
             "scores": (Score("safety", float(passed), passed=passed),),
@@ -49,18 +48,18 @@ def publish(ground: Ground, count: int, **fields: object) -> None:
             "started_at": 1.0,
             "duration_s": 1.0,
         }
-        verdict = Verdict(**(given | fields))  # type: ignore[arg-type]
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict)})
+        verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict)})
 
 
 class Worker:
     """The monitor of one worker."""
 
-    def __init__(self, ground: Ground, objectives: str | None = None) -> None:
+    def __init__(self, keyspace: Keyspace, objectives: str | None = None) -> None:
         monitor = Monitor(segments=("model",), objectives=objectives)
-        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=monitor)
+        settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=monitor)
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
+        self.sums = QualitySums(settings, keyspace.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
 
@@ -68,17 +67,17 @@ class Worker:
         self.sums.run_once()
 
     def value(self, name: str, segment: str = "", **labels: str) -> float | None:
-        wanted = LABELS | {"segment": segment} | labels
-        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", wanted)
+        expected_names = LABELS | {"segment": segment} | labels
+        return self.metrics.registry.get_sample_value(f"tracejudge_quality_{name}", expected_names)
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
-    publish(ground, 100)
-    publish(ground, 60, model="large")
-    publish(ground, 20, outcome="abstained", scores=())
-    publish(ground, 20, outcome="unscored", reason="refusal", scores=(), weight=3.0, probability=1 / 3)
-    worker = Worker(ground)
+def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
+    publish(keyspace, 100)
+    publish(keyspace, 60, model="large")
+    publish(keyspace, 20, outcome="abstained", scores=())
+    publish(keyspace, 20, outcome="unscored", reason="refusal", scores=(), weight=3.0, probability=1 / 3)
+    worker = Worker(keyspace)
     worker.turn()
     # Wilson's interval for 144 of 160; the variance of so few sessions is widened by 160 / 159.
     shown = {name: worker.value(name) for name in ("share", "lower", "upper", "effective_n", "judgements")}
@@ -96,27 +95,27 @@ def test_gauges_show_the_share_with_its_interval(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_intervals_know_how_sessions_agreed_in_the_last_weeks(ground: Ground) -> None:
-    publish(ground, 40)
+def test_intervals_know_how_sessions_agreed_in_the_last_weeks(keyspace: Keyspace) -> None:
+    publish(keyspace, 40)
     series = Series(*LABELS.values())
     # 200 sessions of five verdicts that are all the same, in 180 of them passes: a design effect of 5.
     history = Sums({0: ClassSums(1000, 1000, 900, 1000, 900)}, SessionSums(200, 5000, 4500, 4500))
     detector = Detector(norm=flat(0.9, 10_000), learned_at=time.time(), history=history)
-    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
-    worker = Worker(ground)
+    keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
+    worker = Worker(keyspace)
     worker.turn()
     assert worker.value("effective_n") == pytest.approx(40 / ((450 + 3.6) / (90 + 3.6)))
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
-    first, second = Worker(ground), Worker(ground)
-    publish(ground, 40)
+def test_one_worker_is_active_and_another_takes_over(keyspace: Keyspace) -> None:
+    first, second = Worker(keyspace), Worker(keyspace)
+    publish(keyspace, 40)
     for worker in (first, second):
         worker.turn()
     assert (first.value("judgements"), second.value("judgements")) == (40, None)
     first.sums.stop(1.0)
-    publish(ground, 40)
+    publish(keyspace, 40)
     second.turn()
     assert second.value("judgements") == 80
     first.turn()
@@ -126,7 +125,7 @@ def test_one_worker_is_active_and_another_takes_over(ground: Ground) -> None:
     assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
 
 
-def test_a_watch_whose_run_failed_runs_again_after_a_minute(ground: Ground) -> None:
+def test_a_watch_whose_run_failed_runs_again_after_a_minute(keyspace: Keyspace) -> None:
     now, runs = [1_000.0], list[float]()
     outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
 
@@ -140,7 +139,7 @@ def test_a_watch_whose_run_failed_runs_again_after_a_minute(ground: Ground) -> N
                 raise outcome
             return outcome
 
-    watch = Hourly(ground.store, lambda: now[0])
+    watch = Hourly(keyspace.store, lambda: now[0])
     with pytest.raises(StoreError):
         watch.run_due()
     for later_s in (59.0, 1.0, 1.0, 3_598.0, 2.0):
@@ -152,29 +151,29 @@ def test_a_watch_whose_run_failed_runs_again_after_a_minute(ground: Ground) -> N
 class Task(Watch):
     """Work of the monitor during which the lock nearly ends, or goes to another worker."""
 
-    def __init__(self, ground: Ground, seen: list[str], *, loses: bool) -> None:
-        super().__init__(ground.store)
+    def __init__(self, keyspace: Keyspace, seen: list[str], *, loses: bool) -> None:
+        super().__init__(keyspace.store)
         self.every_s = 0.0
-        self._ground = ground
+        self._keyspace = keyspace
         self._seen = seen
         self._loses = loses
 
     def run(self, now: float) -> None:  # noqa: ARG002
-        client, lock = self._ground.client, self._ground.keys.monitor
+        client, lock = self._keyspace.client, self._keyspace.keys.monitor
         self._seen.append("runs" if client.pttl(lock) > 5_000 else "runs without the lock")
         client.pexpire(lock, 500)
         if self._loses:
             client.delete(lock)
-            self._ground.store.hold(lock, "another worker", 10_000)
+            self._keyspace.store.hold(lock, "another worker", 10_000)
 
     def clear(self) -> None:
         self._seen.append("clears")
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(ground: Ground) -> None:
-    worker, seen = Worker(ground), list[str]()
-    worker.sums._tasks = tuple(Task(ground, seen, loses=loses) for loses in (False, True, False))
+def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace: Keyspace) -> None:
+    worker, seen = Worker(keyspace), list[str]()
+    worker.sums._tasks = tuple(Task(keyspace, seen, loses=loses) for loses in (False, True, False))
     worker.turn()
     assert seen == ["runs", "runs"]
     worker.turn()
@@ -182,10 +181,10 @@ def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(ground: G
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, tmp_path: Path) -> None:
+def test_gauges_show_an_open_incident_with_what_is_known_of_it(keyspace: Keyspace, tmp_path: Path) -> None:
     row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
     (tmp_path / "objectives.toml").write_text(row)
-    publish(ground, 40)
+    publish(keyspace, 40)
     now = time.time()
     bucket = int(now) // 300
     limits = Limits((1.0, 1.0), (50.0, 50.0))
@@ -198,9 +197,9 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, t
         incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
-    ground.client.set(MonitorKeys(ground.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
-    keep_examples(ground.store, "drop", series.id, ["t1", "t2"])
-    worker = Worker(ground, str(tmp_path / "objectives.toml"))
+    keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
+    keep_examples(keyspace.store, "drop", series.id, ["t1", "t2"])
+    worker = Worker(keyspace, str(tmp_path / "objectives.toml"))
     worker.turn()
     assert (worker.value("drop"), worker.value("baseline")) == (1, 0.95)
     assert worker.value("drop_since_seconds") == (bucket - 9) * 300
@@ -208,11 +207,15 @@ def test_gauges_show_an_open_incident_with_what_is_known_of_it(ground: Ground, t
     assert worker.value("below_objective", reference="objective") == 1
     assert worker.value("below_objective", reference="environment") is None
     times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
-    known = dict(zip(("since", "since_low", "since_high"), times, strict=True))
-    known |= {"changed": "sampling", "examples": "t1 t2"}
-    assert worker.value("incident_info", "all", **known) == 1
+    times_by_name = dict(zip(("since", "since_low", "since_high"), times, strict=True))
+    times_by_name |= {"changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("incident_info", "all", **times_by_name) == 1
     worker.sums.stop(1.0)
-    Worker(ground).turn()
+    Worker(keyspace).turn()
     worker.turn()
-    for name, labels in (("incident_info", known), ("below_objective", {"reference": "objective"}), ("drop", {})):
-        assert worker.value(name, "all" if labels is known else "", **labels) is None, name
+    for name, labels in (
+        ("incident_info", times_by_name),
+        ("below_objective", {"reference": "objective"}),
+        ("drop", {}),
+    ):
+        assert worker.value(name, "all" if labels is times_by_name else "", **labels) is None, name

@@ -13,7 +13,7 @@ from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
 
 from judges.core.verdict import Verdict
-from worker.base.replay.feature import ReplayKeys
+from worker.base.lookup.feature import LookupKeys
 
 TRACES = 400
 LATER = [{"name": "later", "judges": ["relevance_to_query"]}]
@@ -23,9 +23,9 @@ class Replays:
     """Runs `tracejudge replay` as a user does, under the configuration of the workers."""
 
     def __init__(self, pipeline: Pipeline, folder: Path, stack: ExitStack, **settings: Any) -> None:
-        said = {name: json.dumps(value) for name, value in settings.items()}
-        known = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix} | said
-        self._env = {f"TRACEJUDGE_{name.upper()}": value for name, value in known.items()}
+        variables = {name: json.dumps(value) for name, value in settings.items()}
+        options = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix} | variables
+        self._env = {f"TRACEJUDGE_{name.upper()}": value for name, value in options.items()}
         self._folder, self._stack = folder, stack
 
     def start(self, *arguments: str) -> Program:
@@ -45,7 +45,7 @@ def verdicts(pipeline: Pipeline) -> list[Verdict]:
 
 
 def origins(pipeline: Pipeline) -> Counter[tuple[str, str]]:
-    return Counter((one.judge, one.origin) for one in verdicts(pipeline))
+    return Counter((verdict.judge, verdict.origin) for verdict in verdicts(pipeline))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_new_judge_judges_retained_traces_outside_the_quality_series(pipeline:
     assert (account.published, account.sampled, account.chosen) == (TRACES, sampled, sampled + TRACES)
     assert (account.scored, account.lost, set(lost)) == (sampled + TRACES, 0, {0})
     assert origins(pipeline) == {("groundedness", "live"): sampled, ("relevance_to_query", "replay"): TRACES}
-    assert len({one.evaluation_id for one in verdicts(pipeline)}) == pipeline.ledger_size() == sampled + TRACES
+    assert len({verdict.evaluation_id for verdict in verdicts(pipeline)}) == pipeline.ledger_size() == sampled + TRACES
     pipeline.publish(make_traces(1, service="last", trace_id="f" * 32, id="f" * 16))
     pipeline.settled(TRACES + 1)
     assert worker.scrape().total("tracejudge_verdicts_total") <= counted + 1
@@ -97,7 +97,7 @@ def test_a_higher_rate_judges_only_traces_not_judged_before(
     account = pipeline.settled(TRACES)
     assert document["already_judged"] == sampled
     assert (account.chosen, account.scored, account.lost) == (sampled + document["chosen"],) * 2 + (0,)
-    assert {(one.origin, one.probability) for one in verdicts(pipeline)} == {("live", 0.2), ("replay", 0.6)}
+    assert {(verdict.origin, verdict.probability) for verdict in verdicts(pipeline)} == {("live", 0.2), ("replay", 0.6)}
 
 
 @pytest.mark.slow("several replays")
@@ -113,7 +113,7 @@ def test_concurrent_and_repeated_replays_judge_once(pipeline: Pipeline, replays:
     account = pipeline.settled(TRACES)
     assert (account.chosen, account.scored, account.lost) == (2 * TRACES, 2 * TRACES, 0)
     assert origins(pipeline) == {("relevance_to_query", "live"): TRACES, ("safety", "replay"): TRACES}
-    assert len({one.evaluation_id for one in verdicts(pipeline)}) == pipeline.ledger_size() == 2 * TRACES
+    assert len({verdict.evaluation_id for verdict in verdicts(pipeline)}) == pipeline.ledger_size() == 2 * TRACES
 
 
 @pytest.mark.slow("several replays")
@@ -136,8 +136,8 @@ def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipelin
     assert (document["traces"], document["chosen"], document["finished"]) == (traces, traces, True)
     account = pipeline.settled(traces)
     assert (account.chosen, account.scored, account.lost) == (traces, traces, 0)
-    assert len({one.evaluation_id for one in verdicts(pipeline)}) == pipeline.ledger_size() == traces
+    assert len({verdict.evaluation_id for verdict in verdicts(pipeline)}) == pipeline.ledger_size() == traces
 
 
 def _replays(pipeline: Pipeline) -> list[bytes]:
-    return pipeline.store.call(lambda client: client.keys(ReplayKeys(pipeline.keys.prefix).replay("*")))
+    return pipeline.store.call(lambda client: client.keys(LookupKeys(pipeline.keys.prefix).replay("*")))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from support.replay_parts import NOTHING, SAFETY, Replays
-from support.stage_parts import Ground, make_trace
+from support.stage_parts import Keyspace, make_trace
 
 from judges.core.model import ModelSettings
-from worker.base.replay.feature import ReplayKeys
+from worker.base.lookup.feature import LookupKeys
 from worker.base.replay.replay import (
     ReplayOptionsError,
     format_time,
@@ -60,39 +60,39 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("wanted", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_replayed_is_refused(ground: Ground, wanted: dict[str, Any], said: str) -> None:
-    replays = Replays(ground, rules=(SAFETY,), retention=3600.0)
-    with pytest.raises(ReplayOptionsError, match=re.escape(said)):
-        replays.begin("safety", **wanted)
-    assert ground.client.keys(ReplayKeys(ground.keys.prefix).replay("*")) == []
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_replayed_is_refused(keyspace: Keyspace, options: dict[str, Any], message: str) -> None:
+    replays = Replays(keyspace, rules=(SAFETY,), retention=3600.0)
+    with pytest.raises(ReplayOptionsError, match=re.escape(message)):
+        replays.begin("safety", **options)
+    assert keyspace.client.keys(LookupKeys(keyspace.keys.prefix).replay("*")) == []
 
 
-def test_a_model_that_is_not_there_is_refused_with_the_nearest(ground: Ground) -> None:
-    replays = Replays(ground, rules=(NOTHING,))
+def test_a_model_that_is_not_there_is_refused_with_the_nearest(keyspace: Keyspace) -> None:
+    replays = Replays(keyspace, rules=(NOTHING,))
     with pytest.raises(ReplayOptionsError, match=re.escape("there is no [models.defualt]; did you mean default?")):
         replays.begin("safety", model="defualt")
 
 
-def test_a_model_that_cannot_be_asked_is_refused(ground: Ground) -> None:
+def test_a_model_that_cannot_be_asked_is_refused(keyspace: Keyspace) -> None:
     cheap = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="c")
-    replays = Replays(ground, rules=(NOTHING,), models={"default": ModelSettings(provider="lexical"), "cheap": cheap})
+    replays = Replays(keyspace, rules=(NOTHING,), models={"default": ModelSettings(provider="lexical"), "cheap": cheap})
     refused = "user_frustration cannot be asked of a decision model: it has no form of typed questions; name another"
     with pytest.raises(ReplayOptionsError, match=re.escape(refused)):
         replays.begin("user_frustration", model="cheap")
 
 
-def test_as_far_as_the_ledger_remembers_is_not_too_far(ground: Ground) -> None:
-    assert Replays(ground, retention=3600.0).make(since="25h") == {}
+def test_as_far_as_the_ledger_remembers_is_not_too_far(keyspace: Keyspace) -> None:
+    assert Replays(keyspace, retention=3600.0).make(since="25h") == {}
 
 
-def test_only_what_was_published_in_the_period_is_looked_at(ground: Ground) -> None:
-    seconds = ground.client.time()[0]
+def test_only_what_was_published_in_the_period_is_looked_at(keyspace: Keyspace) -> None:
+    seconds = keyspace.client.time()[0]
     for number, ago_s in enumerate((7200, 3000, 2000, 10)):
         payload = {"trace_id": make_trace(number).trace_id, "service": "shop", "output": "It is."}
         fields = {"v": "1", "t": str(payload).replace("'", '"')}
-        ground.client.xadd(ground.keys.traces, fields, id=f"{(seconds - ago_s) * 1000}-0")
-    replays = Replays(ground)
+        keyspace.client.xadd(keyspace.keys.traces, fields, id=f"{(seconds - ago_s) * 1000}-0")
+    replays = Replays(keyspace)
     looked_at = {(since, until): replays.make(since=since, until=until).get("traces", 0) for since, until in PERIODS}
     assert looked_at == PERIODS
 

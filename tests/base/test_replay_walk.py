@@ -16,7 +16,7 @@ from support.replay_parts import (
     in_batches,
     take,
 )
-from support.stage_parts import Chosen, Ground, make_trace, make_traces
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -34,7 +34,7 @@ from worker.core.storage.keys import INGEST_GROUP
 def ids_of(judge: str, *numbers: int, model: str = "lexical") -> list[str]:
     version = catalogue()[judge].version
     traces = [make_trace(number) for number in numbers]
-    return [evaluation_id(one, str(one.id), judge=judge, version=version, judge_model=model) for one in traces]
+    return [evaluation_id(trace, str(trace.id), judge=judge, version=version, judge_model=model) for trace in traces]
 
 
 @pytest.fixture
@@ -46,220 +46,226 @@ def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is chosen ---
 
 
-def test_a_judge_that_came_later_judges_what_is_retained(ground: Ground) -> None:
+def test_a_judge_that_came_later_judges_what_is_retained(keyspace: Keyspace) -> None:
     for trace in make_traces(range(3)):
-        ground.add(trace)
-    take(ground)
-    assert Replays(ground).make() == {"traces": 3, "chosen": 3}
+        keyspace.add(trace)
+    take(keyspace)
+    assert Replays(keyspace).make() == {"traces": 3, "chosen": 3}
     version = catalogue()["safety"].version
-    assert in_batches(ground) == [
-        (make_trace(number).trace_id, Evaluation(name, ground.today(), "safety", version, 1.0, "replay"))
+    assert in_batches(keyspace) == [
+        (make_trace(number).trace_id, Evaluation(name, keyspace.today(), "safety", version, 1.0, "replay"))
         for number, name in enumerate(ids_of("safety", 0, 1, 2))
     ]
-    (batch,) = ground.batches().values()
+    (batch,) = keyspace.batches().values()
     assert [item.trace for item in batch.items] == make_traces(range(3))
-    assert set(ground.leases()) == {batch.id}
-    assert ground.waiting() == {"lexical": ground.client.strlen(ground.keys.batch(batch.id))}
+    assert set(keyspace.leases()) == {batch.id}
+    assert keyspace.waiting() == {"lexical": keyspace.client.strlen(keyspace.keys.batch(batch.id))}
 
 
-def test_it_keeps_the_accounting_balanced(ground: Ground) -> None:
-    ground.append("p1", make_traces(range(20)))
-    take(ground)
-    before = balanced(ground)
-    replay = Replays(ground).begin()
+def test_it_keeps_the_accounting_balanced(keyspace: Keyspace) -> None:
+    keyspace.append("p1", make_traces(range(20)))
+    take(keyspace)
+    before = balanced(keyspace)
+    replay = Replays(keyspace).begin()
     while replay.step():
-        balanced(ground)
-    after = balanced(ground)
+        balanced(keyspace)
+    after = balanced(keyspace)
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (20, 20, 0)
-    assert ground.daily_accounting() == ground.accounting()
+    assert keyspace.daily_accounting() == keyspace.accounting()
 
 
-def test_the_same_traces_are_chosen_as_live(ground: Ground, any_redis_url: str, prefix: str) -> None:
+def test_the_same_traces_are_chosen_as_live(keyspace: Keyspace, any_redis_url: str, prefix: str) -> None:
     rules = (
         Rule(name="some", judges=("safety", "relevance_to_query"), rate=0.3, always=("error", "negative_feedback")),
         Rule(name="more of the lab", judges=("safety",), rate=0.6, where=Where(service="lab")),
     )
     traces = [make_trace(number, service=("shop", "lab")[number % 2]) for number in range(200)]
     traces += [make_trace(500, error="timeout"), make_trace(501, feedback=Feedback(-1))]
-    with Ground(any_redis_url, f"{prefix}-live") as live:
+    with Keyspace(any_redis_url, f"{prefix}-live") as live:
         for trace in traces:
-            ground.add(trace)
+            keyspace.add(trace)
             live.add(trace)
         take(live, *rules)
-        take(ground)
-        found = Replays(ground, rules=rules).make("safety", "relevance_to_query")
-        as_live = [(trace_id, msgspec.structs.replace(one, origin="replay")) for trace_id, one in in_batches(live)]
-    assert in_batches(ground) == as_live
-    assert 100 < len(as_live) == found["chosen"] < 250
-    assert 0 < found["not_matching"] < 202 == found["traces"]
+        take(keyspace)
+        replayed = Replays(keyspace, rules=rules).make("safety", "relevance_to_query")
+        as_live = [
+            (trace_id, msgspec.structs.replace(evaluation, origin="replay"))
+            for trace_id, evaluation in in_batches(live)
+        ]
+    assert in_batches(keyspace) == as_live
+    assert 100 < len(as_live) == replayed["chosen"] < 250
+    assert 0 < replayed["not_matching"] < 202 == replayed["traces"]
 
 
-def test_only_the_wanted_judges_judge(ground: Ground) -> None:
+def test_only_the_wanted_judges_judge(keyspace: Keyspace) -> None:
     rules = (Rule(name="all", judges=("safety", "relevance_to_query")),)
-    ground.add(make_trace(1))
-    take(ground)
-    assert Replays(ground, rules=rules).make("relevance_to_query") == {"traces": 1, "chosen": 1}
-    assert [one.judge for _, one in in_batches(ground)] == ["relevance_to_query"]
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    assert Replays(keyspace, rules=rules).make("relevance_to_query") == {"traces": 1, "chosen": 1}
+    assert [evaluation.judge for _, evaluation in in_batches(keyspace)] == ["relevance_to_query"]
 
 
-def test_only_the_wanted_services_are_judged(ground: Ground) -> None:
+def test_only_the_wanted_services_are_judged(keyspace: Keyspace) -> None:
     for number, service in enumerate(("shop-eu", "shop-us", "lab", "Shop-eu")):
-        ground.add(make_trace(number, service=service))
-    take(ground)
-    assert Replays(ground).make(service="shop-*") == {"traces": 4, "not_matching": 2, "chosen": 2}
-    assert [trace_id for trace_id, _ in in_batches(ground)] == [make_trace(0).trace_id, make_trace(1).trace_id]
+        keyspace.add(make_trace(number, service=service))
+    take(keyspace)
+    assert Replays(keyspace).make(service="shop-*") == {"traces": 4, "not_matching": 2, "chosen": 2}
+    assert [trace_id for trace_id, _ in in_batches(keyspace)] == [make_trace(0).trace_id, make_trace(1).trace_id]
 
 
-def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(ground: Ground) -> None:
+def test_a_judge_that_no_rule_names_gets_every_trace_or_a_share_of_them(keyspace: Keyspace) -> None:
     for trace in make_traces(range(200)):
-        ground.add(trace)
-    take(ground)
-    replays = Replays(ground, rules=(NOTHING,), models={"big": ModelSettings(provider="lexical", label="big")})
+        keyspace.add(trace)
+    take(keyspace)
+    replays = Replays(keyspace, rules=(NOTHING,), models={"big": ModelSettings(provider="lexical", label="big")})
     some = replays.make("safety", model="big", rate=0.25)["chosen"]
     assert 20 < some < 80
-    found = {(one.probability, one.judge) for _, one in in_batches(ground)}
-    assert (found, {batch.judge_model for batch in ground.batches().values()}) == ({(0.25, "safety")}, {"big"})
+    names = {(evaluation.probability, evaluation.judge) for _, evaluation in in_batches(keyspace)}
+    assert (names, {batch.judge_model for batch in keyspace.batches().values()}) == ({(0.25, "safety")}, {"big"})
     all_of_them = replays.make("safety", model="big")
     assert all_of_them == {"traces": 200, "chosen": 200 - some, "already_judged": some}, "a subset, as with rules"
 
 
-def test_a_ruled_and_a_free_judge_are_chosen_each_in_its_way(ground: Ground) -> None:
+def test_a_ruled_and_a_free_judge_are_chosen_each_in_its_way(keyspace: Keyspace) -> None:
     rules = (Rule(name="lab", judges=("safety",), where=Where(service="lab")),)
-    ground.add(make_trace(1))
-    take(ground)
-    assert Replays(ground, rules=rules).make("safety", "relevance_to_query") == {"traces": 1, "chosen": 1}
-    assert [one.judge for _, one in in_batches(ground)] == ["relevance_to_query"]
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    assert Replays(keyspace, rules=rules).make("safety", "relevance_to_query") == {"traces": 1, "chosen": 1}
+    assert [evaluation.judge for _, evaluation in in_batches(keyspace)] == ["relevance_to_query"]
 
 
-def test_what_is_no_trace_is_passed_over(ground: Ground) -> None:
-    ground.append("p1", [make_trace(1)])
-    ground.report("p1", 1)
-    ground.add(b"{")
-    ground.add({"trace_id": make_trace(1).trace_id, "score": -1}, kind="f")
-    ground.add(make_trace(2), version="9")
-    take(ground)
-    assert Replays(ground).make() == {"traces": 1, "chosen": 1}
-    balanced(ground)
+def test_what_is_no_trace_is_passed_over(keyspace: Keyspace) -> None:
+    keyspace.append("p1", [make_trace(1)])
+    keyspace.report("p1", 1)
+    keyspace.add(b"{")
+    keyspace.add({"trace_id": make_trace(1).trace_id, "score": -1}, kind="f")
+    keyspace.add(make_trace(2), version="9")
+    take(keyspace)
+    assert Replays(keyspace).make() == {"traces": 1, "chosen": 1}
+    balanced(keyspace)
 
 
-def test_an_empty_stream_is_a_replay_of_nothing(ground: Ground) -> None:
-    assert Replays(ground).make() == {}
+def test_an_empty_stream_is_a_replay_of_nothing(keyspace: Keyspace) -> None:
+    assert Replays(keyspace).make() == {}
 
 
 # --- once ---
 
 
-def test_what_was_judged_is_waiting_or_was_given_up_is_not_judged_again(ground: Ground) -> None:
+def test_what_was_judged_is_waiting_or_was_given_up_is_not_judged_again(keyspace: Keyspace) -> None:
     for trace in make_traces(range(4)):
-        ground.add(trace)
-    take(ground, SAFETY)
+        keyspace.add(trace)
+    take(keyspace, SAFETY)
     judged, given_up, *_ = ids_of("safety", 0, 1, 2, 3)
-    finish(ground, judged)
-    add_dead_letter(ground, given_up)
-    before = in_batches(ground)
-    assert Replays(ground).make() == {"traces": 4, "already_judged": 4}
-    assert in_batches(ground) == before
-    assert (balanced(ground).chosen, balanced(ground).waiting) == (4, 2)
+    finish(keyspace, judged)
+    add_dead_letter(keyspace, given_up)
+    before = in_batches(keyspace)
+    assert Replays(keyspace).make() == {"traces": 4, "already_judged": 4}
+    assert in_batches(keyspace) == before
+    assert (balanced(keyspace).chosen, balanced(keyspace).waiting) == (4, 2)
 
 
-def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_gone(ground: Ground) -> None:
+def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_gone(keyspace: Keyspace) -> None:
     for trace in make_traces(range(3)):
-        ground.add(trace)
-    take(ground)
+        keyspace.add(trace)
+    take(keyspace)
     judged, given_up, _ = ids_of("safety", 0, 1, 2)
-    ground.end(judged, ground.today(), "scored")
-    ground.client.hset(ground.keys.dead, given_up, "{}")
-    replays = Replays(ground)
+    keyspace.end(judged, keyspace.today(), "scored")
+    keyspace.client.hset(keyspace.keys.dead, given_up, "{}")
+    replays = Replays(keyspace)
     assert replays.make(dry_run=True) == {"traces": 3, "chosen": 1, "already_judged": 2}
     assert replays.make() == {"traces": 3, "chosen": 1, "already_judged": 2}
-    assert [trace_id for trace_id, _ in in_batches(ground)] == [make_trace(2).trace_id]
+    assert [trace_id for trace_id, _ in in_batches(keyspace)] == [make_trace(2).trace_id]
 
 
-def test_a_changed_judge_judges_again(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground.add(make_trace(1))
-    take(ground, SAFETY)
-    replay = Replays(ground).begin()
+def test_a_changed_judge_judges_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyspace.add(make_trace(1))
+    take(keyspace, SAFETY)
+    replay = Replays(keyspace).begin()
     changed = dataclasses.replace(catalogue()["safety"], scoring="another")
     monkeypatch.setattr(replay._chooser._factory, "_graders", Graders(Settings(rules=(SAFETY,)), {"safety": changed}))
     assert finish_replay(replay) == {"traces": 1, "chosen": 1}
-    assert {one.version for _, one in in_batches(ground)} == {catalogue()["safety"].version, changed.version}
+    assert {evaluation.version for _, evaluation in in_batches(keyspace)} == {
+        catalogue()["safety"].version,
+        changed.version,
+    }
 
 
-def test_what_was_shed_while_a_model_was_away_is_brought_back(ground: Ground) -> None:
+def test_what_was_shed_while_a_model_was_away_is_brought_back(keyspace: Keyspace) -> None:
     models = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "away")}
     rules = (SAFETY, Rule(name="by another", judges=("relevance_to_query",), model="away", where=Where(service="shop")))
     only_away = rules[1:]
     for number in range(6):
-        ground.add(make_trace(number))
-        chosen = Chosen(ground, models=models, rules=rules if number % 2 else only_away)
+        keyspace.add(make_trace(number))
+        chosen = Chosen(keyspace, models=models, rules=rules if number % 2 else only_away)
         chosen.pressure.set_waiting({"away": chosen.settings.max_waiting_bytes + 1})
         chosen.pressure.set_dead({"away": 60.0})
         chosen.take()
-    before = balanced(ground)
+    before = balanced(keyspace)
     assert (before.shed, before.sampled, before.chosen) == (3, 3, 3)
-    found = Replays(ground, models=models, rules=rules).make("relevance_to_query")
-    assert found == {"traces": 6, "chosen": 6}
-    after = balanced(ground)
+    replayed = Replays(keyspace, models=models, rules=rules).make("relevance_to_query")
+    assert replayed == {"traces": 6, "chosen": 6}
+    after = balanced(keyspace)
     assert (after.shed, after.sampled, after.chosen, after.duplicate) == (3, 3, 9, 0)
-    assert {(one.judge, one.origin) for _, one in in_batches(ground)} == {
+    assert {(evaluation.judge, evaluation.origin) for _, evaluation in in_batches(keyspace)} == {
         ("safety", "live"),
         ("relevance_to_query", "replay"),
     }
 
 
-def test_published_twice_is_chosen_once(ground: Ground) -> None:
+def test_published_twice_is_chosen_once(keyspace: Keyspace) -> None:
     for _ in range(2):
-        ground.add(make_trace(1))
-    take(ground)
-    replays = Replays(ground)
+        keyspace.add(make_trace(1))
+    take(keyspace)
+    replays = Replays(keyspace)
     assert replays.make(dry_run=True) == {"traces": 2, "chosen": 1, "already_judged": 1}
     assert replays.make() == {"traces": 2, "chosen": 1, "already_judged": 1}
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_two_at_the_same_time_choose_everything_once(ground: Ground) -> None:
+def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace) -> None:
     for trace in make_traces(range(60)):
-        ground.add(trace)
-    take(ground)
-    replays = Replays(ground)
-    one, other = replays.begin(), replays.begin()
-    while any([one.step(), other.step()]):
-        balanced(ground)
-    assert counts(one.state) == {"traces": 60, "chosen": 60}
+        keyspace.add(trace)
+    take(keyspace)
+    replays = Replays(keyspace)
+    first_run, other = replays.begin(), replays.begin()
+    while any([first_run.step(), other.step()]):
+        balanced(keyspace)
+    assert counts(first_run.state) == {"traces": 60, "chosen": 60}
     assert counts(other.state) == {"traces": 60, "already_judged": 60}
-    assert len(in_batches(ground)) == 60
+    assert len(in_batches(keyspace)) == 60
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_a_reply_that_is_lost_changes_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_lost_changes_nothing(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     for trace in make_traces(range(20)):
-        ground.add(trace)
-    take(ground)
-    replay, run = Replays(ground).begin(), ground.store.run
+        keyspace.add(trace)
+    take(keyspace)
+    replay, run = Replays(keyspace).begin(), keyspace.store.run
 
     def lossy(*arguments: object) -> object:
         run(*arguments)
         raise StoreError("Redis does not answer (TimeoutError)")
 
     with monkeypatch.context() as away:
-        away.setattr(ground.store, "run", lossy)
+        away.setattr(keyspace.store, "run", lossy)
         for _ in range(2):
             with pytest.raises(StoreError):
                 replay.step()
     assert finish_replay(replay) == {"traces": 20, "chosen": 20}
-    assert len(in_batches(ground)) == balanced(ground).chosen == 20
+    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 20
 
 
-def test_a_dry_run_only_counts(ground: Ground) -> None:
+def test_a_dry_run_only_counts(keyspace: Keyspace) -> None:
     for trace in make_traces(range(5)):
-        ground.add(trace)
-    take(ground)
-    before = ground.everything()
-    replay = Replays(ground).begin(dry_run=True)
+        keyspace.add(trace)
+    take(keyspace)
+    before = keyspace.everything()
+    replay = Replays(keyspace).begin(dry_run=True)
     assert finish_replay(replay) == {"traces": 5, "chosen": 5}
-    after = ground.everything()
+    after = keyspace.everything()
     del after[f"replay:{replay._cursor.name}"]
     assert after == before
 
@@ -268,11 +274,11 @@ def test_a_dry_run_only_counts(ground: Ground) -> None:
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
+def test_it_goes_on_where_it_was_stopped(keyspace: Keyspace) -> None:
     for trace in make_traces(range(50)):
-        ground.add(trace)
-    take(ground)
-    replays = Replays(ground)
+        keyspace.add(trace)
+    take(keyspace)
+    replays = Replays(keyspace)
     replay = replays.begin(service="sh*")
     replay.step()
     replay.step()
@@ -281,49 +287,49 @@ def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
     later = replays.go_on(replay._cursor)
     assert later.state == replay.state
     for trace in make_traces(range(50, 60)):
-        ground.add(trace)
-    take(ground)
+        keyspace.add(trace)
+    take(keyspace)
     assert finish_replay(later) == {"traces": 50, "chosen": 50}, "its end was fixed when it began"
     assert finish_replay(replay) == {"traces": 50, "chosen": 50}, "the other process finds it finished"
-    assert len(in_batches(ground)) == 50
+    assert len(in_batches(keyspace)) == 50
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_several_on_the_same_replay_share_it(ground: Ground) -> None:
+def test_several_on_the_same_replay_share_it(keyspace: Keyspace) -> None:
     for trace in make_traces(range(50)):
-        ground.add(trace)
-    take(ground)
-    replays = Replays(ground)
-    one = replays.begin()
-    other = replays.go_on(one._cursor)
-    while any([one.step(), other.step()]):
+        keyspace.add(trace)
+    take(keyspace)
+    replays = Replays(keyspace)
+    first_run = replays.begin()
+    other = replays.go_on(first_run._cursor)
+    while any([first_run.step(), other.step()]):
         pass
-    assert counts(one.state) == counts(other.state) == {"traces": 50, "chosen": 50}
+    assert counts(first_run.state) == counts(other.state) == {"traces": 50, "chosen": 50}
 
 
-def test_it_is_remembered_as_long_as_the_ledger(ground: Ground) -> None:
-    ground.add(make_trace(1))
-    take(ground)
-    replay = Replays(ground, retention=100.0).begin()
-    assert 86_400 < ground.client.ttl(replay._cursor.key) <= 86_500
-    ground.client.expire(replay._cursor.key, 10)
+def test_it_is_remembered_as_long_as_the_ledger(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    replay = Replays(keyspace, retention=100.0).begin()
+    assert 86_400 < keyspace.client.ttl(replay._cursor.key) <= 86_500
+    keyspace.client.expire(replay._cursor.key, 10)
     replay.step()
-    assert 86_400 < ground.client.ttl(replay._cursor.key) <= 86_500
+    assert 86_400 < keyspace.client.ttl(replay._cursor.key) <= 86_500
 
 
-def test_one_that_redis_has_forgotten_ends_with_what_to_do(ground: Ground) -> None:
-    ground.add(make_trace(1))
-    take(ground)
-    replay = Replays(ground).begin()
-    ground.client.delete(replay._cursor.key)
+def test_one_that_redis_has_forgotten_ends_with_what_to_do(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    replay = Replays(keyspace).begin()
+    keyspace.client.delete(replay._cursor.key)
     with pytest.raises(ReplayError, match="start a new one, nothing is judged twice"):
         replay.step()
-    assert in_batches(ground) == []
+    assert in_batches(keyspace) == []
 
 
-def test_one_of_another_version_is_not_guessed_at(ground: Ground) -> None:
-    replay = Replays(ground).begin()
-    ground.client.hset(replay._cursor.key, "question", '{"v": 3}')
+def test_one_of_another_version_is_not_guessed_at(keyspace: Keyspace) -> None:
+    replay = Replays(keyspace).begin()
+    keyspace.client.hset(replay._cursor.key, "question", '{"v": 3}')
     with pytest.raises(ReplayError, match="another version of tracejudge"):
         replay._cursor.read()
 
@@ -332,129 +338,129 @@ def test_one_of_another_version_is_not_guessed_at(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("state", ["not read", "read and not decided"])
-def test_what_ingest_is_not_done_with_is_left_to_it(ground: Ground, state: str) -> None:
-    ground.add(make_trace(1))
-    chosen = take(ground, SAFETY)
-    ground.add(make_trace(2))
-    entries = ground.read() if state == "read and not decided" else None
-    replays = Replays(ground)
+def test_what_ingest_is_not_done_with_is_left_to_it(keyspace: Keyspace, state: str) -> None:
+    keyspace.add(make_trace(1))
+    chosen = take(keyspace, SAFETY)
+    keyspace.add(make_trace(2))
+    entries = keyspace.read() if state == "read and not decided" else None
+    replays = Replays(keyspace)
     assert replays.make() == {"traces": 2, "already_judged": 1, "not_read": 1}
     chosen.take(entries)
     assert replays.make() == {"traces": 2, "already_judged": 2}
-    assert {one.origin for _, one in in_batches(ground)} == {"live"}
-    account = balanced(ground)
+    assert {evaluation.origin for _, evaluation in in_batches(keyspace)} == {"live"}
+    account = balanced(keyspace)
     assert (account.sampled, account.duplicate, account.chosen) == (2, 0, 2)
 
 
-def test_without_ingests_group_nothing_is_chosen(ground: Ground) -> None:
-    ground.add(make_trace(1))
-    take(ground)
-    ground.client.xgroup_destroy(ground.keys.traces, INGEST_GROUP)
-    assert Replays(ground).make() == {"traces": 1, "not_read": 1}
+def test_without_ingests_group_nothing_is_chosen(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
+    assert Replays(keyspace).make() == {"traces": 1, "not_read": 1}
 
 
-def at(ground: Ground, number: int, ms: int) -> str:
+def at(keyspace: Keyspace, number: int, ms: int) -> str:
     payload = msgspec.json.encode(make_trace(number))
-    return ground.client.xadd(ground.keys.traces, {"v": "1", "t": payload}, id=f"{ms}-0").decode()
+    return keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": payload}, id=f"{ms}-0").decode()
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_what_the_caps_remove_before_it_comes_there_is_told(ground: Ground) -> None:
-    now_ms = ground.client.time()[0] * 1000 - 60_000
+def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) -> None:
+    now_ms = keyspace.client.time()[0] * 1000 - 60_000
     for number in range(20):
-        at(ground, number, now_ms + number * 1000)
-    take(ground)
-    replay = Replays(ground).begin()
+        at(keyspace, number, now_ms + number * 1000)
+    take(keyspace)
+    replay = Replays(keyspace).begin()
     replay.step()
     assert counts(replay.state) == {"traces": 2, "chosen": 2}
-    ground.client.xtrim(ground.keys.traces, minid=f"{now_ms + 5000}-0", approximate=False)
+    keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 5000}-0", approximate=False)
     assert finish_replay(replay) == {"traces": 17, "chosen": 17, "cut_off": 1, "cut_off_ms": 3000}
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_what_the_caps_remove_behind_it_is_no_loss(ground: Ground) -> None:
-    now_ms = ground.client.time()[0] * 1000 - 60_000
+def test_what_the_caps_remove_behind_it_is_no_loss(keyspace: Keyspace) -> None:
+    now_ms = keyspace.client.time()[0] * 1000 - 60_000
     for number in range(20):
-        at(ground, number, now_ms + number * 1000)
-    take(ground)
-    replay = Replays(ground).begin()
+        at(keyspace, number, now_ms + number * 1000)
+    take(keyspace)
+    replay = Replays(keyspace).begin()
     replay.step()
-    ground.client.xtrim(ground.keys.traces, minid=f"{now_ms + 2000}-0", approximate=False)
+    keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 2000}-0", approximate=False)
     assert finish_replay(replay) == {"traces": 20, "chosen": 20}
 
 
-def test_when_all_that_is_left_goes_it_ends(ground: Ground) -> None:
-    ground.add(make_trace(1))
-    take(ground)
-    replay = Replays(ground).begin()
-    ground.client.xtrim(ground.keys.traces, maxlen=0, approximate=False)
+def test_when_all_that_is_left_goes_it_ends(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(1))
+    take(keyspace)
+    replay = Replays(keyspace).begin()
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=0, approximate=False)
     assert finish_replay(replay) == {"cut_off": 1}
 
 
 def test_what_goes_between_reading_and_choosing_is_not_brought_back(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a trace that is to be forgotten would live on in a batch."""
     for trace in make_traces(range(2)):
-        ground.add(trace)
-    take(ground)
-    replay = Replays(ground).begin()
-    first = ground.client.xrange(ground.keys.traces, count=1)[0][0]
-    monkeypatch.setattr(replay, "_fullest", lambda _: ground.client.xdel(ground.keys.traces, first) and None)
+        keyspace.add(trace)
+    take(keyspace)
+    replay = Replays(keyspace).begin()
+    first = keyspace.client.xrange(keyspace.keys.traces, count=1)[0][0]
+    monkeypatch.setattr(replay, "_fullest", lambda _: keyspace.client.xdel(keyspace.keys.traces, first) and None)
     assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
-def test_what_the_ledger_does_not_remember_any_more_is_not_judged_again(ground: Ground) -> None:
+def test_what_the_ledger_does_not_remember_any_more_is_not_judged_again(keyspace: Keyspace) -> None:
     """A replay that waits or is stopped for long goes on, but not into what could count twice."""
-    seconds = ground.client.time()[0]
-    at(ground, 1, (seconds - 90_000) * 1000)
-    at(ground, 2, (seconds - 60) * 1000)
-    take(ground)
-    replay = Replays(ground, retention=20_000.0).begin(since="26h")
-    replay._settings = Settings(redis_url=ground.url, prefix=ground.prefix, rules=(SAFETY,), retention=100.0)
+    seconds = keyspace.client.time()[0]
+    at(keyspace, 1, (seconds - 90_000) * 1000)
+    at(keyspace, 2, (seconds - 60) * 1000)
+    take(keyspace)
+    replay = Replays(keyspace, retention=20_000.0).begin(since="26h")
+    replay._settings = Settings(redis_url=keyspace.url, prefix=keyspace.prefix, rules=(SAFETY,), retention=100.0)
     assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
 # --- bounds ---
 
 
-def test_it_waits_while_a_wanted_model_has_enough_to_do(ground: Ground) -> None:
+def test_it_waits_while_a_wanted_model_has_enough_to_do(keyspace: Keyspace) -> None:
     models = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "other")}
-    ground.add(make_trace(1))
-    take(ground, models=models)
-    replays = Replays(ground, models=models, max_waiting_bytes=1000)
-    ground.client.hset(ground.keys.waiting, mapping={"default": 500, "other": 5000})
+    keyspace.add(make_trace(1))
+    take(keyspace, models=models)
+    replays = Replays(keyspace, models=models, max_waiting_bytes=1000)
+    keyspace.client.hset(keyspace.keys.waiting, mapping={"default": 500, "other": 5000})
     assert replays.make(dry_run=True) == {"traces": 1, "chosen": 1}
     assert replays.make() == {"traces": 1, "chosen": 1}
     assert replays.waited == [], "neither is over its half, or wanted"
-    ground.add(make_trace(2))
-    take(ground, models=models)
-    ground.client.hset(ground.keys.waiting, "default", 501)
+    keyspace.add(make_trace(2))
+    take(keyspace, models=models)
+    keyspace.client.hset(keyspace.keys.waiting, "default", 501)
     assert replays.make() == {"traces": 2, "chosen": 1, "already_judged": 1}
     assert [tuple(work) for work in replays.waited] == [("default", 501)]
 
 
-def test_large_traces_go_in_several_calls(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_traces_go_in_several_calls(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_module, "CHUNK_BYTES", 10_000)
     for number in range(30):
-        ground.add(make_trace(number, output="x" * (9_000 if number > 20 else 10)))
-    take(ground)
-    replay = Replays(ground).begin()
-    steps, run = list[int](), ground.store.run
+        keyspace.add(make_trace(number, output="x" * (9_000 if number > 20 else 10)))
+    take(keyspace)
+    replay = Replays(keyspace).begin()
+    steps, run = list[int](), keyspace.store.run
 
     def noting(script: str, keys: object, arguments: tuple[bytes, ...]) -> object:
         steps.append(sum(map(len, arguments)))
         return run(script, keys, arguments)
 
-    monkeypatch.setattr(ground.store, "run", noting)
+    monkeypatch.setattr(keyspace.store, "run", noting)
     assert finish_replay(replay) == {"traces": 30, "chosen": 30}
     assert max(steps) < 20_000
     assert len(steps) > 9
 
 
-def test_batches_are_no_larger_than_their_size(ground: Ground) -> None:
+def test_batches_are_no_larger_than_their_size(keyspace: Keyspace) -> None:
     for trace in make_traces(range(7)):
-        ground.add(trace)
-    take(ground)
-    Replays(ground, batch_size=4).make()
-    assert sorted(len(batch.items) for batch in ground.batches().values()) == [3, 4]
+        keyspace.add(trace)
+    take(keyspace)
+    Replays(keyspace, batch_size=4).make()
+    assert sorted(len(batch.items) for batch in keyspace.batches().values()) == [3, 4]

@@ -34,7 +34,7 @@ class Design(NamedTuple):
 
 def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tuple[Bucket, Counter[bytes]]]:
     """Draw buckets of five minutes with these shares of other traces; with each its sessions as they are stored."""
-    found = []
+    values = []
     spread = (1 - design.correlation) / design.correlation if design.correlation else 0.0
     for number, share in enumerate(shares.tolist()):
         sessions = int(chance.poisson(design.rate / _PER_HOUR / design.turns))
@@ -44,17 +44,17 @@ def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tupl
         passes = chance.random((sessions, design.turns)) < p
         weight = np.where(is_error, *WEIGHTS)
         sums = Sums()
-        for one in WEIGHTS:
-            n, y = int((weight == one).sum()), int((passes & (weight == one)).sum())
+        for each in WEIGHTS:
+            n, y = int((weight == each).sum()), int((passes & (weight == each)).sum())
             if n:
-                sums.classes[weight_class(one)] = ClassSums(n, n * one, y * one, n * one**2, y * one**2)
+                sums.classes[weight_class(each)] = ClassSums(n, n * each, y * each, n * each**2, y * each**2)
         totals, kept = weight.sum(1), (weight * passes).sum(1)
         squares = (float((totals**2).sum()), float((totals * kept).sum()), float((kept**2).sum()))
         sums.over_sessions = SessionSums(sessions, *squares)
         stored = Counter(map(msgspec.msgpack.encode, zip(totals.tolist(), kept.tolist(), strict=True)))
         bucket = Bucket(float(number * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING)
-        found.append((bucket, stored if design.turns > 1 else Counter()))
-    return found
+        values.append((bucket, stored if design.turns > 1 else Counter()))
+    return values
 
 
 class Run:
@@ -72,8 +72,8 @@ class Run:
         """Compute the baseline of an hour, count the sessions of the periods before it, and compute the limits."""
         detector, first = self.detector, max(0, now - LAG_HOURS - 24 * HISTORY_DAYS)
         past = [
-            hour_of(number, one.sums)
-            for number, one in enumerate(self.hours[first : now - LAG_HOURS], first)
+            hour_of(number, hour.sums)
+            for number, hour in enumerate(self.hours[first : now - LAG_HOURS], first)
             if not detector.state.is_masked(number * _PER_HOUR, (number + 1) * _PER_HOUR)
         ]
         detector.norm = baseline(past) or detector.norm
@@ -89,15 +89,15 @@ class Run:
 
     def alarms(self, first: int) -> list[int]:
         """Run from an hour on; return the buckets of the alarms."""
-        found = []
+        values = []
         for number in range(first * _PER_HOUR, len(self.buckets)):
             if (number - first * _PER_HOUR) % (24 * _PER_HOUR) == 0:
                 self.learn(number // _PER_HOUR)
             bucket, _ = self.buckets[number]
             change = count(self.detector, number, bucket) if bucket.sums.classes else None
             if change is not None and change.kind == "drop":
-                found.append(number)
-        return found
+                values.append(number)
+        return values
 
 
 def false_alarms(seed: int, design: Design, *, series: int = 50, history: int = 4, weeks: int = 8) -> float:
@@ -116,6 +116,6 @@ def median_delay(seed: int, design: Design, drop: float, runs: int) -> float:
     delays = []
     for _ in range(runs):
         run = Run(simulate(chance, design, shares), 100)
-        found = [one for one in run.alarms(first - 24) if one >= first * _PER_HOUR]
-        delays.append((found[0] + 1) / _PER_HOUR - first if found else float("inf"))
+        values = [alarm for alarm in run.alarms(first - 24) if alarm >= first * _PER_HOUR]
+        delays.append((values[0] + 1) / _PER_HOUR - first if values else float("inf"))
     return float(np.median(delays))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from clients.recording import RECORDED
-from tracejudge.content.tool_context import tool_context
+from tracejudge.delivery.encoding import tool_context
 from tracejudge.otel.joining import SpanGroup, join
 from worker.features.gateway.admission import Form
 from worker.features.gateway.gathering import split_groups

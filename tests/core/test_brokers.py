@@ -173,20 +173,20 @@ def test_rabbitmq_as_broker_is_restarted_and_a_worker_is_killed(pipeline: Pipeli
         broker.start()
         assert seconds_until_resumed(endpoint, came) < RESUMES_S
         assert pipeline.settled(120).scored == 120
-        heir = pipeline.worker(**settings)
+        successor = pipeline.worker(**settings)
         endpoint.behaviour = replies.slow(SECONDS, replies.yes_no())
         pipeline.publish(make_traces(40, first=120))
         wait_until(lambda: endpoint.in_flight == 40, what="all calls to be under way")
         worker.program.kill()
         endpoint.behaviour = replies.yes_no()
-        heir.program.signal(signal.SIGTERM)
-        assert heir.program.wait() == 0
+        successor.program.signal(signal.SIGTERM)
+        assert successor.program.wait() == 0
         pipeline.worker(**settings)
         began = time.monotonic()
         account = pipeline.settled(160)
         assert (account.scored, account.lost) == (160, 0)
         assert time.monotonic() - began < RECOVERY_S
-        assert "not a notification" not in worker.program.output + heir.program.output
+        assert "not a notification" not in worker.program.output + successor.program.output
 
 
 def test_a_malformed_message_ends_no_worker(pipeline: Pipeline) -> None:

@@ -3,26 +3,26 @@
 import itertools
 
 import pytest
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, samples
 
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 
 
-def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(10)), service="shop")
+def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(10)), service="shop")
     for trace in make_traces(range(10, 15)):
-        ground.add(trace)
-    chosen.take(ground.read(count=4))
-    assert ground.counted("published", "sent", "bare", "arrived") == {
+        keyspace.add(trace)
+    chosen.take(keyspace.read(count=4))
+    assert keyspace.counted("published", "sent", "bare", "arrived") == {
         "published": 10,
         "sent": 10,
         "bare": 0,
         "arrived": 4,
     }
     chosen.take()
-    assert ground.counted("published", "sent", "bare", "arrived") == {
+    assert keyspace.counted("published", "sent", "bare", "arrived") == {
         "published": 15,
         "sent": 10,
         "bare": 5,
@@ -33,11 +33,11 @@ def test_a_producers_traces_count_as_published_when_sent_bare_ones_when_read(gro
     }
 
 
-def test_bare_traces_count_as_published_by_their_own_service(ground: Ground) -> None:
+def test_bare_traces_count_as_published_by_their_own_service(keyspace: Keyspace) -> None:
     nothing = Rule(name="some", judges=("safety",), where=Where(service="a"))
-    chosen = Chosen(ground, rules=(nothing,))
+    chosen = Chosen(keyspace, rules=(nothing,))
     for number, service in enumerate("aabbbc"):
-        ground.add(make_trace(number, service=service))
+        keyspace.add(make_trace(number, service=service))
     chosen.take()
     assert only(samples(chosen.metrics), "producer_published_total") == {
         ("producer_published_total", "service=a"): 2,
@@ -46,12 +46,12 @@ def test_bare_traces_count_as_published_by_their_own_service(ground: Ground) -> 
     }
 
 
-def test_the_largest_report_counts_whatever_comes_late_or_twice(ground: Ground) -> None:
-    chosen = Chosen(ground)
+def test_the_largest_report_counts_whatever_comes_late_or_twice(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
     for published, full, invalid in ((10, 2, 0), (7, 1, 0), (10, 2, 0), (12, 2, 1), (11, 2, 0)):
-        ground.report("p1", published, buffer_full=full, invalid=invalid)
+        keyspace.report("p1", published, buffer_full=full, invalid=invalid)
         chosen.take()
-    assert ground.counted("published", "dropped", "dropped:buffer_full", "dropped:invalid", "arrived", "read") == {
+    assert keyspace.counted("published", "dropped", "dropped:buffer_full", "dropped:invalid", "arrived", "read") == {
         "published": 12,
         "dropped": 3,
         "dropped:buffer_full": 2,
@@ -66,13 +66,13 @@ def test_the_largest_report_counts_whatever_comes_late_or_twice(ground: Ground) 
     }
 
 
-def test_reports_of_several_producers_in_one_read_add_up(ground: Ground) -> None:
-    chosen = Chosen(ground)
+def test_reports_of_several_producers_in_one_read_add_up(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
     for producer, published in itertools.product(("p1", "p2"), (3, 5, 4)):
-        ground.append(producer, [make_trace(published)], service="shop")
-        ground.report(producer, published, too_large=1)
+        keyspace.append(producer, [make_trace(published)], service="shop")
+        keyspace.report(producer, published, too_large=1)
     chosen.take()
-    assert ground.counted("published", "dropped", "sent", "sampled", "duplicate") == {
+    assert keyspace.counted("published", "dropped", "sent", "sampled", "duplicate") == {
         "published": 10,
         "dropped": 2,
         "sent": 6,
@@ -81,34 +81,34 @@ def test_reports_of_several_producers_in_one_read_add_up(ground: Ground) -> None
     }
 
 
-def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(4)))
-    ground.report("p1", 10, buffer_full=6)
+def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(4)))
+    keyspace.report("p1", 10, buffer_full=6)
     chosen.take()
-    ground.append("p1", make_traces(range(4, 9)))
-    before = read_account(ground.store)
+    keyspace.append("p1", make_traces(range(4, 9)))
+    before = read_account(keyspace.store)
     chosen.take()
-    after = read_account(ground.store)
+    after = read_account(keyspace.store)
     assert (before.published, before.dropped, before.unread, before.lost) == (15, 6, 5, 0)
     assert (after.published, after.dropped, after.unread, after.lost) == (15, 6, 0, 0)
-    assert ground.accounting()["published"] == 15
+    assert keyspace.accounting()["published"] == 15
 
 
-def test_a_report_alone_makes_no_key_that_stays(ground: Ground) -> None:
+def test_a_report_alone_makes_no_key_that_stays(keyspace: Keyspace) -> None:
     report = {"producer": "forged", "seq": 1, "service": "shop", "published": 3, "accepted": 3, "dropped": {}}
-    ground.add(report, kind="r")
-    ground.report("p1", 3)
-    Chosen(ground).take()
-    assert 0 < ground.client.ttl(ground.keys.producer("forged")) <= 90 * 86_400
-    assert 0 < ground.client.ttl(ground.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
+    keyspace.add(report, kind="r")
+    keyspace.report("p1", 3)
+    Chosen(keyspace).take()
+    assert 0 < keyspace.client.ttl(keyspace.keys.producer("forged")) <= 90 * 86_400
+    assert 0 < keyspace.client.ttl(keyspace.keys.producer("p1")) <= 1000, "the producer's own TTL stays"
 
 
 @pytest.mark.parametrize("kind", ["f", "r"])
-def test_a_producers_unreadable_feedback_or_report_unbalances_nothing(ground: Ground, kind: str) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", [make_trace(1)])
-    ground.append("p1", [b"{"], kind=kind)
+def test_a_producers_unreadable_feedback_or_report_unbalances_nothing(keyspace: Keyspace, kind: str) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", [make_trace(1)])
+    keyspace.append("p1", [b"{"], kind=kind)
     chosen.take()
-    account = read_account(ground.store)
+    account = read_account(keyspace.store)
     assert (account.published, account.sampled, account.invalid, account.lost) == (2, 1, 1, 0)

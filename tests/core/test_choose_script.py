@@ -4,13 +4,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, only, planner_of, samples
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, planner_of, samples
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.selection.sampling import position
 from worker.core.selection.stream_entry import read_entry
@@ -36,37 +36,37 @@ def below(numbers: range, rate: float) -> list[int]:
     return [number for number in numbers if position(make_trace(number).trace_id, "tracejudge") < rate]
 
 
-def evaluations(ground: Ground) -> list[tuple[str, str, str]]:
+def evaluations(keyspace: Keyspace) -> list[tuple[str, str, str]]:
     """List all chosen evaluations: model, trace and judge."""
     return [
         (batch.model, item.trace.trace_id, evaluation.judge)
-        for batch in ground.batches().values()
+        for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
 
 
-def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=(HALF,), max_trace_bytes=2000)
+def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=(HALF,), max_trace_bytes=2000)
     picked = below(range(40), 0.5)
     passed = len(range(40)) - len(picked)
     assert picked
     assert passed
     for trace in make_traces(range(36)):
-        ground.add(trace)
-    ground.append("p1", make_traces(range(36, 40)))
-    ground.add(make_trace(50, error="timeout"))
+        keyspace.add(trace)
+    keyspace.append("p1", make_traces(range(36, 40)))
+    keyspace.add(make_trace(50, error="timeout"))
     for trace in make_traces(range(60, 63), service="lab"):
-        ground.add(trace)
+        keyspace.add(trace)
     for entry in INVALID.values():
-        ground.add(**entry)
+        keyspace.add(**entry)
     for number in picked[:2]:
-        ground.add(make_trace(number))
-    ground.add(FEEDBACK, kind="f")
-    ground.report("p1", published=4)
+        keyspace.add(make_trace(number))
+    keyspace.add(FEEDBACK, kind="f")
+    keyspace.report("p1", published=4)
     chosen.take()
     sampled = len(picked) + 1
-    assert ground.accounting() == {
+    assert keyspace.accounting() == {
         "published": 51,
         "bare": 47,
         "sent": 4,
@@ -96,25 +96,25 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(ground: Grou
         ("late_feedback_total", "outcome=no_rule"): 1,
         ("effective_sampling_ratio", "rule=half"): pytest.approx(ratio),
     }
-    assert ground.pending() == 0
-    account = read_account(ground.store)
+    assert keyspace.pending() == 0
+    account = read_account(keyspace.store)
     assert (account.lost, account.unread, account.waiting) == (0, 0, 2 * sampled)
 
 
-def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_their_size(ground: Ground) -> None:
+def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_their_size(keyspace: Keyspace) -> None:
     both = Rule(name="both", judges=("safety", "relevance_to_query"))
     other = Rule(name="other", judges=("safety",), model="other", rate=0.4)
-    chosen = Chosen(ground, rules=(both, other), models=MODELS, batch_size=3)
+    chosen = Chosen(keyspace, rules=(both, other), models=MODELS, batch_size=3)
     for trace in make_traces(range(10)):
-        ground.add(trace)
+        keyspace.add(trace)
     chosen.take()
     picked = below(range(10), 0.4)
     expected = [
         *(("default", make_trace(number).trace_id, judge) for number in range(10) for judge in both.judges),
         *(("other", make_trace(number).trace_id, "safety") for number in picked),
     ]
-    assert Counter(evaluations(ground)) == Counter(expected)
-    batches = ground.batches()
+    assert Counter(evaluations(keyspace)) == Counter(expected)
+    batches = keyspace.batches()
     sizes = {"default": [], "other": []}
     for batch_id, batch in batches.items():
         assert (batch.v, batch.id, batch.judge_model) == (1, batch_id, MODELS[batch.model].judge_model)
@@ -125,12 +125,12 @@ def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_th
     assert sorted(chosen.woken) == sorted(batches), "one wake-up for each batch"
 
 
-def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chosen(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=(HALF,))
+def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chosen(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=(HALF,))
     first = make_trace(below(range(40), 0.5)[0], feedback=Feedback(score=1), tags={"a": "b"}, input="Grüße \U0001f600")
-    ground.add(first)
+    keyspace.add(first)
     chosen.take()
-    (batch,) = ground.batches().values()
+    (batch,) = keyspace.batches().values()
     (item,) = batch.items
     assert item.trace == first
     versions = {judge: catalogue()[judge].version for judge in HALF.judges}
@@ -147,110 +147,110 @@ def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chos
     }
 
 
-def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(ground: Ground) -> None:
+def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(keyspace: Keyspace) -> None:
     other = Rule(name="other", judges=("safety",), model="other")
-    chosen = Chosen(ground, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
-    ground.add(make_trace(1))
+    chosen = Chosen(keyspace, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
+    keyspace.add(make_trace(1))
     chosen.take()
-    batches = ground.batches()
+    batches = keyspace.batches()
     assert len(batches) == 2
-    assert set(ground.leases()) == set(batches)
-    assert all(due_s == ground.soon(3600) for due_s in ground.leases().values())
+    assert set(keyspace.leases()) == set(batches)
+    assert all(due_s == keyspace.soon(3600) for due_s in keyspace.leases().values())
     for batch_id, batch in batches.items():
         made_at_ms = pytest.approx(batch.created_at * 1000, abs=1)
-        ready = ground.client.zrange(ground.keys.ready(batch.judge_model), 0, -1, withscores=True)
+        ready = keyspace.client.zrange(keyspace.keys.ready(batch.judge_model), 0, -1, withscores=True)
         assert ready == [(batch_id.encode(), made_at_ms)]
-    assert ground.waiting() == {
-        batch.judge_model: ground.client.strlen(ground.keys.batch(batch_id)) for batch_id, batch in batches.items()
+    assert keyspace.waiting() == {
+        batch.judge_model: keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id, batch in batches.items()
     }
     marks = [evaluation.id for batch in batches.values() for item in batch.items for evaluation in item.evaluations]
     day = 24 * 3600
-    assert set(ground.ledger()) == set(marks)
-    parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*"))
-    assert all(3600 + day - 60 < ground.client.ttl(part) <= 3600 + day + 600 for part in parts)
-    assert ground.client.ttl(ground.keys.account_now()) == pytest.approx(90 * day, abs=60)
-    assert ground.client.ttl(ground.keys.account_all) == -1
+    assert set(keyspace.ledger()) == set(marks)
+    parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*"))
+    assert all(3600 + day - 60 < keyspace.client.ttl(part) <= 3600 + day + 600 for part in parts)
+    assert keyspace.client.ttl(keyspace.keys.account_now()) == pytest.approx(90 * day, abs=60)
+    assert keyspace.client.ttl(keyspace.keys.account_all) == -1
 
 
-def test_the_accounting_of_the_day_and_of_all_days_grow_alike(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    ground.add(b"{")
+def test_the_accounting_of_the_day_and_of_all_days_grow_alike(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(3)))
+    keyspace.add(b"{")
     chosen.take()
-    assert ground.daily_accounting() == ground.accounting()
+    assert keyspace.daily_accounting() == keyspace.accounting()
 
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
-def test_what_is_repeated_changes_nothing(ground: Ground, again: str) -> None:
-    chosen = Chosen(ground, rules=(HALF,), max_trace_bytes=2000)
-    ground.append("p1", make_traces(range(20)))
-    ground.report("p1", 25, buffer_full=2)
+def test_what_is_repeated_changes_nothing(keyspace: Keyspace, again: str) -> None:
+    chosen = Chosen(keyspace, rules=(HALF,), max_trace_bytes=2000)
+    keyspace.append("p1", make_traces(range(20)))
+    keyspace.report("p1", 25, buffer_full=2)
     for entry in INVALID.values():
-        ground.add(**entry)
-    ground.add(make_trace(below(range(20), 0.5)[0]))
-    ground.add(FEEDBACK, kind="f")
-    doomed = ground.add(make_trace(30))
-    entries = ground.read()
-    ground.client.xdel(ground.keys.traces, doomed)
+        keyspace.add(**entry)
+    keyspace.add(make_trace(below(range(20), 0.5)[0]))
+    keyspace.add(FEEDBACK, kind="f")
+    doomed = keyspace.add(make_trace(30))
+    entries = keyspace.read()
+    keyspace.client.xdel(keyspace.keys.traces, doomed)
     entries = [(entry_id, None if entry_id == doomed.encode() else fields) for entry_id, fields in entries]
     if again == "plan":
-        plan = planner_of(chosen.settings, ground.store).plan(read_entry(entry, 2000) for entry in entries)
-        ground.store.run("choose", plan.keys, plan.arguments)
-        before = ground.everything()
-        ground.store.run("choose", plan.keys, plan.arguments)
-        assert ground.everything() == before
-        assert ground.accounting()["cut_off"] == 1
+        plan = planner_of(chosen.settings, keyspace.store).plan(read_entry(entry, 2000) for entry in entries)
+        keyspace.store.run("choose", plan.keys, plan.arguments)
+        before = keyspace.everything()
+        keyspace.store.run("choose", plan.keys, plan.arguments)
+        assert keyspace.everything() == before
+        assert keyspace.accounting()["cut_off"] == 1
         return
     chosen.take(entries)
-    before, counted, woken = ground.everything(), samples(chosen.metrics), chosen.woken.copy()
+    before, counted, woken = keyspace.everything(), samples(chosen.metrics), chosen.woken.copy()
     chosen.take(entries)
-    assert ground.everything() == before
+    assert keyspace.everything() == before
     assert samples(chosen.metrics) == counted
     assert chosen.woken == woken
 
 
-def test_a_trace_published_again_is_a_duplicate(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.add(make_trace(1))
+def test_a_trace_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.add(make_trace(1))
     chosen.take()
-    ground.add(make_trace(1))
-    ground.add(make_trace(1, output="says something else under the same id"))
+    keyspace.add(make_trace(1))
+    keyspace.add(make_trace(1, output="says something else under the same id"))
     chosen.take()
-    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 1, "duplicate": 2, "chosen": 1}
-    assert len(evaluations(ground)) == len(chosen.woken) == 1
+    assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 1, "duplicate": 2, "chosen": 1}
+    assert len(evaluations(keyspace)) == len(chosen.woken) == 1
 
 
-def test_another_publication_within_the_same_trace_is_none(ground: Ground) -> None:
-    chosen = Chosen(ground)
+def test_another_publication_within_the_same_trace_is_none(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
     for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
-        ground.add(make_trace(1, **fields))
+        keyspace.add(make_trace(1, **fields))
     chosen.take()
-    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 4, "duplicate": 0, "chosen": 4}
+    assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 4, "duplicate": 0, "chosen": 4}
 
 
-def test_of_a_trace_that_comes_again_only_what_is_new_is_chosen(ground: Ground) -> None:
-    Chosen(ground, rules=(Rule(name="one", judges=("safety",)),)).take()
-    ground.add(make_trace(1))
-    Chosen(ground, rules=(Rule(name="one", judges=("safety",)),)).take()
-    ground.add(make_trace(1))
-    Chosen(ground, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).take()
-    assert ground.counted("sampled", "duplicate", "chosen") == {"sampled": 2, "duplicate": 0, "chosen": 2}
-    assert sorted(judge for _, _, judge in evaluations(ground)) == ["relevance_to_query", "safety"]
+def test_of_a_trace_that_comes_again_only_what_is_new_is_chosen(keyspace: Keyspace) -> None:
+    Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()
+    keyspace.add(make_trace(1))
+    Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()
+    keyspace.add(make_trace(1))
+    Chosen(keyspace, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).take()
+    assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 2, "duplicate": 0, "chosen": 2}
+    assert sorted(judge for _, _, judge in evaluations(keyspace)) == ["relevance_to_query", "safety"]
 
 
-def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(ground: Ground) -> None:
+def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(keyspace: Keyspace) -> None:
     rare = Rule(name="rare", judges=("safety",), rate=0.2)
     often = Rule(name="often", judges=("safety", "relevance_to_query"), rate=0.7)
-    chosen = Chosen(ground, rules=(rare, often))
+    chosen = Chosen(keyspace, rules=(rare, often))
     for trace in make_traces(range(40)):
-        ground.add(trace)
+        keyspace.add(trace)
     chosen.take()
     picked = below(range(40), 0.7)
     expected = Counter(("default", make_trace(number).trace_id, judge) for number in picked for judge in often.judges)
-    assert Counter(evaluations(ground)) == expected
+    assert Counter(evaluations(keyspace)) == expected
     probabilities = {
         evaluation.probability
-        for batch in ground.batches().values()
+        for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     }
@@ -261,11 +261,11 @@ def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(ground
     }
 
 
-def test_feedback_is_acknowledged_and_counted_once(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", [FEEDBACK, FEEDBACK], kind="f")
-    entries = ground.read()
+def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", [FEEDBACK, FEEDBACK], kind="f")
+    entries = keyspace.read()
     chosen.take(entries)
     chosen.take(entries)
-    assert (ground.pending(), ground.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
+    assert (keyspace.pending(), keyspace.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}

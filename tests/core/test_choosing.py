@@ -43,15 +43,15 @@ def test_ids_are_those_of_the_verdicts(one: TraceEntry, scoring: str, labels: li
     factory = EvaluationFactory(seats)
     (panel,) = seats.panels
     names = [*(f"m{number}" for number in range(len(labels))), panel]
-    found = factory.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
+    choices = factory.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
 
     def named(judge_model: str) -> str:
         return evaluation_id(one.trace, one.publication_id, judge="safety", version=version, judge_model=judge_model)
 
-    assert [evaluation.id for _, evaluation in found] == [named(name) for name in (*labels, panel)]
-    members = found[-1].evaluation.members
+    assert [evaluation.id for _, evaluation in choices] == [named(name) for name in (*labels, panel)]
+    members = choices[-1].evaluation.members
     assert [(member.judge_model, member.id) for member in members] == [(name, named(name)) for name in sorted(labels)]
-    assert [evaluation.version for _, evaluation in found] == [version] * len(found)
+    assert [evaluation.version for _, evaluation in choices] == [version] * len(choices)
 
 
 def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
@@ -62,8 +62,8 @@ def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
     of_first = factory.evaluations(first, choices, "live")
     again = factory.evaluations(second, [choices[0]._replace(probability=0.25)], "replay")
     assert factory.evaluations(first, choices, "live") == of_first
-    assert len({one.evaluation.id for one in (*of_first, *again)}) == 4
-    assert [(one.evaluation.judge, one.evaluation.version, one.evaluation.keep) for one in of_first] == [
+    assert len({choice.evaluation.id for choice in (*of_first, *again)}) == 4
+    assert [(choice.evaluation.judge, choice.evaluation.version, choice.evaluation.keep) for choice in of_first] == [
         ("safety", JUDGES["safety"].version, True),
         ("relevance_to_query", JUDGES["relevance_to_query"].version, False),
         ("safety", JUDGES["safety"].version, True),

@@ -29,13 +29,14 @@ from support.configuration import (
 from judges.core.model import ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
+from judges.requests.redaction import Redact
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
 from worker.base.delivery.settings import HeaderSource, OtlpSettings
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
-from worker.core.config.settings import JudgeCalibration, Redact, Rule, Settings, SettingsError, Where
+from worker.core.config.settings import JudgeCalibration, Rule, Settings, SettingsError, Where
 
 KEYS = tuple(key_types())
 
@@ -195,8 +196,8 @@ def test_variables_win_over_the_file_and_arguments_over_both() -> None:
 
 def test_shards_stand_for_the_address_unless_the_command_line_names_one_server() -> None:
     write('shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [1]\n')
-    for given in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
-        settings = load(given)
+    for variables in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
+        settings = load(variables)
         assert (settings.redis_url, settings.redis_urls, settings.served) == (
             "redis://a/0",
             ("redis://a/0", "redis://b/0"),
@@ -337,13 +338,13 @@ def test_every_key_has_its_variable(key: str) -> None:
 def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     """Known are those of the worker, of the SDK, those that a setting names, and those that Kubernetes sets."""
     write(MODEL + 'api_key_env = "TRACEJUDGE_OPENAI_KEY"\n')
-    known = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
-    known |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
-    known |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
+    names = {f"TRACEJUDGE_{key.upper()}" for key in KEYS} | SDK_VARIABLES
+    names |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
+    names |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
     celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_CONFIG_MODULE", "CELERY_LOG_LEVEL")
-    given = (*known, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
-    found = unknown_variables(load({}), dict.fromkeys(given, "x") | {"CELERY_BROKER_URL": ""})
-    assert [str(one) for one in found] == [
+    variables = (*names, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
+    findings = unknown_variables(load({}), dict.fromkeys(variables, "x") | {"CELERY_BROKER_URL": ""})
+    assert [str(finding) for finding in findings] == [
         "CELERY_BROKER_READ_URL: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_CONFIG_MODULE: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_RESULT_BACKEND: is for another program with Celery, and is ignored; take it out of this environment",
@@ -400,7 +401,7 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
         if key not in left_out
     }
     assert len({plain, *hashes.values()}) == len(hashes) + 1
-    assert all(re.fullmatch(r"[0-9a-f]{8}", one) for one in hashes.values())
+    assert all(re.fullmatch(r"[0-9a-f]{8}", digest) for digest in hashes.values())
     assert load({"TRACEJUDGE_RETENTION": "12h"}).config_hash == hashes["retention"], "wherever it is set"
 
 

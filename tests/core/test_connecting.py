@@ -113,9 +113,9 @@ WRONG_URLS = {
 def test_a_wrong_address_is_told_without_repeating_it(key: str, url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load({f"TRACEJUDGE_{key.upper()}": url})
-    said = str(caught.value)
-    assert said.startswith(f"TRACEJUDGE_{key.upper()}: ")
-    assert "s3cret" not in said
+    message = str(caught.value)
+    assert message.startswith(f"TRACEJUDGE_{key.upper()}: ")
+    assert "s3cret" not in message
     assert "s3cret" not in repr(caught.value.__cause__)
 
 

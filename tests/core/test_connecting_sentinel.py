@@ -98,10 +98,10 @@ class MovingName:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for one in self._open:
+        for each in self._open:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from support.judging_parts import Desks, assert_settled, choose
-from support.stage_parts import Ground
+from support.judging_parts import Workers, assert_settled, choose
+from support.stage_parts import Keyspace
 
 from judges.core.decision import Calibration, Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
@@ -31,12 +31,12 @@ def loaded(
 
 
 def test_a_worker_asks_typed_questions_and_the_threshold_of_the_calibration_decides(
-    ground: Ground, desk: Desks
+    keyspace: Keyspace, new_worker: Workers
 ) -> None:
     for calibrations, passed in (((), True), ((STRICT,), False)):
-        known = {"models": {"default": DECIDER}, "calibrations": calibrations}
-        (batch_id,) = choose(ground, 1, first=len(calibrations), **known)
-        worker = desk(**known)
+        defaults = {"models": {"default": DECIDER}, "calibrations": calibrations}
+        (batch_id,) = choose(keyspace, 1, first=len(calibrations), **defaults)
+        worker = new_worker(**defaults)
 
         async def complete(request: ChatRequest) -> ChatResponse:
             assert [question.kind for question in request.questions] == ["predicate"]
@@ -44,29 +44,29 @@ def test_a_worker_asks_typed_questions_and_the_threshold_of_the_calibration_deci
 
         worker.model.complete = complete  # type: ignore[method-assign]
         worker.run(batch_id)
-        verdict = ground.outbox("j")[-1]
+        verdict = keyspace.outbox("j")[-1]
         (score,) = verdict["scores"]
         assert (score["passed"], score["probability"], score["value"]) == (passed, 0.9, float(passed))
         assert verdict["probability"] == 1.0, "that of sampling"
         by_metric = {"safety": STRICT.calibration} if calibrations else {}
         assert verdict["judge_version"] == catalogue()["safety"].for_decisions(by_metric).version
-    assert_settled(ground, scored=2)
+    assert_settled(keyspace, scored=2)
 
 
 def test_versions_are_those_of_judge_and_model() -> None:
     chat = ModelSettings(provider="lexical", label="words")
     rule = Rule(name="all", judges=("safety",), model=("cheap", "words"), combine="mean")
     safety = catalogue()["safety"]
-    found = {}
+    values = {}
     for name, calibrations in (("plain", ()), ("strict", (STRICT,))):
         settings = Settings(models={"cheap": DECIDER, "words": chat}, rules=(rule,), calibrations=calibrations)
         graders = Graders(settings, catalogue())
         (panel,) = graders.panels
-        found[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
-        assert found[name]["words"] == safety.version == graders.version("safety", "of another configuration")
-        assert graders.versions("safety") == {safety.version, *found[name].values()}
+        values[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
+        assert values[name]["words"] == safety.version == graders.version("safety", "of another configuration")
+        assert graders.versions("safety") == {safety.version, *values[name].values()}
         assert graders.judge("user_frustration", "decider") is None
-    assert len({*found["plain"].values(), *found["strict"].values()}) == 5
+    assert len({*values["plain"].values(), *values["strict"].values()}) == 5
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}
 
@@ -81,13 +81,13 @@ def test_calibrations_are_read() -> None:
             "isotonic": [[0, 0.1], [1, 0.9]],
         },
     ]
-    one, other = loaded(calibrations=rows).calibrations
-    assert one.calibration == Calibration(0.7, (1.5, -0.2))
+    calibration, other = loaded(calibrations=rows).calibrations
+    assert calibration.calibration == Calibration(0.7, (1.5, -0.2))
     assert (other.metric_of(catalogue()[other.judge]), other.isotonic) == ("truth", ((0.0, 0.1), (1.0, 0.9)))
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"judge": "safty"}, "calibrations[0].judge: there is no judge 'safty'; did you mean safety?"),
         ({"model": "decidr"}, "calibrations[0].model: no model that returns probabilities is called 'decidr'; did you"),
@@ -101,10 +101,10 @@ def test_calibrations_are_read() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_calibration_that_cannot_be_applied_stops_the_start(row: dict[str, object], said: str) -> None:
+def test_a_calibration_that_cannot_be_applied_stops_the_start(row: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loaded(calibrations=[{"judge": "safety", "model": "decider", **row}])
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_two_calibrations_of_one_metric_stop_the_start() -> None:

@@ -29,9 +29,9 @@ def sampler(*rules: Rule) -> Sampler:
     return sampler_of(Settings(rules=rules, models=MODELS))
 
 
-def evaluations(asked: Sampler, one: Trace) -> dict[str, tuple[tuple[str, str], ...]]:
+def evaluations(asked: Sampler, subject: Trace) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the judges and models of each matching rule."""
-    return {matching.rule.name: matching.evaluations for matching in asked.rules.matching(one).rules}
+    return {matching.rule.name: matching.evaluations for matching in asked.rules.matching(subject).rules}
 
 
 def rule(name: str, model: str, **fields: Any) -> Rule:
@@ -151,10 +151,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("egress", "said"), WRONG.values(), ids=WRONG.keys())
-def test_a_rule_whose_egress_cannot_serve_stops_the_start(egress: list[str], said: str) -> None:
+@pytest.mark.parametrize(("egress", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_rule_whose_egress_cannot_serve_stops_the_start(egress: list[str], message: str) -> None:
     models = {name: {"provider": "lexical", "label": name} for name in NAMES}
     given_rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]
     with pytest.raises(SettingsError) as caught:
         load({"TRACEJUDGE_MODELS": json.dumps(models), "TRACEJUDGE_RULES": json.dumps(given_rules)})
-    assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0].{said}"
+    assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0].{message}"

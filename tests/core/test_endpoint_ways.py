@@ -68,8 +68,8 @@ def models(base_url: str, **settings: Any) -> dict[str, Any]:
 
 
 def command(stack: ExitStack, folder: Path, pipeline: Pipeline, *arguments: str, **settings: Any) -> Program:
-    known = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix, **settings}
-    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items()}
+    options = {"redis_url": pipeline.redis_url, "prefix": pipeline.prefix, **settings}
+    written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     env = {f"TRACEJUDGE_{name.upper()}": value for name, value in written.items()}
     return stack.enter_context(Program("-m", "worker.cli", *arguments, folder=folder, env=env))
 

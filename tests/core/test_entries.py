@@ -153,13 +153,13 @@ def test_the_publication_id_is_the_given_one() -> None:
 
 @pytest.mark.parametrize("given_id", [{}, {"id": None}, {"id": ""}], ids=["absent", "null", "empty"])
 def test_without_an_id_the_payload_is_the_publication(given_id: dict[str, Any]) -> None:
-    one, again = (read_trace({**NEEDED, **given_id}) for _ in range(2))
+    first, again = (read_trace({**NEEDED, **given_id}) for _ in range(2))
     other = read_trace({**NEEDED, **given_id, "output": "It is not."})
-    assert isinstance(one, TraceEntry)
+    assert isinstance(first, TraceEntry)
     assert isinstance(again, TraceEntry)
     assert isinstance(other, TraceEntry)
-    assert one.publication_id == again.publication_id != other.publication_id
-    assert len(one.publication_id) == 16
+    assert first.publication_id == again.publication_id != other.publication_id
+    assert len(first.publication_id) == 16
 
 
 NO_TIMES = (0, -1, 1, 946_684_799.9, 4_102_444_800, 5_000_000_000, 10**11, 9e11, 10**16, 1e20, 10**400, -1e308)

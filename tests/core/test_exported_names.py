@@ -4,8 +4,7 @@ import pytest
 
 from judges.core.judge import Judge
 from judges.custom import define
-from judges.registry import catalogue
-from worker.core.config.judge_files import Clash, clashes, exported_name
+from judges.registry import Clash, catalogue, clashes, exported_name
 
 
 def own(*names: str) -> dict[str, Judge]:

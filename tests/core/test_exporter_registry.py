@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
 
 from worker.base.doctor.command import diagnose
 from worker.base.doctor.finding import Check, ok
@@ -44,8 +44,8 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "installed", lambda: (*installed(), feature))
 
 
-def test_doctor_checks_it_and_forget_names_what_it_keeps(ground: Ground) -> None:
-    settings = settings_of(ground)
+def test_doctor_checks_it_and_forget_names_what_it_keeps(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
     assert ok("list", settings.prefix) in diagnose(settings, {})
     environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
     # By the group: click keeps the names of the help option from the first call of a command, and the group names -h.
@@ -65,25 +65,25 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
     ]
 
 
-def test_the_worker_runs_and_watches_it(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_runs_and_watches_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.core.runtime.shard.JudgingConsumer", MagicMock())
-    runtime = Runtime(settings_of(ground, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
+    runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
     assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()
     runtime._shared.loop.stop()
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_it_reads_all_verdicts_and_counts_what_it_drops(ground: Ground) -> None:
-    settings = settings_of(ground)
+def test_it_reads_all_verdicts_and_counts_what_it_drops(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
     metrics = Metrics(settings)
-    exporter = ListExporter(settings, ground.store, metrics)
+    exporter = ListExporter(settings, keyspace.store, metrics)
     exporter.gather_s = 0.0
     exporter.prepare()
-    ground.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
+    keyspace.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
     exporter.run_once()
 
     assert list(only(samples(metrics), "export_dropped_total").values()) == [1.0]
     reasons = {labels[1] for labels in metrics.export_dropped._metrics if labels[0] == "list"}
     assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
-    assert ground.measure(groups=("list",)).outbox["list"].lag == 0
+    assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0

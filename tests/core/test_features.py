@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support.stage_parts import Ground, rules_of, settings_of
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 import worker
 from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.config import rule_checks
+from worker.core.config import loading
 from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
@@ -21,7 +21,7 @@ from worker.installed import MODULES
 
 
 def test_keys_of_rules_are_refused_without_their_feature() -> None:
-    assert {key for feature in installed() for key in feature.rule_keys} <= set(rule_checks._OF_FEATURES)
+    assert {key for feature in installed() for key in feature.rule_keys} <= set(loading._OF_FEATURES)
 
 
 def test_every_row_is_the_module_of_a_feature() -> None:
@@ -36,13 +36,13 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
     before = [feature.name for feature in installed()]
     with monkeypatch.context() as patch:
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("dead_letters") else find_spec(name))
-        found = [feature.name for feature in installed.__wrapped__()]
-    assert found == [name for name in before if name != "dead_letters"]
+        values = [feature.name for feature in installed.__wrapped__()]
+    assert values == [name for name in before if name != "dead_letters"]
 
 
 def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
-    assert all(issubclass(imported(one.metrics), MetricTable) for one in installed() if one.metrics)
-    assert all(issubclass(imported(one.watch), Watch) for one in installed() if one.watch)
+    assert all(issubclass(imported(feature.metrics), MetricTable) for feature in installed() if feature.metrics)
+    assert all(issubclass(imported(feature.watch), Watch) for feature in installed() if feature.watch)
 
 
 def test_no_two_rooms_declare_one_key() -> None:
@@ -76,9 +76,9 @@ def test_full_names_are_those_of_functions() -> None:
     assert all(callable(imported(name)) for name in names if name)
 
 
-def test_nothing_is_on_the_way_of_a_trace_by_default(ground: Ground) -> None:
-    settings = settings_of(ground)
-    parts = Parts(settings, None, Ledger(ground.store, settings), rules_of(settings))
+def test_nothing_is_on_the_way_of_a_trace_by_default(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
+    parts = Parts(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
     selectors = built((feature.select for feature in installed()), parts)
@@ -90,8 +90,8 @@ def test_only_overridden_methods_are_called() -> None:
         def close(self) -> None:
             """Do nothing."""
 
-    one = Gathering()
-    assert overridden((one, Selector()), "close") == (one.close,)
-    assert overridden((one, Selector()), "before_read") == ()
+    gathering = Gathering()
+    assert overridden((gathering, Selector()), "close") == (gathering.close,)
+    assert overridden((gathering, Selector()), "before_read") == ()
     assert overridden((Follower(),), "refresh") == (), "it would be awaited for every batch"
-    assert built((Feature(name="none").select, lambda _: None, lambda _: one), None) == (one,)
+    assert built((Feature(name="none").select, lambda _: None, lambda _: gathering), None) == (gathering,)

@@ -13,7 +13,7 @@ from support.pipeline import Pipeline, Worker, make_traces
 from support.processes import Program, wait_until
 
 from worker.base.embedded import EmbeddedRedis
-from worker.core.telemetry.heartbeat import live_workers
+from worker.core.telemetry.health import live_workers
 
 AtRedis = Callable[[str], Pipeline]
 ROLES = ["ingest", "judge", "export", "monitor"]
@@ -42,8 +42,8 @@ def test_a_worker_is_ready_within_seconds_and_stays_ready_without_work(pipeline:
     wait_until(lambda: is_ready(worker), what="the worker to be ready")
     assert get(worker, "/healthz").text == "alive\n"
     assert [(role["role"], role["state"]) for role in roles(worker)] == [(role, "ready") for role in ROLES]
-    said = get(worker, "/readyz").text.splitlines()
-    assert [line.split(", ")[0] for line in said] == [f"{role} ready" for role in ROLES]
+    log_lines = get(worker, "/readyz").text.splitlines()
+    assert [line.split(", ")[0] for line in log_lines] == [f"{role} ready" for role in ROLES]
     assert [worker.scrape().value("tracejudge_ready", role=role) for role in ROLES] == [1, 1, 1, 1]
     pipeline.publish(make_traces(10))
     pipeline.settled(10)
@@ -94,9 +94,9 @@ def test_a_worker_that_never_reached_redis_is_alive_and_not_ready(at_redis: AtRe
     with EmbeddedRedis() as server:
         server.kill()
         worker = at_redis(server.url).worker()
-        said = roles(worker)
-        states = {"starting"} if min(role["seconds"] for role in said) < SAID_AFTER_S else {"starting", "stalled"}
-        assert {role["state"] for role in said} <= states
+        answer = roles(worker)
+        states = {"starting"} if min(role["seconds"] for role in answer) < SAID_AFTER_S else {"starting", "stalled"}
+        assert {role["state"] for role in answer} <= states
         assert (get(worker, "/readyz").status_code, get(worker, "/healthz").status_code) == (503, 200)
 
 

@@ -2,37 +2,36 @@
 
 import pytest
 from support.leases_parts import MODEL, add
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from worker.core.queue.leases import Leases
 from worker.core.storage.keys import INGEST_GROUP
-from worker.core.telemetry import heartbeat as presence
-from worker.core.telemetry.health import Readiness, flow_positions, flows
-from worker.core.telemetry.heartbeat import Heartbeat, live_workers
+from worker.core.telemetry import health as presence
+from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions, flows, live_workers
 
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
 
 
-def at(ground: Ground, **room: bool) -> dict[str, str | None]:
-    return flow_positions(ground.store, ("metrics", "otel"), room)
+def at(keyspace: Keyspace, **room: bool) -> dict[str, str | None]:
+    return flow_positions(keyspace.store, ("metrics", "otel"), room)
 
 
 def test_nothing_waits_where_there_is_no_stream(any_redis_url: str, prefix: str) -> None:
-    ground = Ground(any_redis_url, prefix)
-    assert at(ground) == {"ingest": None, "export:metrics": None, "export:otel": None}
-    ground.__exit__()
+    keyspace = Keyspace(any_redis_url, prefix)
+    assert at(keyspace) == {"ingest": None, "export:metrics": None, "export:otel": None}
+    keyspace.__exit__()
 
 
-def test_the_mark_of_a_reader_moves_with_what_it_reads_and_goes_with_the_last(ground: Ground) -> None:
-    ids = [ground.add(TRACE) for _ in range(3)]
-    assert at(ground)[INGEST_GROUP] == "0-0"
-    ground.read(1)
-    assert at(ground)[INGEST_GROUP] == ids[0]
-    ground.read()
-    assert at(ground)[INGEST_GROUP] is None, "read, though not acknowledged"
+def test_the_mark_of_a_reader_moves_with_what_it_reads_and_goes_with_the_last(keyspace: Keyspace) -> None:
+    ids = [keyspace.add(TRACE) for _ in range(3)]
+    assert at(keyspace)[INGEST_GROUP] == "0-0"
+    keyspace.read(1)
+    assert at(keyspace)[INGEST_GROUP] == ids[0]
+    keyspace.read()
+    assert at(keyspace)[INGEST_GROUP] is None, "read, though not acknowledged"
 
 
-def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_sixty_seconds(ground: Ground) -> None:
+def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_sixty_seconds(keyspace: Keyspace) -> None:
     seconds = iter(range(1000))
     now = [0.0]
     readiness = Readiness(clock=lambda: now[0])
@@ -42,39 +41,39 @@ def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_six
     def ready_after(passed_s: int) -> bool:
         for _ in range(passed_s):
             now[0] = float(next(seconds))
-            readiness.update(at(ground))
+            readiness.update(at(keyspace))
         return readiness.role("ingest").ready
 
     assert ready_after(100), "nothing waits"
-    ground.add(TRACE)
-    ground.add(TRACE)
-    ground.read(1)
+    keyspace.add(TRACE)
+    keyspace.add(TRACE)
+    keyspace.read(1)
     assert ready_after(50)
     assert not ready_after(10), "not ready at 60"
-    ground.read()
+    keyspace.read()
     assert ready_after(1)
 
 
-def test_what_was_trimmed_away_does_not_wait(ground: Ground) -> None:
-    ground.add(TRACE)
-    ground.client.xtrim(ground.keys.traces, maxlen=0)
-    assert at(ground)[INGEST_GROUP] is None
+def test_what_was_trimmed_away_does_not_wait(keyspace: Keyspace) -> None:
+    keyspace.add(TRACE)
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=0)
+    assert at(keyspace)[INGEST_GROUP] is None
 
 
-def test_each_exporter_has_a_mark_of_its_own(ground: Ground) -> None:
+def test_each_exporter_has_a_mark_of_its_own(keyspace: Keyspace) -> None:
     for group in ("metrics", "otel"):
-        ground.client.xgroup_create(ground.keys.verdicts, group, id="0", mkstream=True)
-    ground.client.xadd(ground.keys.verdicts, {"v": 1})
-    ground.client.xreadgroup("metrics", "me", {ground.keys.verdicts: ">"})
-    assert (at(ground)["export:metrics"], at(ground)["export:otel"]) == (None, "0-0")
+        keyspace.client.xgroup_create(keyspace.keys.verdicts, group, id="0", mkstream=True)
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1})
+    keyspace.client.xreadgroup("metrics", "me", {keyspace.keys.verdicts: ">"})
+    assert (at(keyspace)["export:metrics"], at(keyspace)["export:otel"]) == (None, "0-0")
 
 
-def test_a_ready_batch_waits_only_where_there_is_room(ground: Ground) -> None:
-    batch_id = add(ground, MODEL)
-    assert at(ground, **{MODEL: True})[f"judge:{MODEL}"] == batch_id
-    assert at(ground, **{MODEL: False})[f"judge:{MODEL}"] is None
-    Leases(ground.store, tries_ttl_s=60).take(MODEL, "me", 1)
-    assert at(ground, **{MODEL: True})[f"judge:{MODEL}"] is None
+def test_a_ready_batch_waits_only_where_there_is_room(keyspace: Keyspace) -> None:
+    batch_id = add(keyspace, MODEL)
+    assert at(keyspace, **{MODEL: True})[f"judge:{MODEL}"] == batch_id
+    assert at(keyspace, **{MODEL: False})[f"judge:{MODEL}"] is None
+    Leases(keyspace.store, tries_ttl_s=60).take(MODEL, "me", 1)
+    assert at(keyspace, **{MODEL: True})[f"judge:{MODEL}"] is None
 
 
 def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
@@ -87,14 +86,14 @@ def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
 
 
-def test_workers_that_said_so_lately_are_there(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_said_so_lately_are_there(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "HEARTBEAT_MS", 60_000)
-    assert live_workers(ground.store) == []
-    first, second = Heartbeat(ground.store), Heartbeat(ground.store)
+    assert live_workers(keyspace.store) == []
+    first, second = Heartbeat(keyspace.store), Heartbeat(keyspace.store)
     first.beat({"ingest": True, "judge": False})
     second.beat({"export": True})
     second.beat({"export": False})
-    assert sorted((dict(worker.roles) for worker in live_workers(ground.store)), key=len) == [
+    assert sorted((dict(worker.roles) for worker in live_workers(keyspace.store)), key=len) == [
         {"export": False},
         {"ingest": True, "judge": False},
     ]
@@ -102,15 +101,15 @@ def test_workers_that_said_so_lately_are_there(ground: Ground, monkeypatch: pyte
 
 @pytest.mark.parametrize(("age_s", "there", "kept"), [(9, True, True), (12, False, True), (70, False, False)])
 def test_a_word_counts_for_ten_seconds_and_is_taken_out_after_a_minute(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, age_s: int, *, there: bool, kept: bool
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, age_s: int, *, there: bool, kept: bool
 ) -> None:
-    Heartbeat(ground.store).beat({"ingest": True})
-    name = f"{ground.prefix}:workers"
-    (process,) = ground.client.hkeys(name)
-    said_at, said = ground.client.hget(name, process).split(b" ")
-    ground.client.hset(name, process, b"%d %s" % (int(said_at) - age_s * 1000, said))
-    monkeypatch.setattr(ground.store, "now_ms", lambda: int(said_at))
-    assert [worker.process for worker in live_workers(ground.store)] == ([process.decode()] if there else [])
-    Heartbeat(ground.store).beat({"judge": True})
-    assert ground.client.hexists(name, process) == kept
-    assert 0 < ground.client.ttl(name) <= 60
+    Heartbeat(keyspace.store).beat({"ingest": True})
+    name = f"{keyspace.prefix}:workers"
+    (process,) = keyspace.client.hkeys(name)
+    said_at, message = keyspace.client.hget(name, process).split(b" ")
+    keyspace.client.hset(name, process, b"%d %s" % (int(said_at) - age_s * 1000, message))
+    monkeypatch.setattr(keyspace.store, "now_ms", lambda: int(said_at))
+    assert [worker.process for worker in live_workers(keyspace.store)] == ([process.decode()] if there else [])
+    Heartbeat(keyspace.store).beat({"judge": True})
+    assert keyspace.client.hexists(name, process) == kept
+    assert 0 < keyspace.client.ttl(name) <= 60

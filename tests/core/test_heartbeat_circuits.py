@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from support.stage_parts import Ground, go_by
+from support.stage_parts import Keyspace, go_by
 
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 WORD_MS = 10_000
 NOW_S = 1_700_000_000
@@ -14,26 +14,26 @@ NOW_S = 1_700_000_000
 Word = Mapping[str, float | None]
 
 
-def said(ground: Ground) -> list[dict[str, float | None]]:
-    words = ground.client.hvals(ground.keys.circuits)
+def said(keyspace: Keyspace) -> list[dict[str, float | None]]:
+    words = keyspace.client.hvals(keyspace.keys.circuits)
     return [msgspec.json.decode(word.split(b" ", 1)[1]) for word in words]
 
 
 @pytest.fixture
-def _still(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def _still(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock."""
-    go_by(monkeypatch, ground, str(NOW_S))
+    go_by(monkeypatch, keyspace, str(NOW_S))
 
 
-def say(ground: Ground, process: str, circuits: Word, *, ago_ms: int) -> None:
+def say(keyspace: Keyspace, process: str, circuits: Word, *, ago_ms: int) -> None:
     """Leave the word of a worker of some time ago, while time stands still."""
     word = b"%d %s" % (NOW_S * 1000 - ago_ms, msgspec.json.encode(circuits))
-    ground.client.hset(ground.keys.circuits, process, word)
+    keyspace.client.hset(keyspace.keys.circuits, process, word)
 
 
-def listener(ground: Ground) -> Heartbeat:
+def listener(keyspace: Keyspace) -> Heartbeat:
     """Make the part of a worker that judges nothing."""
-    return Heartbeat(ground.store, dict)
+    return Heartbeat(keyspace.store, dict)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,13 @@ def listener(ground: Ground) -> Heartbeat:
         "nobody has asked yet",
     ],
 )
-def test_a_model_is_dead_when_all_who_know_say_so(ground: Ground, words: list[Word], dead: dict[str, float]) -> None:
-    workers = [Heartbeat(ground.store, lambda word=word: word) for word in words]
+def test_a_model_is_dead_when_all_who_know_say_so(
+    keyspace: Keyspace, words: list[Word], dead: dict[str, float]
+) -> None:
+    workers = [Heartbeat(keyspace.store, lambda word=word: word) for word in words]
     for worker in workers:
         worker.exchange_circuits()
-    assert [worker.exchange_circuits() for worker in (*workers, listener(ground))] == [dead] * (len(words) + 1)
+    assert [worker.exchange_circuits() for worker in (*workers, listener(keyspace))] == [dead] * (len(words) + 1)
 
 
 @pytest.mark.parametrize(
@@ -77,52 +79,52 @@ def test_a_model_is_dead_when_all_who_know_say_so(ground: Ground, words: list[Wo
     [([], set()), ([{"a": None}], {"a"}), ([{"a": 0.0}, {"b": 9.0}, {"b": None, "c": None}], {"a", "b", "c"})],
     ids=["nobody", "not asked yet", "several"],
 )
-def test_asked_are_all_that_somebody_is_there_for(ground: Ground, words: list[Word], asked: set[str]) -> None:
+def test_asked_are_all_that_somebody_is_there_for(keyspace: Keyspace, words: list[Word], asked: set[str]) -> None:
     for word in words:
-        Heartbeat(ground.store, lambda word=word: word).exchange_circuits()
-    circuits = listener(ground)
+        Heartbeat(keyspace.store, lambda word=word: word).exchange_circuits()
+    circuits = listener(keyspace)
     assert circuits.configured_models is None, "nothing is known before the first exchange"
     circuits.exchange_circuits()
     assert circuits.configured_models == asked
 
 
-def test_a_worker_that_judges_nothing_only_listens(ground: Ground) -> None:
-    before = ground.everything()
-    assert listener(ground).exchange_circuits() == {}
-    assert ground.everything() == before
+def test_a_worker_that_judges_nothing_only_listens(keyspace: Keyspace) -> None:
+    before = keyspace.everything()
+    assert listener(keyspace).exchange_circuits() == {}
+    assert keyspace.everything() == before
 
 
-def test_a_word_follows_what_happens_here(ground: Ground) -> None:
+def test_a_word_follows_what_happens_here(keyspace: Keyspace) -> None:
     here: dict[str, float | None] = {}
-    worker = Heartbeat(ground.store, lambda: here)
-    found = []
+    worker = Heartbeat(keyspace.store, lambda: here)
+    values = []
     for open_for_s in (None, 0.0, 3.5, 0.0):
         here["a"] = open_for_s
-        found.append(worker.exchange_circuits())
-    assert found == [{}, {}, {"a": 3.5}, {}]
-    assert said(ground) == [{"a": 0.0}], "one word a worker"
+        values.append(worker.exchange_circuits())
+    assert values == [{}, {}, {"a": 3.5}, {}]
+    assert said(keyspace) == [{"a": 0.0}], "one word a worker"
 
 
 @pytest.mark.usefixtures("_still")
-def test_the_word_of_a_worker_that_ended_does_not_count_for_long(ground: Ground) -> None:
-    say(ground, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 1)
-    say(ground, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 1)
-    worker = Heartbeat(ground.store, lambda: {"a": 5.0})
+def test_the_word_of_a_worker_that_ended_does_not_count_for_long(keyspace: Keyspace) -> None:
+    say(keyspace, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 1)
+    say(keyspace, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 1)
+    worker = Heartbeat(keyspace.store, lambda: {"a": 5.0})
     assert (worker.exchange_circuits(), worker.configured_models) == ({"a": 5.0}, {"a"})
-    assert said(ground) == [{"a": 5.0}], "and is not kept"
+    assert said(keyspace) == [{"a": 5.0}], "and is not kept"
 
 
 @pytest.mark.usefixtures("_still")
 @pytest.mark.parametrize("ago_ms", [WORD_MS, -WORD_MS], ids=["busy", "ahead of our time"])
-def test_a_word_counts_until_it_is_old(ground: Ground, ago_ms: int) -> None:
-    say(ground, "another", {"a": 0.0}, ago_ms=ago_ms)
-    assert Heartbeat(ground.store, lambda: {"a": 5.0}).exchange_circuits() == {}
-    assert said(ground) == [{"a": 0.0}, {"a": 5.0}], "and is kept"
+def test_a_word_counts_until_it_is_old(keyspace: Keyspace, ago_ms: int) -> None:
+    say(keyspace, "another", {"a": 0.0}, ago_ms=ago_ms)
+    assert Heartbeat(keyspace.store, lambda: {"a": 5.0}).exchange_circuits() == {}
+    assert said(keyspace) == [{"a": 0.0}, {"a": 5.0}], "and is kept"
 
 
 @pytest.mark.usefixtures("_still")
-def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(ground: Ground) -> None:
-    say(ground, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
-    circuits = listener(ground)
+def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(keyspace: Keyspace) -> None:
+    say(keyspace, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
+    circuits = listener(keyspace)
     assert (circuits.exchange_circuits(), circuits.configured_models) == ({}, set())
-    assert said(ground) == []
+    assert said(keyspace) == []

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import Desks, assert_settled, choose
+from support.judging_parts import Workers, assert_settled, choose
 from support.leases_parts import MODEL
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from worker.core.judging.fetching import HeldLeases, Task
 from worker.core.queue.leases import Lease, Leases
@@ -33,7 +33,7 @@ def cancelled() -> list[Task]:
 
 
 @pytest.fixture
-def holdings(leases: Leases, cancelled: list[Task]) -> HeldLeases:
+def held_leases(leases: Leases, cancelled: list[Task]) -> HeldLeases:
     return HeldLeases(leases, cancelled.append)
 
 
@@ -44,51 +44,51 @@ def take(leases: Leases, holder: str) -> Lease:
 
 @pytest.mark.usefixtures("batch_id")
 def test_nobody_begins_under_a_lease_that_is_not_ours_any_more(
-    leases: Leases, holdings: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop
+    leases: Leases, held_leases: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop
 ) -> None:
     held = take(leases, "a")
     late, working, latest = (task(loop) for _ in range(3))
-    holdings.add(held)
+    held_leases.add(held)
     later = held._replace(holder="a again")
-    holdings.add(later)
-    holdings.begin(held, late)
+    held_leases.add(later)
+    held_leases.begin(held, late)
     assert cancelled == [late]
-    holdings.begin(later, working)
-    assert (cancelled, len(holdings)) == ([late], 1)
-    holdings.remove(later)
-    holdings.begin(later, latest)
-    assert (cancelled, len(holdings)) == ([late, latest], 0)
+    held_leases.begin(later, working)
+    assert (cancelled, len(held_leases)) == ([late], 1)
+    held_leases.remove(later)
+    held_leases.begin(later, latest)
+    assert (cancelled, len(held_leases)) == ([late, latest], 0)
 
 
-def test_what_was_taken_again_before_it_began_is_judged_once(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    worker = desk()
+def test_what_was_taken_again_before_it_began_is_judged_once(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    worker = new_worker()
     busy = threading.Event()
     worker.judging._loop.call(lambda: busy.wait(60))
     worker.wake(batch_id)
-    ground.client.hdel(ground.keys.holders, batch_id)
-    ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
     worker.wake(batch_id)
     worker.rest()
     busy.set()
     worker.settle()
     assert len(worker.model.reached) == 3
     assert worker.judging._windows["scripted"]._evaluations == 0, "both have given their room back"
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("batch_id")
 @pytest.mark.parametrize("is_done", [False, True], ids=["under way", "done"])
 def test_a_lease_is_lost_to_whoever_works_under_it_and_to_nobody_else(
-    leases: Leases, holdings: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop, *, is_done: bool
+    leases: Leases, held_leases: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop, *, is_done: bool
 ) -> None:
     held, working = take(leases, "a"), task(loop)
-    holdings.add(held)
-    holdings.begin(held, working)
+    held_leases.add(held)
+    held_leases.begin(held, working)
     if is_done:
         loop.run_until_complete(working)
     leases.finish(held.batch_id, MODEL)
     with capture_logs() as lines:
-        holdings.renew()
+        held_leases.renew()
     assert [line["event"] for line in lines] == ([] if is_done else ["lease lost"])
     assert cancelled == ([] if is_done else [working])

@@ -97,13 +97,13 @@ ABSENT = {
 }
 
 
-@pytest.mark.parametrize(("settings", "environment", "said"), ABSENT.values(), ids=ABSENT.keys())
+@pytest.mark.parametrize(("settings", "environment", "message"), ABSENT.values(), ids=ABSENT.keys())
 def test_a_secret_that_does_not_serve_is_told_without_it(
-    settings: Settings, environment: Mapping[str, str], said: str
+    settings: Settings, environment: Mapping[str, str], message: str
 ) -> None:
     with pytest.raises(SettingsError) as refused:
         HttpAuth.of(settings, environment)
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)
     assert SECRET not in str(refused.value)
 
 
@@ -155,11 +155,11 @@ def test_certificate_and_key_are_read_before_anything_starts(tmp_path: Path) -> 
     files = make_certificates(tmp_path)
     assert Tls.of(Settings(), "metrics_tls_").context() is None
     assert Tls("metrics_tls_", str(files.server), str(files.server_key)).context() is not None
-    for cert, key, said in (
+    for cert, key, message in (
         (files.server, files.client_key, "certificate and key cannot be used (KEY_VALUES_MISMATCH)"),
         (files.server_key, files.server_key, "certificate and key cannot be used"),
         (tmp_path / "absent", files.server_key, "certificate or key cannot be read (No such file or directory)"),
     ):
         with pytest.raises(SettingsError, match=r"^metrics_tls_cert: ") as refused:
             Tls("metrics_tls_", str(cert), str(key)).context()
-        assert said in str(refused.value)
+        assert message in str(refused.value)

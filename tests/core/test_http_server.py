@@ -157,8 +157,8 @@ def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
     served = serve(tls=Tls.of(settings, "metrics_tls_").context())
     assert served.root.startswith("https://")
-    known = ssl.create_default_context(cafile=str(files.authority))
-    with httpx.Client(verify=known, trust_env=False, timeout=60) as client:
+    context = ssl.create_default_context(cafile=str(files.authority))
+    with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
         for path in ("/metrics", "/healthz", "/readyz"):
             assert client.get(f"{served.root}{path}").status_code == 200
         assert b"HTTP/" not in served.send(b"GET /healthz HTTP/1.1\r\n\r\n"), "not a word without TLS"
@@ -271,13 +271,13 @@ def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_p
     files = make_certificates(tmp_path)
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
     served = serve(tls=Tls.of(settings, "metrics_tls_").context() if is_secure else None)
-    known = ssl.create_default_context(cafile=str(files.authority))
+    context = ssl.create_default_context(cafile=str(files.authority))
     connections = served._serving._connections
     with ExitStack() as idle:
         for _ in range(3 * http_server._MAX_CLIENTS):
             idle.enter_context(socket.create_connection(("127.0.0.1", served.port)))
         for _ in range(5):
-            assert httpx.get(f"{served.root}/healthz", verify=known, trust_env=False, timeout=60).status_code == 200
+            assert httpx.get(f"{served.root}/healthz", verify=context, trust_env=False, timeout=60).status_code == 200
         assert len(connections) <= http_server._MAX_CLIENTS
     wait_until(lambda: not connections, what="the clients to be gone")
 

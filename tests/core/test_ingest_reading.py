@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.stage_parts import Chosen, Ground, make_trace, make_traces
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
 
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.settings import MIB, Rule
 from worker.core.ingest import consumer as reader
 from worker.core.storage.client import Entry, StoreError
@@ -14,67 +14,67 @@ from worker.core.storage.keys import INGEST_GROUP
 
 
 def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    entries = ground.read()
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(3)))
+    entries = keyspace.read()
 
     def refuse(*_: Any) -> None:
         raise StoreError("Redis does not answer (ConnectionError)")
 
     with monkeypatch.context() as away:
-        away.setattr(ground.store, "run", refuse)
+        away.setattr(keyspace.store, "run", refuse)
         chosen.ingest.stopping.set()
         with pytest.raises(StoreError):
             chosen.take(entries)
-    heir = Chosen(ground)
-    heir.take(ground.claim())
-    assert ground.accounting()["sampled"] == 3
+    successor = Chosen(keyspace)
+    successor.take(keyspace.claim())
+    assert keyspace.accounting()["sampled"] == 3
 
 
 def test_a_dead_readers_entries_are_taken_over_before_new_ones_are_read(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_STALE_MS", 0)
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    assert len(ground.read(consumer="dead")) == 3
-    ground.append("p1", make_traces(range(3, 5)))
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(3)))
+    assert len(keyspace.read(consumer="dead")) == 3
+    keyspace.append("p1", make_traces(range(3, 5)))
     for sampled in (3, 5):
         chosen.ingest.run_once()
-        assert ground.counted("read", "sampled") == {"read": sampled, "sampled": sampled}
-    assert ground.pending() == 0
+        assert keyspace.counted("read", "sampled") == {"read": sampled, "sampled": sampled}
+    assert keyspace.pending() == 0
 
 
-def test_what_another_took_over_a_moment_ago_is_neither_ours_nor_gone(ground: Ground) -> None:
+def test_what_another_took_over_a_moment_ago_is_neither_ours_nor_gone(keyspace: Keyspace) -> None:
     minute_ms = 60_000
-    ground.append("p1", make_traces(range(3)))
-    ids = [entry_id for entry_id, _ in ground.read(consumer="dead")]
-    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=60 * minute_ms)
-    ground.client.xclaim(ground.keys.traces, INGEST_GROUP, "rival", minute_ms, ids[:2])
-    claimed = ground.store.claim_stale(ground.keys.traces, INGEST_GROUP, "heir", idle_ms=minute_ms, count=10)
+    keyspace.append("p1", make_traces(range(3)))
+    ids = [entry_id for entry_id, _ in keyspace.read(consumer="dead")]
+    keyspace.client.xclaim(keyspace.keys.traces, INGEST_GROUP, "dead", 0, ids, idle=60 * minute_ms)
+    keyspace.client.xclaim(keyspace.keys.traces, INGEST_GROUP, "rival", minute_ms, ids[:2])
+    claimed = keyspace.store.claim_stale(keyspace.keys.traces, INGEST_GROUP, "successor", idle_ms=minute_ms, count=10)
     assert [entry_id for entry_id, _ in claimed] == ids[2:]
 
 
-def test_past_the_bound_of_waiting_work_nothing_is_read(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_the_bound_of_waiting_work_nothing_is_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PRESSURE_PAUSE_S", 0.001)
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(ground, max_waiting_bytes=1000)
+    chosen = Chosen(keyspace, max_waiting_bytes=1000)
     chosen.pressure.set_waiting({"lexical": 1001})
-    ground.add(make_trace(1))
+    keyspace.add(make_trace(1))
     chosen.ingest.run_once()
-    assert (ground.accounting(), ground.pending()) == ({}, 0)
+    assert (keyspace.accounting(), keyspace.pending()) == ({}, 0)
     chosen.pressure.set_waiting({"lexical": 1000})
     chosen.ingest.run_once()
-    assert ground.accounting()["sampled"] == 1
+    assert keyspace.accounting()["sampled"] == 1
 
 
-def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(3)))
-    run = ground.store.run
+def test_an_answer_that_was_lost_on_its_way_does_no_harm(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(3)))
+    run = keyspace.store.run
     answers = iter([False, True])
 
     def lossy(*arguments: Any) -> Any:
@@ -83,50 +83,50 @@ def test_an_answer_that_was_lost_on_its_way_does_no_harm(ground: Ground, monkeyp
             raise StoreError("Redis does not answer (TimeoutError)")
         return answer
 
-    monkeypatch.setattr(ground.store, "run", lossy)
+    monkeypatch.setattr(keyspace.store, "run", lossy)
     monkeypatch.setattr(chosen.ingest, "backoff", lambda _: None)
     chosen.take()
-    assert ground.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
-    assert sum(len(batch.items) for batch in ground.batches().values()) == 3
+    assert keyspace.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
+    assert sum(len(batch.items) for batch in keyspace.batches().values()) == 3
 
 
-def test_entries_that_are_gone_count_as_cut_off(ground: Ground) -> None:
-    chosen = Chosen(ground)
-    ground.append("p1", make_traces(range(5)))
-    entries = ground.read()
-    ground.client.xtrim(ground.keys.traces, maxlen=2, approximate=False)
+def test_entries_that_are_gone_count_as_cut_off(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
+    keyspace.append("p1", make_traces(range(5)))
+    entries = keyspace.read()
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=2, approximate=False)
     chosen.take([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
-    assert ground.counted("cut_off", "sampled", "read", "arrived") == {
+    assert keyspace.counted("cut_off", "sampled", "read", "arrived") == {
         "cut_off": 3,
         "sampled": 2,
         "read": 2,
         "arrived": 2,
     }
-    assert ground.pending() == 0
-    account = read_account(ground.store)
+    assert keyspace.pending() == 0
+    account = read_account(keyspace.store)
     assert (account.published, account.cut_off, account.sampled, account.lost) == (5, 3, 2, 0)
 
 
-def test_ten_thousand_unsampled_traces_at_once_are_one_step(ground: Ground) -> None:
+def test_ten_thousand_unsampled_traces_at_once_are_one_step(keyspace: Keyspace) -> None:
     """More ids than Lua can spread over the arguments of one call."""
-    chosen = Chosen(ground, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
-    ground.append("p1", make_traces(range(10_000)))
+    chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    keyspace.append("p1", make_traces(range(10_000)))
     chosen.take()
-    assert ground.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}
+    assert keyspace.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}
 
 
 @pytest.mark.parametrize("way", ["read", "claimed"])
 def test_never_more_than_128_entries_or_8_mib_at_once_whatever_came_before(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, way: str
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(ground, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
     large = {"output": "x" * (4 * MIB - 1000)}
     for numbers, fields in (((0, 300), {}), ((300, 303), large), ((303, 400), {}), ((400, 405), large)):
-        ground.append("p1", make_traces(range(*numbers), **fields))
+        keyspace.append("p1", make_traces(range(*numbers), **fields))
     if way == "claimed":
         monkeypatch.setattr(reader, "_STALE_MS", 0)
-        ground.read(consumer="dead")
+        keyspace.read(consumer="dead")
     reads: list[tuple[int, int]] = []
     process = chosen.ingest.process
 
@@ -141,5 +141,5 @@ def test_never_more_than_128_entries_or_8_mib_at_once_whatever_came_before(
     assert [count for count, _ in reads[:2]] == [128, 128]
     assert max(size for _, size in reads) < 8 * MIB, reads
     assert len(reads) <= 10, reads
-    assert ground.counted("not_sampled", "read") == {"not_sampled": 405, "read": 405}
-    assert ground.pending() == 0
+    assert keyspace.counted("not_sampled", "read") == {"not_sampled": 405, "read": 405}
+    assert keyspace.pending() == 0

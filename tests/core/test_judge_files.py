@@ -10,8 +10,7 @@ import pytest
 from support.cases import each_case
 
 from judges.custom import definition as files
-from judges.registry import catalogue, configured, read_judge
-from worker.core.config.judge_files import check
+from judges.registry import catalogue, check_table, configured, read_judge
 from worker.core.config.loading import load
 from worker.core.config.reading import CONFIG_NAME
 from worker.core.config.settings import Settings, SettingsError
@@ -88,10 +87,10 @@ def test_a_byte_order_mark_is_no_part_of_a_file() -> None:
     write("mine/kind.toml", b"\xef\xbb\xbf" + POLITE.encode())
     write("mine/facts.toml", FACTS)
     write("mine/facts.yaml", b"\xef\xbb\xbf" + TEMPLATE.encode())
-    found = versions(load({}))
+    versions_by_judge = versions(load({}))
     write("mine/kind.toml", POLITE)
     write("mine/facts.yaml", TEMPLATE)
-    assert versions(load({})) == found
+    assert versions(load({})) == versions_by_judge
 
 
 def test_a_file_may_end_in_capitals() -> None:
@@ -119,7 +118,7 @@ def test_a_table_beside_the_file_that_defines_its_judge_is_told_of_the_file() ->
 def test_a_file_with_the_heading_of_a_configuration_is_told_where_its_keys_stand(above: str) -> None:
     write("kind.toml", f"{above}[judges.kind]\n{POLITE}")
     with pytest.raises(SettingsError) as caught:
-        check(read_judge(Path("kind.toml")))
+        check_table(read_judge(Path("kind.toml")))
     assert str(caught.value) == (
         "kind.toml: judges: in a judge's own file the keys stand at the top; take the line [judges.NAME] out"
     )
@@ -403,8 +402,8 @@ def test_a_link_to_a_folder_above_is_no_judge_and_no_loop() -> None:
 def test_a_judge_under_two_names_is_two_judges() -> None:
     write("mine/kind.toml", POLITE)
     Path("mine/gentle.toml").symlink_to("kind.toml")
-    found = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
-    assert found["kind"] != found["gentle"]
+    versions_by_judge = versions(load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}))
+    assert versions_by_judge["kind"] != versions_by_judge["gentle"]
 
 
 @pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])

@@ -13,7 +13,7 @@ from support.judging_parts import (
     HOUR_S,
     SAFETY,
     YES,
-    Desks,
+    Workers,
     assert_settled,
     choose,
     failing,
@@ -24,53 +24,57 @@ from support.judging_parts import (
     output,
     ready,
 )
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.core.judge import Reading
 from judges.core.model import Spent
 from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.queue.ledger import DeadLetter
 
 
-def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(ground: Ground, desk: Desks) -> None:
-    worker = desk()
-    batch_ids = choose(ground, 6, batch_size=4)
+def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    worker = new_worker()
+    batch_ids = choose(keyspace, 6, batch_size=4)
     worker.run(*batch_ids)
     assert sorted(worker.asked) == [output(number) for number in range(6)]
-    assert judged(ground) == ids(*range(6))
-    assert_settled(ground, scored=6)
+    assert judged(keyspace) == ids(*range(6))
+    assert_settled(keyspace, scored=6)
     worker.run(*batch_ids)
     assert len(worker.asked) == 6, "a message for what is finished does nothing"
 
 
-def test_one_message_is_enough_for_all_that_is_ready(ground: Ground, desk: Desks) -> None:
-    desk().run(choose(ground, 30, batch_size=1)[-1])
-    assert_settled(ground, scored=30)
+def test_one_message_is_enough_for_all_that_is_ready(keyspace: Keyspace, new_worker: Workers) -> None:
+    new_worker().run(choose(keyspace, 30, batch_size=1)[-1])
+    assert_settled(keyspace, scored=30)
 
 
-def test_without_any_message_the_sweeper_finds_what_is_ready_and_a_task_judges_it(ground: Ground, desk: Desks) -> None:
-    choose(ground, 3, batch_size=1)
-    worker = desk()
+def test_without_any_message_the_sweeper_finds_what_is_ready_and_a_task_judges_it(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    choose(keyspace, 3, batch_size=1)
+    worker = new_worker()
     worker.sweep()
     assert worker.notified == ["scripted"]
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
     worker.sweep()
     assert worker.notified == ["scripted"], "nothing is ready"
 
 
-def test_a_message_for_what_is_not_ours_does_nothing(ground: Ground, desk: Desks) -> None:
-    choose(ground, 1)
-    before = ground.everything()
-    worker = desk()
+def test_a_message_for_what_is_not_ours_does_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+    choose(keyspace, 1)
+    before = keyspace.everything()
+    worker = new_worker()
     assert [worker.judging.run(label) for label in ("", "other", "panel", "code", "-" * 99)] == [None] * 5
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_a_task_returns_what_it_has_done(ground: Ground, desk: Desks) -> None:
-    choose(ground, 5, batch_size=2)
-    worker = desk(failing(1))
+def test_a_task_returns_what_it_has_done(keyspace: Keyspace, new_worker: Workers) -> None:
+    choose(keyspace, 5, batch_size=2)
+    worker = new_worker(failing(1))
     report = worker.judging.run("scripted")
     length = len(YES)
     assert report == {
@@ -82,27 +86,29 @@ def test_a_task_returns_what_it_has_done(ground: Ground, desk: Desks) -> None:
     }
 
 
-def test_of_many_wake_ups_at_once_each_batch_goes_to_one(ground: Ground, desk: Desks) -> None:
-    batch_ids = choose(ground, 12, batch_size=4)
-    workers = [desk() for _ in range(3)]
+def test_of_many_wake_ups_at_once_each_batch_goes_to_one(keyspace: Keyspace, new_worker: Workers) -> None:
+    batch_ids = choose(keyspace, 12, batch_size=4)
+    workers = [new_worker() for _ in range(3)]
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda number: workers[number % 3].wake(batch_ids[number // 3 % 3]), range(36)))
     for worker in workers:
         worker.settle()
     assert sorted(text for worker in workers for text in worker.asked) == sorted(output(number) for number in range(12))
-    assert_settled(ground, scored=12)
+    assert_settled(keyspace, scored=12)
 
 
-def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 1)
-    ((item,),) = (batch.items for batch in ground.batches().values())
+def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    (batch_id,) = choose(keyspace, 1)
+    ((item,),) = (batch.items for batch in keyspace.batches().values())
     began = time.time()
-    desk().run(batch_id)
-    (found,) = (msgspec.convert(entry, Verdict) for entry in ground.outbox("j"))
-    assert began <= found.started_at <= time.time()
-    (call,) = found.calls
+    new_worker().run(batch_id)
+    (verdict,) = (msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j"))
+    assert began <= verdict.started_at <= time.time()
+    (call,) = verdict.calls
     length = len(YES)
-    assert found == Verdict(
+    assert verdict == Verdict(
         evaluation_id=item.evaluations[0].id,
         outcome="scored",
         scores=(Score("safety", 1.0, 1.0, "yes", passed=True),),
@@ -119,29 +125,29 @@ def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(groun
         cost_usd=pytest.approx(3 * length / 1e6),
         attempts=1,
         calls=(Call(call.started_at, call.duration_s, "ok", length, length, None, "scripted", "stop"),),
-        started_at=found.started_at,
-        duration_s=found.duration_s,
+        started_at=verdict.started_at,
+        duration_s=verdict.duration_s,
     )
 
 
-def test_a_final_reason_ends_an_evaluation_as_well(ground: Ground, desk: Desks) -> None:
+def test_a_final_reason_ends_an_evaluation_as_well(keyspace: Keyspace, new_worker: Workers) -> None:
     cut = Step(finish_reason="length")  # An answer that was cut off is requested twice.
-    desk(Step(refusal=True), cut, cut, Step(failure="bad_request")).run(*choose(ground, 3))
-    account = read_account(ground.store)
+    new_worker(Step(refusal=True), cut, cut, Step(failure="bad_request")).run(*choose(keyspace, 3))
+    account = read_account(keyspace.store)
     assert (account.unscored, account.waiting, account.lost) == (3, 0, 0)
     assert account.reasons == {"unscored:bad_request": 1, "unscored:refusal": 1, "unscored:truncated": 1}
-    assert ground.batches() == {}
+    assert keyspace.batches() == {}
 
 
-def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 4, age_s=7 * HOUR_S)
-    before = ground.batches()[batch_id]
+def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 4, age_s=7 * HOUR_S)
+    before = keyspace.batches()[batch_id]
     began = time.time()
-    desk(failing(1, 2), give_up_after=6 * HOUR_S).run(batch_id)
-    assert judged(ground) == ids(0, 3)
-    found = letters(ground)
+    new_worker(failing(1, 2), give_up_after=6 * HOUR_S).run(batch_id)
+    assert judged(keyspace) == ids(0, 3)
+    dead_letters = letters(keyspace)
     doomed = [item for item in before.items if item.trace.trace_id in ids(1, 2)]
-    assert found == {
+    assert dead_letters == {
         item.evaluations[0].id: DeadLetter(
             v=1,
             evaluation=item.evaluations[0],
@@ -151,86 +157,92 @@ def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(ground: Ground
             reason="judge_unavailable",
             attempts=1,
             chosen_at=before.created_at,
-            given_up_at=found[item.evaluations[0].id].given_up_at,
+            given_up_at=dead_letters[item.evaluations[0].id].given_up_at,
             note="away",
             spent=Spent(1),
         )
         for item in doomed
     }
-    assert all(began <= letter.given_up_at <= time.time() for letter in found.values())
-    news = ground.outbox("d")
-    assert {entry["evaluation_id"] for entry in news} == found.keys()
+    assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
+    news = keyspace.outbox("d")
+    assert {entry["evaluation_id"] for entry in news} == dead_letters.keys()
     assert {(entry["outcome"], entry["reason"]) for entry in news} == {("unscored", "judge_unavailable")}
-    assert read_account(ground.store).reasons == {"dead:judge_unavailable": 2}
-    assert_settled(ground, scored=2, dead=2)
+    assert read_account(keyspace.store).reasons == {"dead:judge_unavailable": 2}
+    assert_settled(keyspace, scored=2, dead=2)
 
 
-def test_a_late_try_that_succeeds_is_no_dead_letter(ground: Ground, desk: Desks) -> None:
-    desk(give_up_after=HOUR_S).run(*choose(ground, 2, age_s=7 * HOUR_S))
-    assert_settled(ground, scored=2)
+def test_a_late_try_that_succeeds_is_no_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
+    new_worker(give_up_after=HOUR_S).run(*choose(keyspace, 2, age_s=7 * HOUR_S))
+    assert_settled(keyspace, scored=2)
 
 
 @pytest.mark.parametrize("missing", ["version", "judge", "model"])
-def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(ground: Ground, desk: Desks, missing: str) -> None:
-    (batch_id,) = choose(ground, 3)
+def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(
+    keyspace: Keyspace, new_worker: Workers, missing: str
+) -> None:
+    (batch_id,) = choose(keyspace, 3)
     judges = {"version": {"safety": replace(SAFETY, scoring="another")}, "judge": {}, "model": None}[missing]
-    stranger = desk(judges=judges)
+    stranger = new_worker(judges=judges)
     if missing == "model":
         stranger.evaluations._models = {}
     stranger.run(batch_id)
-    assert (stranger.asked, holders(ground)) == ([], {batch_id: "parked"})
-    assert ground.leases()[batch_id] == ground.soon(1.0, less_s=0.5, growth=0.25)
-    assert read_account(ground.store).waiting == 3
-    ground.make_due()
-    desk().sweep()
-    assert_settled(ground, scored=3)
+    assert (stranger.asked, holders(keyspace)) == ([], {batch_id: "parked"})
+    assert keyspace.leases()[batch_id] == keyspace.soon(1.0, less_s=0.5, growth=0.25)
+    assert read_account(keyspace.store).waiting == 3
+    keyspace.make_due()
+    new_worker().sweep()
+    assert_settled(keyspace, scored=3)
 
 
-def test_the_dead_letter_of_an_unknown_version_names_that(ground: Ground, desk: Desks) -> None:
-    desk(judges={}).run(*choose(ground, 1, age_s=7 * HOUR_S))
-    assert read_account(ground.store).reasons == {"dead:unknown_judge_version": 1}
-    (news,) = ground.outbox("d")
+def test_the_dead_letter_of_an_unknown_version_names_that(keyspace: Keyspace, new_worker: Workers) -> None:
+    new_worker(judges={}).run(*choose(keyspace, 1, age_s=7 * HOUR_S))
+    assert read_account(keyspace.store).reasons == {"dead:unknown_judge_version": 1}
+    (news,) = keyspace.outbox("d")
     assert (news["judge"], news["metrics"], news.get("attempts", 0)) == ("safety", ["safety"], 0)
 
 
 @pytest.mark.parametrize("payload", [b'{"v":9,"work":[]}', b'{"v":1}', b"{"], ids=["newer", "broken", "no JSON"])
-def test_a_batch_that_cannot_be_read_is_handed_back_whole(ground: Ground, desk: Desks, payload: bytes) -> None:
-    strange, plain = choose(ground, 2, batch_size=1)
-    ground.client.set(ground.keys.batch(strange), payload)
-    worker = desk()
+def test_a_batch_that_cannot_be_read_is_handed_back_whole(
+    keyspace: Keyspace, new_worker: Workers, payload: bytes
+) -> None:
+    strange, plain = choose(keyspace, 2, batch_size=1)
+    keyspace.client.set(keyspace.keys.batch(strange), payload)
+    worker = new_worker()
     worker.run(plain)
-    assert (len(worker.asked), holders(ground)) == (1, {strange: "parked"}), "it takes no other along"
-    assert ground.leases()[strange] == ground.soon(1.0, less_s=0.5, growth=0.25)
-    assert ground.client.get(ground.keys.batch(strange)) == payload
+    assert (len(worker.asked), holders(keyspace)) == (1, {strange: "parked"}), "it takes no other along"
+    assert keyspace.leases()[strange] == keyspace.soon(1.0, less_s=0.5, growth=0.25)
+    assert keyspace.client.get(keyspace.keys.batch(strange)) == payload
 
 
-def test_an_unexpected_error_of_a_judge_parks_the_batch_and_quotes_nothing(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    worker = desk(judges={"safety": replace(SAFETY, score=lambda trace, _: secret(trace.output, of=output(1)))})
+def test_an_unexpected_error_of_a_judge_parks_the_batch_and_quotes_nothing(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    worker = new_worker(judges={"safety": replace(SAFETY, score=lambda trace, _: secret(trace.output, of=output(1)))})
     with capture_logs() as lines:
         worker.run(batch_id)
-    assert judged(ground) == ids(0, 2)
-    assert (read_account(ground.store).waiting, holders(ground)) == (1, {batch_id: "parked"})
+    assert judged(keyspace) == ids(0, 2)
+    assert (read_account(keyspace.store).waiting, holders(keyspace)) == (1, {batch_id: "parked"})
     assert [line["error"] for line in lines if line["event"] == "unexpected error"] == ["KeyError"]
     assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
     assert output(1) not in str(lines)
-    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0), "a fault of ours hardly passes by itself"
-    ground.make_due()
-    desk().sweep()
-    assert_settled(ground, scored=3)
+    assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0), "a fault of ours hardly passes by itself"
+    keyspace.make_due()
+    new_worker().sweep()
+    assert_settled(keyspace, scored=3)
 
 
-def test_the_setting_chooses_which_verdicts_are_logged(ground: Ground, desk: Desks) -> None:
+def test_the_setting_chooses_which_verdicts_are_logged(keyspace: Keyspace, new_worker: Workers) -> None:
     passing_but_one = replace(
         SAFETY, score=lambda trace, _: Reading((Score("safety", 1.0, passed=trace.output[-2] not in "147"),))
     )
     for first, which, logged in ((0, "all", 3), (3, "failed", 1), (6, "none", 0)):
-        worker = desk(judges={"safety": passing_but_one}, log_verdicts=which)
+        worker = new_worker(judges={"safety": passing_but_one}, log_verdicts=which)
         with capture_logs() as lines:
-            worker.run(*choose(ground, 3, first=first))
-        said = [line["scores"] for line in lines if line["event"] == "verdict"]
-        assert said == [{"safety": 1.0}] * logged, which
-    assert_settled(ground, scored=9)
+            worker.run(*choose(keyspace, 3, first=first))
+        log_lines = [line["scores"] for line in lines if line["event"] == "verdict"]
+        assert log_lines == [{"safety": 1.0}] * logged, which
+    assert_settled(keyspace, scored=9)
 
 
 def secret(text: str, *, of: str) -> Any:
@@ -242,10 +254,10 @@ def secret(text: str, *, of: str) -> Any:
 
 @pytest.mark.parametrize("stage", ["run", "record", "finish_or_park"])
 def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, stage: str
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    (batch_id,) = choose(ground, 1)
-    worker = desk()
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
 
     def break_down(*_: Any, **__: Any) -> None:
         raise ValueError(output(0))
@@ -257,18 +269,18 @@ def test_an_error_of_ours_parks_the_batch_and_quotes_nothing(
     errors = [(line["event"], line["error"]) for line in lines if line["log_level"] == "error"]
     assert errors == [("unexpected error", "ValueError")]
     assert output(0) not in str(lines)
-    assert (holders(ground), ready(ground)) == ({batch_id: "parked"}, [])
-    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0)
-    ground.make_due()
+    assert (holders(keyspace), ready(keyspace)) == ({batch_id: "parked"}, [])
+    assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0)
+    keyspace.make_due()
     worker.sweep()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
 
 
 def test_an_error_of_ours_while_taking_quotes_nothing(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (batch_id,) = choose(ground, 1)
-    worker = desk()
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
 
     def break_down(*_: Any) -> None:
         raise ValueError(output(0))
@@ -277,31 +289,31 @@ def test_an_error_of_ours_while_taking_quotes_nothing(
         broken.setattr(worker.ledger, "already_finished", break_down)
         worker.run(batch_id)
     assert [(line["event"], line["error"]) for line in lines] == [("unexpected error", "ValueError")]
-    ground.make_due()
+    keyspace.make_due()
     worker.sweep()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
 
 
 def test_a_task_of_a_worker_that_does_not_work_yet_does_nothing(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(ground, 1)
-    worker = desk()
+    choose(keyspace, 1)
+    worker = new_worker()
     monkeypatch.setattr(worker.judging, "_started", False)
     worker.sweep()
-    assert (len(ready(ground)), worker.asked) == (1, [])
+    assert (len(ready(keyspace)), worker.asked) == (1, [])
 
 
-def test_an_evaluation_that_cancels_itself_takes_no_sibling_along(ground: Ground, desk: Desks) -> None:
+def test_an_evaluation_that_cancels_itself_takes_no_sibling_along(keyspace: Keyspace, new_worker: Workers) -> None:
     """Its batch was given back at once, and judged over and over."""
-    (batch_id,) = choose(ground, 3)
+    (batch_id,) = choose(keyspace, 3)
 
     def score(trace: Any, _: Any) -> Any:
         if trace.output == output(1):
             raise asyncio.CancelledError
         return Reading((Score("safety", 1.0),))
 
-    worker = desk(judges={"safety": replace(SAFETY, score=score)})
+    worker = new_worker(judges={"safety": replace(SAFETY, score=score)})
     worker.run(batch_id)
-    assert (judged(ground), holders(ground)) == (ids(0, 2), {batch_id: "parked"})
-    assert ground.leases()[batch_id] == ground.soon(60, growth=1.0)
+    assert (judged(keyspace), holders(keyspace)) == (ids(0, 2), {batch_id: "parked"})
+    assert keyspace.leases()[batch_id] == keyspace.soon(60, growth=1.0)

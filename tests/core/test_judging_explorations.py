@@ -1,8 +1,8 @@
 """A trace judge whose endpoint fails in the middle: what was paid for is not paid for again until the letters' end."""
 
 import pytest
-from support.judging_parts import YES, Desks, assert_settled, choose
-from support.stage_parts import Ground
+from support.judging_parts import YES, Workers, assert_settled, choose
+from support.stage_parts import Keyspace
 
 from judges.core.prompt import ToolCall
 from judges.models.scripted import Step
@@ -18,26 +18,28 @@ pytestmark = pytest.mark.usefixtures("_patience_with_tools")
 
 
 @pytest.mark.parametrize("steps", [(LOOK, LOOK, AWAY), (LOOK, AWAY)], ids=["after two rounds", "after one"])
-def test_it_ends_when_its_tries_used_up_their_calls(ground: Ground, desk: Desks, steps: tuple[Step, ...]) -> None:
-    (batch_id,) = choose(ground, 1, judges=TABLES, rules=RULES)
-    worker = desk(*steps, judges=configured(TABLES))
+def test_it_ends_when_its_tries_used_up_their_calls(
+    keyspace: Keyspace, new_worker: Workers, steps: tuple[Step, ...]
+) -> None:
+    (batch_id,) = choose(keyspace, 1, judges=TABLES, rules=RULES)
+    worker = new_worker(*steps, judges=configured(TABLES))
     worker.run(batch_id)
-    while ground.batches():
-        ground.make_due()
+    while keyspace.batches():
+        keyspace.make_due()
         worker.sweep()
-    (verdict,) = ground.outbox("j")
+    (verdict,) = keyspace.outbox("j")
     assert (verdict["outcome"], verdict["reason"]) == ("unscored", "over_budget")
     assert 16 <= verdict["attempts"] == len(worker.model.requests) < 16 + len(steps)
 
 
-def test_an_outage_before_the_first_answer_costs_nothing(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 1, judges=TABLES, rules=RULES)
-    worker = desk(AWAY, judges=configured(TABLES))
+def test_an_outage_before_the_first_answer_costs_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 1, judges=TABLES, rules=RULES)
+    worker = new_worker(AWAY, judges=configured(TABLES))
     worker.run(batch_id)
     for _ in range(30):
-        ground.make_due()
+        keyspace.make_due()
         worker.sweep()
-    assert ground.outbox("j") == []
-    ground.make_due()
-    desk(LOOK, YES, judges=configured(TABLES)).sweep()
-    assert_settled(ground, scored=1)
+    assert keyspace.outbox("j") == []
+    keyspace.make_due()
+    new_worker(LOOK, YES, judges=configured(TABLES)).sweep()
+    assert_settled(keyspace, scored=1)

@@ -4,9 +4,9 @@ import threading
 from typing import Any
 
 import pytest
-from support.judging_parts import Desk, Desks, assert_settled, choose, holders, ids, judged, ready
+from support.judging_parts import JudgingWorker, Workers, assert_settled, choose, holders, ids, judged, ready
 from support.processes import wait_until
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from worker.core.judging import consumer as consumer_module
 from worker.core.queue.leases import LEASE_MS, Leases
@@ -25,49 +25,51 @@ def _no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_is_renewed_while_the_work_goes_on(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 1)
-    worker = desk()
+def test_a_lease_is_renewed_while_the_work_goes_on(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
     worker.begin(batch_id)
-    ground.make_due()
-    wait_until(lambda: ground.leases()[batch_id] > 10, what="the renewal")
+    keyspace.make_due()
+    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
     worker.end()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    loser, heir = desk(), desk()
+def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    loser, successor = new_worker(), new_worker()
     loser.begin(batch_id)
-    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
     loser.settle()
-    assert (loser.asked, ground.outbox("j")) == ([], [])
-    assert holders(ground) == {batch_id: "somebody else"}, "what is not ours we do not put back"
-    ground.make_due()
-    heir.sweep()
-    assert_settled(ground, scored=3)
+    assert (loser.asked, keyspace.outbox("j")) == ([], [])
+    assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
+    keyspace.make_due()
+    successor.sweep()
+    assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_lost_the_lease_has_its_capacity_back(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 8)
-    worker = desk()
+def test_whoever_lost_the_lease_has_its_capacity_back(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 8)
+    worker = new_worker()
     worker.limits.limit = 1
     worker.begin(batch_id)
-    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
     worker.settle()
     worker.model.answers.set()
-    ground.client.hdel(ground.keys.holders, batch_id)
-    ground.make_due()
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    keyspace.make_due()
     worker.sweep()
-    assert_settled(ground, scored=8)
+    assert_settled(keyspace, scored=8)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 1)
-    worker = desk()
+def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
     completion, ending, busy = worker.judging._completion, threading.Event(), threading.Event()
     finish = completion.finish_or_park
 
@@ -80,63 +82,65 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(groun
     worker.begin(batch_id)
     worker.model.answers.set()
     assert ending.wait(60)
-    assert ground.outbox("j")
+    assert keyspace.outbox("j")
     renewed = worker.judging.progressed_at
-    ground.client.hset(ground.keys.holders, batch_id, "somebody else")
+    keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
     wait_until(lambda: worker.judging.progressed_at > renewed + 0.1, what="renewals")
     busy.set()
     worker.settle()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
 
 
 @pytest.mark.usefixtures("_no_renewal")
-def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    slow, heir = desk(), desk()
+def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    slow, successor = new_worker(), new_worker()
     slow.begin(batch_id)
-    ground.make_due()
-    heir.sweep()
+    keyspace.make_due()
+    successor.sweep()
     slow.end()
-    assert (len(slow.asked), len(heir.asked)) == (3, 3)
-    assert judged(ground) == ids(0, 1, 2)
-    assert_settled(ground, scored=3)
+    assert (len(slow.asked), len(successor.asked)) == (3, 3)
+    assert judged(keyspace) == ids(0, 1, 2)
+    assert_settled(keyspace, scored=3)
 
 
-def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    worker = desk()
+def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    worker = new_worker()
     worker.begin(batch_id)
-    ground.make_due()
+    keyspace.make_due()
     worker.judging._held._renewed_at -= 15
     worker.look()
-    assert (ready(ground), ground.leases()[batch_id]) == ([], ground.soon(LEASE_S))
+    assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
     worker.end()
     assert len(worker.model.reached) == 3, "each was asked for once"
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    worker = desk()
+def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    worker = new_worker()
     ended = count_ends(worker)
     worker.begin(batch_id)
-    ground.client.hdel(ground.keys.holders, batch_id)
-    ground.client.zadd(ground.keys.ready("scripted"), {batch_id: 1})
+    keyspace.client.hdel(keyspace.keys.holders, batch_id)
+    keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
     worker.wake(batch_id)
-    (taken,) = wait_until(lambda: [*holders(ground).values()], what="the batch to be leased again")
+    (taken,) = wait_until(lambda: [*holders(keyspace).values()], what="the batch to be leased again")
     wait_until(lambda: len(ended) == 1, what="the end of the first round")
-    ground.make_due()
+    keyspace.make_due()
     # The worker adds a lease to those it holds after Redis has granted it; a renewal shows that it has done so.
-    wait_until(lambda: ground.leases()[batch_id] > 10, what="a renewal")
+    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="a renewal")
     assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
-    assert holders(ground) == {batch_id: taken}
+    assert holders(keyspace) == {batch_id: taken}
     worker.end()
     assert (len(worker.model.reached), len(worker.asked)) == (6, 3)
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
 
 
-def count_ends(worker: Desk) -> list[str]:
+def count_ends(worker: JudgingWorker) -> list[str]:
     """Receive each round of a batch that has ended."""
     ended: list[str] = []
     held = worker.judging._held
@@ -151,23 +155,25 @@ def count_ends(worker: Desk) -> list[str]:
     return ended
 
 
-def test_a_batch_whose_holder_died_is_swept_and_judged_by_another(ground: Ground, desk: Desks) -> None:
-    (batch_id,) = choose(ground, 3)
-    Leases(ground.store, tries_ttl_s=60).take("scripted", "dead", 1)
-    ground.make_due(batch_id, in_s=LEASE_S * 100)
-    worker = desk()
+def test_a_batch_whose_holder_died_is_swept_and_judged_by_another(keyspace: Keyspace, new_worker: Workers) -> None:
+    (batch_id,) = choose(keyspace, 3)
+    Leases(keyspace.store, tries_ttl_s=60).take("scripted", "dead", 1)
+    keyspace.make_due(batch_id, in_s=LEASE_S * 100)
+    worker = new_worker()
     worker.run(batch_id)
     worker.sweep()
     assert worker.asked == []
-    ground.make_due()
+    keyspace.make_due()
     worker.sweep()
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_renewing_goes_on_after_redis_was_away(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
-    (batch_id,) = choose(ground, 1)
-    worker = desk()
+def test_renewing_goes_on_after_redis_was_away(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (batch_id,) = choose(keyspace, 1)
+    worker = new_worker()
     worker.begin(batch_id)
     failed = threading.Event()
 
@@ -178,7 +184,7 @@ def test_renewing_goes_on_after_redis_was_away(ground: Ground, desk: Desks, monk
     with monkeypatch.context() as outage:
         outage.setattr(worker.judging._leases, "renew", fail)
         assert failed.wait(60)
-    ground.make_due()
-    wait_until(lambda: ground.leases()[batch_id] > 10, what="the renewal")
+    keyspace.make_due()
+    wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")
     worker.end()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)

@@ -1,70 +1,76 @@
 """Work for a judge model that was taken out of the configuration ends, as soon as nobody will do it any more."""
 
 import pytest
-from support.judging_parts import HOUR_S, MODEL, Desks, assert_settled, choose, holders, letters, ready
-from support.stage_parts import Ground
+from support.judging_parts import HOUR_S, MODEL, Workers, assert_settled, choose, holders, letters, ready
+from support.stage_parts import Keyspace
 
 from judges.core.model import ModelSettings
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.queue.leases import Leases
 
 GONE = ModelSettings(provider="scripted", model="gone")
 ONLY_OURS = frozenset({"scripted"})
 
 
-def leave(ground: Ground, count: int, *, age_s: float = 7 * HOUR_S, first: int = 0) -> list[str]:
+def leave(keyspace: Keyspace, count: int, *, age_s: float = 7 * HOUR_S, first: int = 0) -> list[str]:
     """Leave batches of a judge model that the workers of these tests do not have."""
-    return choose(ground, count, batch_size=1, age_s=age_s, first=first, models={"default": GONE})
+    return choose(keyspace, count, batch_size=1, age_s=age_s, first=first, models={"default": GONE})
 
 
-def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(ground: Ground, desk: Desks) -> None:
-    leave(ground, 20)
-    young = leave(ground, 2, age_s=5 * HOUR_S, first=50)
-    worker = desk(asked=lambda: ONLY_OURS)
+def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(keyspace: Keyspace, new_worker: Workers) -> None:
+    leave(keyspace, 20)
+    young = leave(keyspace, 2, age_s=5 * HOUR_S, first=50)
+    worker = new_worker(asked=lambda: ONLY_OURS)
     worker.sweep()
     assert worker.model.reached == []
-    assert {letter.judge_model for letter in letters(ground).values()} == {"gone"}
-    assert read_account(ground.store).reasons == {"dead:unknown_judge_version": 20}
-    assert (sorted(ground.batches()), ready(ground, "gone"), holders(ground)) == (sorted(young), sorted(young), {})
+    assert {letter.judge_model for letter in letters(keyspace).values()} == {"gone"}
+    assert read_account(keyspace.store).reasons == {"dead:unknown_judge_version": 20}
+    assert (sorted(keyspace.batches()), ready(keyspace, "gone"), holders(keyspace)) == (
+        sorted(young),
+        sorted(young),
+        {},
+    )
     assert worker.judging.circuits() == {"scripted": 0.0}, "nobody is there for it"
-    desk(models={"default": MODEL, "back": GONE}).sweep()
-    assert_settled(ground, scored=2, dead=20)
+    new_worker(models={"default": MODEL, "back": GONE}).sweep()
+    assert_settled(keyspace, scored=2, dead=20)
 
 
 @pytest.mark.parametrize(
     "asked", [None, frozenset({"scripted", "gone"})], ids=["it is not known who is asked", "another worker asks it"]
 )
 def test_what_somebody_may_be_there_for_is_left_alone(
-    ground: Ground, desk: Desks, asked: frozenset[str] | None
+    keyspace: Keyspace, new_worker: Workers, asked: frozenset[str] | None
 ) -> None:
-    leave(ground, 2)
-    before = ground.batches()
-    desk(asked=lambda: asked).sweep()
-    assert (ground.batches(), letters(ground), holders(ground)) == (before, {}, {})
+    leave(keyspace, 2)
+    before = keyspace.batches()
+    new_worker(asked=lambda: asked).sweep()
+    assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
 
 
-def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(ground: Ground, desk: Desks) -> None:
-    choose(ground, 5, batch_size=1, age_s=7 * HOUR_S)
-    worker = desk(batch_size=1, asked=frozenset[str])
+def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(keyspace: Keyspace, new_worker: Workers) -> None:
+    choose(keyspace, 5, batch_size=1, age_s=7 * HOUR_S)
+    worker = new_worker(batch_size=1, asked=frozenset[str])
     worker.limits.limit = 1
     worker.model.answers.clear()
     worker.look()
     worker.rest()
     assert worker.judging.held == 2, "as many as there is capacity for"
     worker.end()
-    assert_settled(ground, scored=5)
+    assert_settled(keyspace, scored=5)
 
 
 @pytest.mark.parametrize("delay_s", [None, 60.0], ids=["its holder died", "it was parked"])
-def test_what_was_under_way_is_found_when_its_time_has_come(ground: Ground, desk: Desks, delay_s: float | None) -> None:
-    leave(ground, 1)
-    leases = Leases(ground.store, tries_ttl_s=60)
+def test_what_was_under_way_is_found_when_its_time_has_come(
+    keyspace: Keyspace, new_worker: Workers, delay_s: float | None
+) -> None:
+    leave(keyspace, 1)
+    leases = Leases(keyspace.store, tries_ttl_s=60)
     (taken,) = leases.take("gone", "a worker of before", 1)
     if delay_s is not None:
         leases.put_back(taken.lease, delay_s=delay_s)
-    worker = desk(asked=lambda: ONLY_OURS)
+    worker = new_worker(asked=lambda: ONLY_OURS)
     worker.sweep()
-    assert letters(ground) == {}
-    ground.make_due()
+    assert letters(keyspace) == {}
+    keyspace.make_due()
     worker.sweep()
-    assert_settled(ground, scored=0, dead=1)
+    assert_settled(keyspace, scored=0, dead=1)

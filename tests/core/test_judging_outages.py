@@ -4,36 +4,36 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import Desks, assert_settled, choose, holders, ready, refuse, texts
+from support.judging_parts import Workers, assert_settled, choose, holders, ready, refuse, texts
 from support.processes import wait_until
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from worker.core.storage.client import StoreError
 
 
 @pytest.mark.parametrize("away", ["take", "already_finished", "finish"])
 def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, away: str
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
-    (batch_id,) = choose(ground, 2)
-    worker = desk()
+    (batch_id,) = choose(keyspace, 2)
+    worker = new_worker()
     with monkeypatch.context() as outage:
         outage.setattr(worker.ledger if away == "already_finished" else worker.judging._leases, away, refuse)
         worker.run(batch_id)
-    assert (list(ground.batches()), worker.judging.held) == ([batch_id], 0)
-    ground.make_due()
+    assert (list(keyspace.batches()), worker.judging.held) == ([batch_id], 0)
+    keyspace.make_due()
     worker.sweep()
     assert len(worker.asked) == 2, "each was asked for once"
-    assert_settled(ground, scored=2)
+    assert_settled(keyspace, scored=2)
 
 
 def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(ground, 60, batch_size=1)
-    worker = desk(batch_size=1)
+    choose(keyspace, 60, batch_size=1)
+    worker = new_worker(batch_size=1)
     worker.limits.limit = 40
-    worker.begin(ready(ground)[0])
+    worker.begin(ready(keyspace)[0])
     asked: list[str] = []
 
     def away(*arguments: Any, **_: Any) -> None:
@@ -44,28 +44,28 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
         outage.setattr(worker.judging._leases, "take", away)
         worker.end()
     assert 1 <= len(asked) <= 5, "not once for each of 42 that left"
-    assert len(ready(ground)) == 18
+    assert len(ready(keyspace)) == 18
     worker.sweep()
-    assert_settled(ground, scored=60)
+    assert_settled(keyspace, scored=60)
 
 
 def test_what_redis_does_not_answer_the_sweeper_hears(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = desk()
-    choose(ground, 1)
+    worker = new_worker()
+    choose(keyspace, 1)
     with monkeypatch.context() as outage:
         outage.setattr(worker.sweeper._leases, "sweep", refuse)
         with pytest.raises(StoreError):
             worker.look()
     worker.sweep()
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
 
 
 def test_a_verdict_waits_for_redis_as_long_as_it_takes(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = desk()
+    worker = new_worker()
     record = worker.ledger.record
     outage = iter([True, False])
 
@@ -76,23 +76,23 @@ def test_a_verdict_waits_for_redis_as_long_as_it_takes(
         return fresh
 
     monkeypatch.setattr(worker.ledger, "record", sometimes)
-    worker.run(*choose(ground, 3))
+    worker.run(*choose(keyspace, 3))
     assert len(worker.asked) == 3
-    assert_settled(ground, scored=3)
+    assert_settled(keyspace, scored=3)
 
 
 def test_capacity_is_released_when_the_answer_is_there_though_it_cannot_be_written(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = choose(ground, 2, batch_size=1)
-    worker = desk(batch_size=1)
+    first, second = choose(keyspace, 2, batch_size=1)
+    worker = new_worker(batch_size=1)
     worker.limits.limit = 1
-    worker.model.hung = texts(ground, second)
+    worker.model.hung = texts(keyspace, second)
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.ledger, "record", refuse)
         worker.wake(first)
-        wait_until(lambda: holders(ground).keys() == {first, second}, what="the second in the capacity of the first")
+        wait_until(lambda: holders(keyspace).keys() == {first, second}, what="the second in the capacity of the first")
         wait_until(lambda: worker.judging._windows["scripted"].capacity() == 1, what="the capacity of the first")
     worker.model.hung = set()
     worker.settle()
-    assert_settled(ground, scored=2)
+    assert_settled(keyspace, scored=2)

@@ -4,8 +4,8 @@ import time
 from itertools import pairwise
 
 import pytest
-from support.judging_parts import Answering, Desk, Desks, choose, failing, ids, judged
-from support.stage_parts import Ground, go_by
+from support.judging_parts import Answering, JudgingWorker, Workers, choose, failing, ids, judged
+from support.stage_parts import Keyspace, go_by
 
 from judges.core.model import ChatModel, ChatRequest, ModelRejectedError, ModelUnavailableError
 from judges.endpoints.client import LimitedModel
@@ -25,23 +25,23 @@ class Outage:
     """
 
     def __init__(
-        self, ground: Ground, desks: Desks, monkeypatch: pytest.MonkeyPatch, poison: Answering = POISON
+        self, keyspace: Keyspace, new_workers: Workers, monkeypatch: pytest.MonkeyPatch, poison: Answering = POISON
     ) -> None:
         self.away = True
         self._poison = poison
         self.asked_at: list[float] = []
-        self._ground = ground
+        self._keyspace = keyspace
         self._steady_s = 0.0
-        self._clock = f"{ground.prefix}:clock"
-        ground.client.set(self._clock, int(time.time()))
-        go_by(monkeypatch, ground, f"redis.call('GET', '{self._clock}')")
-        self._worker: Desk = desks(self._answer, limited=self._limited)
+        self._clock = f"{keyspace.prefix}:clock"
+        keyspace.client.set(self._clock, int(time.time()))
+        go_by(monkeypatch, keyspace, f"redis.call('GET', '{self._clock}')")
+        self._worker: JudgingWorker = new_workers(self._answer, limited=self._limited)
 
     def pass_by(self, seconds: int) -> None:
         """Advance the time, with the runs of the sweeper that fall in it."""
         for _ in range(seconds):
             self._steady_s += 1
-            self._ground.client.incr(self._clock)
+            self._keyspace.client.incr(self._clock)
             self._worker.sweep()
 
     def _answer(self, request: ChatRequest) -> str:
@@ -63,50 +63,50 @@ async def _at_once(_: float) -> None:
 
 @pytest.mark.parametrize("others", [0, 20], ids=["all in its batch", "all in other batches"])
 def test_what_always_fails_is_not_the_only_probe(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, others: int
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    outage = Outage(ground, desk, monkeypatch)
-    choose(ground, 21 - others, age_s=60)
+    outage = Outage(keyspace, new_worker, monkeypatch)
+    choose(keyspace, 21 - others, age_s=60)
     if others:
-        choose(ground, others, batch_size=1, first=1)
+        choose(keyspace, others, batch_size=1, first=1)
     outage.pass_by(60)
-    assert judged(ground) == []
+    assert judged(keyspace) == []
     outage.away = False
     outage.pass_by(PROMISED_S)
-    assert judged(ground) == ids(*range(1, 21))
+    assert judged(keyspace) == ids(*range(1, 21))
 
 
 @pytest.mark.parametrize("away_s", [3, 31, 44, 200])
 def test_what_waited_goes_on_within_half_a_minute(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch, away_s: int
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, away_s: int
 ) -> None:
     """Whether the endpoint comes back between early probes or late ones."""
-    outage = Outage(ground, desk, monkeypatch)
-    choose(ground, 40, batch_size=4, first=1)
+    outage = Outage(keyspace, new_worker, monkeypatch)
+    choose(keyspace, 40, batch_size=4, first=1)
     outage.pass_by(away_s)
-    assert judged(ground) == []
+    assert judged(keyspace) == []
     pauses = [after - before for before, after in pairwise(outage.asked_at)]
     assert max(pauses) <= PROBE_S
     outage.away = False
     outage.pass_by(PROMISED_S)
-    assert judged(ground) == ids(*range(1, 41))
+    assert judged(keyspace) == ids(*range(1, 41))
 
 
 def test_requests_whose_key_is_refused_stop_nobody_else(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
     error = ModelRejectedError("the endpoint rejects the request: HTTP 401")
     error.status = 401
-    outage = Outage(ground, desk, monkeypatch, failing(0, 1, 2, error=error))
+    outage = Outage(keyspace, new_worker, monkeypatch, failing(0, 1, 2, error=error))
     outage.away = False
-    choose(ground, 3, batch_size=1, age_s=60)
+    choose(keyspace, 3, batch_size=1, age_s=60)
     longest = stood = 0
     before: list[str] = []
     for second in range(90):
-        choose(ground, 1, first=3 + second)
+        choose(keyspace, 1, first=3 + second)
         outage.pass_by(1)
-        found = judged(ground)
-        stood = stood + 1 if found == before else 0
-        longest, before = max(longest, stood), found
+        result = judged(keyspace)
+        stood = stood + 1 if result == before else 0
+        longest, before = max(longest, stood), result
     assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

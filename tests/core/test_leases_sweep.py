@@ -5,59 +5,59 @@ from itertools import count
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.core.model import Spent
 from worker.core.queue.batch import fresh_id
 from worker.core.queue.leases import Lease, Leases
 
 
-def test_nothing_is_swept_before_its_time(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+def test_nothing_is_swept_before_its_time(keyspace: Keyspace, leases: Leases, batch_ids: list[str]) -> None:
     leases.take(MODEL, "a", 1)
-    before = ground.everything()
+    before = keyspace.everything()
     assert leases.sweep([MODEL]) == 0
-    assert ground.everything() == before
-    assert ready(ground) == batch_ids[1:]
+    assert keyspace.everything() == before
+    assert ready(keyspace) == batch_ids[1:]
 
 
-def test_sweeping_again_changes_nothing(ground: Ground, leases: Leases, batch_ids: list[str]) -> None:
+def test_sweeping_again_changes_nothing(keyspace: Keyspace, leases: Leases, batch_ids: list[str]) -> None:
     for taken, delay_s in zip(leases.take(MODEL, "a", 2), (0.0, 60.0), strict=True):
         leases.put_back(taken.lease, delay_s=delay_s)
-    ground.make_due(*batch_ids)
-    assert (leases.sweep([MODEL]), ready(ground)) == (3, batch_ids)
-    assert ground.client.hgetall(ground.keys.holders) == {}, "nobody holds what was swept"
-    assert all(due_s == ground.soon(READY_S) for due_s in ground.leases().values())
-    before = ground.everything()
+    keyspace.make_due(*batch_ids)
+    assert (leases.sweep([MODEL]), ready(keyspace)) == (3, batch_ids)
+    assert keyspace.client.hgetall(keyspace.keys.holders) == {}, "nobody holds what was swept"
+    assert all(due_s == keyspace.soon(READY_S) for due_s in keyspace.leases().values())
+    before = keyspace.everything()
     assert leases.sweep([MODEL]) == 0
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_what_is_missing_in_its_ready_set_comes_back_in_time(ground: Ground, leases: Leases, batch_id: str) -> None:
-    ground.client.delete(ground.keys.ready(MODEL))
+def test_what_is_missing_in_its_ready_set_comes_back_in_time(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
+    keyspace.client.delete(keyspace.keys.ready(MODEL))
     assert (leases.sweep([MODEL]), leases.take(MODEL, "a", 1)) == (0, [])
-    ground.make_due(batch_id)
-    assert (leases.sweep([MODEL]), ready(ground)) == (1, [batch_id])
+    keyspace.make_due(batch_id)
+    assert (leases.sweep([MODEL]), ready(keyspace)) == (1, [batch_id])
 
 
-def test_sweeping_leaves_judge_models_it_does_not_know(ground: Ground, leases: Leases, batch_id: str) -> None:
-    other = add(ground, OTHER)
+def test_sweeping_leaves_judge_models_it_does_not_know(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
+    other = add(keyspace, OTHER)
     for model in (MODEL, OTHER):
         leases.take(model, "a", 1)
-    ground.make_due(batch_id, other)
+    keyspace.make_due(batch_id, other)
     foreign = {"no id of ours": 1.0, "x-y-z": 2.0}
-    ground.client.zadd(ground.keys.leases, foreign)
+    keyspace.client.zadd(keyspace.keys.leases, foreign)
     assert (leases.sweep([]), leases.sweep([MODEL])) == (0, 1)
-    assert (ready(ground), ready(ground, OTHER), holder_of(ground, other)) == ([batch_id], [], "a")
+    assert (ready(keyspace), ready(keyspace, OTHER), holder_of(keyspace, other)) == ([batch_id], [], "a")
     assert leases.sweep([MODEL, OTHER]) == 1
-    assert ready(ground, OTHER) == [other]
+    assert ready(keyspace, OTHER) == [other]
 
 
-def test_a_crowd_that_nobody_knows_stands_in_nobody_s_way(ground: Ground, leases: Leases, batch_id: str) -> None:
+def test_a_crowd_that_nobody_knows_stands_in_nobody_s_way(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
     strangers = [fresh_id("stranger", BEGIN_S) for _ in range(2500)]
-    ground.client.zadd(ground.keys.leases, dict.fromkeys(strangers, 1.0))
+    keyspace.client.zadd(keyspace.keys.leases, dict.fromkeys(strangers, 1.0))
     leases.take(MODEL, "a", 1)
-    ground.make_due(batch_id)
-    assert (leases.sweep([MODEL]), ready(ground)) == (1, [batch_id])
+    keyspace.make_due(batch_id)
+    assert (leases.sweep([MODEL]), ready(keyspace)) == (1, [batch_id])
 
 
 STEPS = st.lists(
@@ -69,9 +69,9 @@ STEPS = st.lists(
 @given(steps=STEPS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
-    ground: Ground, leases: Leases, steps: list[tuple[str, int]]
+    keyspace: Keyspace, leases: Leases, steps: list[tuple[str, int]]
 ) -> None:
-    left = {add(ground, made_at_s=BEGIN_S + number) for number in range(3)}
+    left = {add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)}
     names = sorted(left)
     names_of_holders = count()
     last: dict[str, Lease] = {}
@@ -80,7 +80,7 @@ def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
         match step:
             case "take":
                 taken = leases.take(MODEL, f"holder {next(names_of_holders)}", number)
-                last |= {one.lease.batch_id: one.lease for one in taken}
+                last |= {lease.lease.batch_id: lease.lease for lease in taken}
                 assert set(ids(taken)) <= left
             case "put_back":
                 leases.put_back(held, tries={"e1": Spent(1)})
@@ -90,13 +90,13 @@ def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
                 leases.finish(names[number], MODEL)
                 left.discard(names[number])
             case "come_due":
-                ground.make_due(names[number])
+                keyspace.make_due(names[number])
             case "sweep":
                 leases.sweep([MODEL])
-        taken_or_parked = {raw.decode() for raw in ground.client.hgetall(ground.keys.holders)}
-        assert taken_or_parked | set(ready(ground)) == left
-        assert not taken_or_parked & set(ready(ground))
-        assert set(ground.leases()) == left
+        taken_or_parked = {raw.decode() for raw in keyspace.client.hgetall(keyspace.keys.holders)}
+        assert taken_or_parked | set(ready(keyspace)) == left
+        assert not taken_or_parked & set(ready(keyspace))
+        assert set(keyspace.leases()) == left
     for batch_id in names:
         leases.finish(batch_id, MODEL)
-    assert ground.waiting() == {MODEL: 0}
+    assert keyspace.waiting() == {MODEL: 0}

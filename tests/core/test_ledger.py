@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.judging_parts import letters
-from support.stage_parts import HOUR, Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 
 from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
@@ -30,8 +30,8 @@ ENDS = {
 
 
 @pytest.fixture
-def ledger(ground: Ground) -> Ledger:
-    return Ledger(ground.store, settings_of(ground))
+def ledger(keyspace: Keyspace) -> Ledger:
+    return Ledger(keyspace.store, settings_of(keyspace))
 
 
 def verdict(number: int, end: str = "scored") -> Verdict:
@@ -39,22 +39,22 @@ def verdict(number: int, end: str = "scored") -> Verdict:
 
 
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    found = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(found.evaluation_id, HOUR, found.judge, found.judge_version, 0.5)
+    result = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(result.evaluation_id, HOUR, result.judge, result.judge_version, 0.5)
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, found
+    return letter, result
 
 
-def dead(ground: Ground) -> dict[str, DeadLetter]:
-    return letters(ground)
+def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
+    return letters(keyspace)
 
 
-def test_a_verdict_stands_in_ledger_outbox_and_accounting(ground: Ground, ledger: Ledger) -> None:
+def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, ledger: Ledger) -> None:
     verdicts = [verdict(number, end) for number, end in enumerate(ENDS)]
     assert ledger.record([Finished.of(each, HOUR) for each in verdicts]) == [True] * 4
-    assert ground.ended() == {each.evaluation_id: each.outcome for each in verdicts}
-    assert [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")] == verdicts
+    assert keyspace.ended() == {each.evaluation_id: each.outcome for each in verdicts}
+    assert [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")] == verdicts
     accounting = {
         "scored": 1,
         "abstained": 1,
@@ -63,31 +63,31 @@ def test_a_verdict_stands_in_ledger_outbox_and_accounting(ground: Ground, ledger
         "unscored:bad_request": 1,
         "outbox": 4,
     }
-    assert ground.accounting() == accounting
-    assert ground.daily_accounting() == accounting
+    assert keyspace.accounting() == accounting
+    assert keyspace.daily_accounting() == accounting
     least = 2 * 24 * 3600
-    parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*"))
-    assert all(least - 60 < ground.client.ttl(part) <= least + 600 for part in parts)
+    parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*"))
+    assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts)
 
 
-def test_what_was_written_before_changes_nothing(ground: Ground, ledger: Ledger) -> None:
+def test_what_was_written_before_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1, "scored"), HOUR)])
-    before = ground.everything()
+    before = keyspace.everything()
     assert ledger.record([Finished.of(verdict(1, "scored"), HOUR)]) == [False]
     assert ledger.record([Finished.of(verdict(1, "refusal"), HOUR)]) == [False], "the first one stands"
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_a_group_may_hold_old_new_and_the_same_twice(ground: Ground, ledger: Ledger) -> None:
+def test_a_group_may_hold_old_new_and_the_same_twice(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1), HOUR)])
     assert ledger.record([Finished.of(verdict(number), HOUR) for number in (0, 1, 2, 2)]) == [True, False, True, False]
-    assert [entry["evaluation_id"] for entry in ground.outbox("j")] == [
+    assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == [
         verdict(number).evaluation_id for number in (1, 0, 2)
     ]
-    assert ground.accounting() == {"scored": 3, "outbox": 3}
+    assert keyspace.accounting() == {"scored": 3, "outbox": 3}
 
 
-def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, ledger: Ledger) -> None:
+def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspace, ledger: Ledger) -> None:
     finished = [Finished.of(verdict(number, end), HOUR) for number, end in enumerate([*ENDS] * 5)]
     together = threading.Barrier(8)
 
@@ -100,10 +100,10 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(write, range(8)))
     assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
-    assert sorted(entry["evaluation_id"] for entry in ground.outbox("j")) == sorted(
-        one.evaluation_id for one in finished
+    assert sorted(entry["evaluation_id"] for entry in keyspace.outbox("j")) == sorted(
+        result.evaluation_id for result in finished
     )
-    assert ground.counted("scored", "abstained", "unscored", "outbox") == {
+    assert keyspace.counted("scored", "abstained", "unscored", "outbox") == {
         "scored": 5,
         "abstained": 5,
         "unscored": 10,
@@ -111,41 +111,41 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(ground: Ground, 
     }
 
 
-def test_a_dead_letter_holds_all_it_takes_to_try_again(ground: Ground, ledger: Ledger) -> None:
+def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledger: Ledger) -> None:
     letter, news = given_up(1)
     assert ledger.add_dead_letter([(letter, news)]) == [True]
-    assert dead(ground) == {letter.evaluation.id: letter}
-    assert ground.outbox("d") == [json.loads(msgspec.json.encode(news))]
-    assert (ground.outbox("j"), ground.ended()) == ([], {})
-    assert ground.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
-    ((evaluation_id, given_up_ms),) = ground.client.zrange(ground.keys.dead_due, 0, -1, withscores=True)
-    seconds, _ = ground.client.time()
+    assert dead(keyspace) == {letter.evaluation.id: letter}
+    assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(news))]
+    assert (keyspace.outbox("j"), keyspace.ended()) == ([], {})
+    assert keyspace.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
+    ((evaluation_id, given_up_ms),) = keyspace.client.zrange(keyspace.keys.dead_due, 0, -1, withscores=True)
+    seconds, _ = keyspace.client.time()
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
 
 
-def test_an_evaluation_is_buried_once(ground: Ground, ledger: Ledger) -> None:
+def test_an_evaluation_is_buried_once(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.add_dead_letter([given_up(1)])
-    before = ground.everything()
+    before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_what_has_a_verdict_is_never_buried(ground: Ground, ledger: Ledger) -> None:
+def test_what_has_a_verdict_is_never_buried(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1), HOUR)])
-    before = ground.everything()
+    before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1)]) == [False]
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_a_verdict_that_comes_after_all_ends_a_dead_letter(ground: Ground, ledger: Ledger) -> None:
+def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
     letter, news = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
     ledger.add_dead_letter([(letter, news), given_up(2)])
     assert ledger.record([Finished.of(verdict(1), HOUR)]) == [True]
-    assert (dead(ground).keys(), ground.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
-    assert ground.client.zrange(ground.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
-    assert ground.accounting() == {
+    assert (dead(keyspace).keys(), keyspace.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
+    assert keyspace.client.zrange(keyspace.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
+    assert keyspace.accounting() == {
         "scored": 1, "dead": 1, "dead:rate_limited": 0, "dead:timeout": 1, "outbox": 3,
     }  # fmt: skip
 
@@ -165,10 +165,10 @@ STEPS = st.tuples(st.sampled_from(["record", "bury"]), st.lists(st.integers(0, 3
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
 def test_in_whatever_order_an_evaluation_ends_once(
-    fresh_grounds: Callable[[], Ground], steps: list[tuple[str, list[int]]], ends: list[str]
+    fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, list[int]]], ends: list[str]
 ) -> None:
-    ground = fresh_grounds()
-    ledger = Ledger(ground.store, settings_of(ground))
+    keyspace = fresh_keyspaces()
+    ledger = Ledger(keyspace.store, settings_of(keyspace))
     new = 0
     for step, numbers in steps:
         if step == "record":
@@ -176,30 +176,30 @@ def test_in_whatever_order_an_evaluation_ends_once(
         else:
             new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
-    written, buried, verdicts, news = ground.ended(), dead(ground), ground.outbox("j"), ground.outbox("d")
+    written, buried, verdicts, news = keyspace.ended(), dead(keyspace), keyspace.outbox("j"), keyspace.outbox("d")
     assert sorted([*written, *buried]) == sorted(touched)
     assert sorted(entry["evaluation_id"] for entry in verdicts) == sorted(written)
     assert written == {entry["evaluation_id"]: entry["outcome"] for entry in verdicts}
     assert buried.keys() <= {entry["evaluation_id"] for entry in news}
     assert new == len(verdicts) + len(news)
     reasons = Counter(entry["reason"] for entry in verdicts if entry.get("reason"))
-    assert ground.counted(*BOOKS) == {
+    assert keyspace.counted(*BOOKS) == {
         **{outcome: list(written.values()).count(outcome) for outcome in ("scored", "abstained", "unscored")},
         **{f"unscored:{reason}": reasons[reason] for reason in ("refusal", "bad_request")},
         "dead": len(buried),
         "dead:timeout": len(buried),
         "outbox": new,
     }
-    assert {each.decode() for each in ground.client.zrange(ground.keys.dead_due, 0, -1)} == buried.keys()
+    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == buried.keys()
 
 
-def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(ground: Ground, ledger: Ledger) -> None:
+def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Keyspace, ledger: Ledger) -> None:
     """A short part that expired first hid what stood in the longer ones, and an evaluation was judged again."""
     names = [f"ab{number:030x}" for number in range(101)]
     verdicts = [make_verdict(evaluation_id=name) for name in names]
-    assert all(ledger.record([Finished.of(one, HOUR) for one in verdicts[:100]]))
-    short, longer = (f"{ground.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
-    ground.client.expire(short, 60)
+    assert all(ledger.record([Finished.of(each, HOUR) for each in verdicts[:100]]))
+    short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
+    keyspace.client.expire(short, 60)
     assert ledger.record([Finished.of(verdicts[100], HOUR)]) == [True]
-    assert (ground.client.hlen(short), ground.client.hlen(longer)) == (100, 1)
-    assert ground.client.ttl(short) >= ground.client.ttl(longer) > 3600
+    assert (keyspace.client.hlen(short), keyspace.client.hlen(longer)) == (100, 1)
+    assert keyspace.client.ttl(short) >= keyspace.client.ttl(longer) > 3600

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Ground, encoded, go_by, make_trace
+from support.stage_parts import Chosen, Keyspace, encoded, go_by, make_trace
 
 from worker.core.config.settings import Rule
 from worker.core.selection.sampling import period_of
@@ -17,39 +17,39 @@ NOW_S = 1_800_000_000  # 08:00 UTC
 AGAIN_H = (1, 5, 23)
 
 
-def arrive(ground: Ground, at_s: float, *numbers: int, **fields: object) -> None:
+def arrive(keyspace: Keyspace, at_s: float, *numbers: int, **fields: object) -> None:
     """Write traces that arrive at a time of Redis' clock."""
     for place, number in enumerate(numbers):
         entry = {"v": "1", "t": encoded(make_trace(number, **fields))}
-        ground.client.xadd(ground.keys.traces, entry, id=f"{int(at_s * 1000)}-{place + 1}")
+        keyspace.client.xadd(keyspace.keys.traces, entry, id=f"{int(at_s * 1000)}-{place + 1}")
 
 
-def at(ground: Ground, seconds: float) -> None:
-    ground.client.set(f"{ground.prefix}:test-clock", int(seconds))
+def at(keyspace: Keyspace, seconds: float) -> None:
+    keyspace.client.set(f"{keyspace.prefix}:test-clock", int(seconds))
 
 
 @pytest.mark.parametrize(
     "times", [{"ended_at": NOW_S + 1799.5}, {"started_at": NOW_S - 7200.0}, {}, {"ended_at": 1e300}], ids=str
 )
 def test_the_same_publication_is_a_duplicate_hours_later(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, times: dict[str, float]
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, times: dict[str, float]
 ) -> None:
-    go_by(monkeypatch, ground, f"redis.call('GET', '{ground.prefix}:test-clock')")
-    chosen = Chosen(ground, rules=RULES)
+    go_by(monkeypatch, keyspace, f"redis.call('GET', '{keyspace.prefix}:test-clock')")
+    chosen = Chosen(keyspace, rules=RULES)
     began_s = NOW_S + 1800
-    at(ground, began_s)
-    arrive(ground, began_s, 1, 2, 3, **times)
+    at(keyspace, began_s)
+    arrive(keyspace, began_s, 1, 2, 3, **times)
     chosen.take()
-    assert ground.accounting()["sampled"] == 3
+    assert keyspace.accounting()["sampled"] == 3
     for number, hours in enumerate(AGAIN_H, 1):
         again_s = began_s + hours * HOUR_S
-        at(ground, again_s)
-        arrive(ground, again_s, 1, 2, 3, **times)
+        at(keyspace, again_s)
+        arrive(keyspace, again_s, 1, 2, 3, **times)
         chosen.take()
-        assert ground.accounting()["duplicate"] == 3 * number, f"{hours} h later"
-        counts = Replays(ground, rules=RULES).make()
+        assert keyspace.accounting()["duplicate"] == 3 * number, f"{hours} h later"
+        counts = Replays(keyspace, rules=RULES).make()
         assert (counts["already_judged"], counts.get("chosen", 0)) == (3 * (number + 1), 0), f"{hours} h later"
-    assert ground.accounting()["chosen"] == 3
+    assert keyspace.accounting()["chosen"] == 3
 
 
 def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
@@ -63,25 +63,25 @@ def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
         assert period(noon * 1000, ended_at=unusable) == f"d{noon // 86_400}", unusable
 
 
-def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(ground: Ground) -> None:
+def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace: Keyspace) -> None:
     """All is found again, in what encoding Redis keeps cheap, and nothing outlives its time."""
-    chosen, ended_at = Chosen(ground, rules=RULES), time.time()
+    chosen, ended_at = Chosen(keyspace, rules=RULES), time.time()
     for first in range(0, 30_000, 3_000):
-        with ground.client.pipeline(transaction=False) as pipe:
+        with keyspace.client.pipeline(transaction=False) as pipe:
             for number in range(first, first + 3_000):
-                pipe.xadd(ground.keys.traces, {"v": "1", "t": encoded(make_trace(number, ended_at=ended_at))})
+                pipe.xadd(keyspace.keys.traces, {"v": "1", "t": encoded(make_trace(number, ended_at=ended_at))})
             pipe.execute()
         chosen.take()
-    parts = list(ground.client.scan_iter(f"{ground.keys.evaluations}:*", count=1000))
+    parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*", count=1000))
     lengths = {len(part.rpartition(b":")[2]) for part in parts}
     assert lengths == {2, 3}
-    assert len(ground.ledger()) == ground.accounting()["chosen"] == 30_000
-    encodings = {ground.client.object("encoding", part) for part in parts}
+    assert len(keyspace.ledger()) == keyspace.accounting()["chosen"] == 30_000
+    encodings = {keyspace.client.object("encoding", part) for part in parts}
     assert encodings <= {b"listpack", b"ziplist"}
-    assert min(map(ground.client.ttl, parts)) > 0
-    chosen.take(ground.client.xrange(ground.keys.traces, count=1))
-    ground.add(make_trace(29_999, ended_at=ended_at))
-    ground.add(make_trace(0, ended_at=ended_at))
+    assert min(map(keyspace.client.ttl, parts)) > 0
+    chosen.take(keyspace.client.xrange(keyspace.keys.traces, count=1))
+    keyspace.add(make_trace(29_999, ended_at=ended_at))
+    keyspace.add(make_trace(0, ended_at=ended_at))
     chosen.take()
-    assert ground.accounting()["duplicate"] == 2
-    assert ground.client.xpending(ground.keys.traces, INGEST_GROUP)["pending"] == 0
+    assert keyspace.accounting()["duplicate"] == 2
+    assert keyspace.client.xpending(keyspace.keys.traces, INGEST_GROUP)["pending"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Chosen, Ground
+from support.stage_parts import Chosen, Keyspace
 
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
 from tracejudge.content.field_names import OTHER_NAMES
@@ -175,8 +175,8 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_what_a_service_writes_arrives(name: str) -> None:
-    given, fields, left_out = READ[name]
-    entry = read(given)
+    body, fields, left_out = READ[name]
+    entry = read(body)
     assert isinstance(entry, TraceEntry), entry
     expected = {field: documents(value) for field, value in fields.items()}
     assert {field: documents(getattr(entry.trace, field)) for field in fields} == expected
@@ -188,7 +188,7 @@ def test_what_a_service_writes_arrives(name: str) -> None:
 
 def documents(value: Any) -> Any:
     """Documents without anything but a text are texts."""
-    return [Document(one) if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+    return [Document(each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
 
 
 def test_every_other_name_in_both_spellings_is_read() -> None:
@@ -216,8 +216,8 @@ NO_TRACE: Mapping[str, tuple[object, str, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("name", NO_TRACE)
 def test_only_without_an_id_a_service_or_content_it_is_no_trace(name: str) -> None:
-    given, detail, keys = NO_TRACE[name]
-    entry = read(given)
+    body, detail, keys = NO_TRACE[name]
+    entry = read(body)
     assert isinstance(entry, InvalidEntry)
     assert (entry.reason, entry.detail, entry.keys) == ("wrong_type", detail, keys)
 
@@ -242,47 +242,47 @@ def test_late_feedback_is_read_in_other_names_and_types() -> None:
 # --- what is told of them ---
 
 
-def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(ground: Ground) -> None:
-    chosen = Chosen(ground, rules=(ALL,))
+def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace, rules=(ALL,))
     for number in range(3):
-        ground.add({**NEEDED, "traceId": f"t{number}", "trace_id": None, "tool_calls": 5, "ended_at": "secret"})
+        keyspace.add({**NEEDED, "traceId": f"t{number}", "trace_id": None, "tool_calls": 5, "ended_at": "secret"})
     with capture_logs() as logs:
         chosen.take()
         chosen.write_unusable()
-    said = [line for line in logs if line["event"] == "field left out of traces"]
-    assert [(line["field"], line["type"], line["trace_id"]) for line in said] == [
+    log_lines = [line for line in logs if line["event"] == "field left out of traces"]
+    assert [(line["field"], line["type"], line["trace_id"]) for line in log_lines] == [
         ("tool_calls", "number", "t0"),
         ("ended_at", "string", "t0"),
     ]
     assert "secret" not in repr(logs)
-    listed = {(one.field, one.type, one.service, one.trace_id) for one in read_left_out(ground.store)}
+    listed = {(field.field, field.type, field.service, field.trace_id) for field in read_left_out(keyspace.store)}
     assert listed == {("tool_calls", "number", "shop", "t2"), ("ended_at", "string", "shop", "t2")}
-    assert 0 < ground.client.ttl(InputKeys(ground.keys.prefix).left_out) <= 7 * 86_400
+    assert 0 < keyspace.client.ttl(InputKeys(keyspace.keys.prefix).left_out) <= 7 * 86_400
 
 
-def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(ground: Ground) -> None:
-    chosen = Chosen(ground)
+def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(keyspace: Keyspace) -> None:
+    chosen = Chosen(keyspace)
     for number in range(MAX_INVALID + 20):
-        ground.add({"trace_id": f"t{number}", "content": "secret", "a secret": 1})
-    ground.add(b"{secret")
+        keyspace.add({"trace_id": f"t{number}", "content": "secret", "a secret": 1})
+    keyspace.add(b"{secret")
     chosen.take()
     chosen.take()
     chosen.write_unusable()
-    broken, last, *others = read_invalid(ground.store)
+    broken, last, *others = read_invalid(keyspace.store)
     assert (broken.reason, broken.keys, broken.trace_id) == ("not_json", ("v", "t"), None)
     shown = (last.reason, last.detail, last.keys, last.trace_id)
     assert shown == ("wrong_type", "no service", ("trace_id", "content", "(another)"), "t119")
     assert len(others) == MAX_INVALID - 2
-    assert "secret" not in repr(ground.client.xrange(InputKeys(ground.keys.prefix).invalid))
-    assert 0 < ground.client.ttl(InputKeys(ground.keys.prefix).invalid) <= 7 * 86_400
+    assert "secret" not in repr(keyspace.client.xrange(InputKeys(keyspace.keys.prefix).invalid))
+    assert 0 < keyspace.client.ttl(InputKeys(keyspace.keys.prefix).invalid) <= 7 * 86_400
 
 
-def test_unusable_input_is_written_at_most_once_a_second(ground: Ground) -> None:
+def test_unusable_input_is_written_at_most_once_a_second(keyspace: Keyspace) -> None:
     now = [0.0]
-    unusable = UnusableInput(ground.store, lambda: now[0])
+    unusable = UnusableInput(keyspace.store, lambda: now[0])
     entry = read({"content": "x"})
     for at_s, listed in ((0.0, 1), (0.5, 1), (0.9, 1), (1.0, 4), (9.0, 5)):
         now[0] = at_s
         unusable.add([entry], [])
         unusable.write()
-        assert ground.client.xlen(InputKeys(ground.keys.prefix).invalid) == listed, at_s
+        assert keyspace.client.xlen(InputKeys(keyspace.keys.prefix).invalid) == listed, at_s

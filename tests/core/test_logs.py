@@ -320,10 +320,10 @@ SAID = [
 
 
 @pytest.mark.parametrize(
-    ("quotation", "said"), list(zip(QUOTATIONS.values(), SAID, strict=True)), ids=QUOTATIONS.keys()
+    ("quotation", "message"), list(zip(QUOTATIONS.values(), SAID, strict=True)), ids=QUOTATIONS.keys()
 )
 def test_who_carries_messages_is_left_its_own_words(
-    written: Written, quotation: tuple[str, Any, tuple[Any, ...]], said: str
+    written: Written, quotation: tuple[str, Any, tuple[Any, ...]], message: str
 ) -> None:
     name, text, arguments = quotation
     try:
@@ -333,8 +333,8 @@ def test_who_carries_messages_is_left_its_own_words(
         logging.getLogger(name).exception(text, *arguments, stack_info=True)
     assert WORD not in written.text
     plain, failed = written.lines
-    assert plain["event"] == said
-    assert failed["event"].startswith(f"{said} (ValueError in test_logs.py:")
+    assert plain["event"] == message
+    assert failed["event"].startswith(f"{message} (ValueError in test_logs.py:")
     assert set(failed) == {"event", "level", "logger", "timestamp"}
 
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from support.leases_parts import MODEL, OTHER, add, ready
-from support.stage_parts import Ground, samples, settings_of
+from support.stage_parts import Keyspace, samples, settings_of
 
 from worker.core.queue.leases import Leases
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.telemetry.backlog import Backpressure, Bounds
-from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 
@@ -18,19 +17,19 @@ class Keeper:
     """One worker's maintenance, run by hand."""
 
     def __init__(
-        self, ground: Ground, circuits: Callable[[], Mapping[str, float | None]] = dict, *, bound: int = 1
+        self, keyspace: Keyspace, circuits: Callable[[], Mapping[str, float | None]] = dict, *, bound: int = 1
     ) -> None:
-        settings = settings_of(ground)
+        settings = settings_of(keyspace)
         self.metrics, self.pressure = Metrics(settings), Backpressure(bound, {MODEL, OTHER})
         self._stage = Maintenance(
             settings,
-            ground.store,
+            keyspace.store,
             self.metrics,
             groups=(),
             readiness=Readiness(),
             capacity=dict,
             backpressure=self.pressure,
-            heartbeat=Heartbeat(ground.store, circuits),
+            heartbeat=Heartbeat(keyspace.store, circuits),
         )
         self._stage.stopping.set()
 
@@ -46,56 +45,56 @@ class Keeper:
 
 
 @pytest.fixture
-def _work(ground: Ground) -> None:
+def _work(keyspace: Keyspace) -> None:
     """Leave three batches of one judge model, of which one is taken and one parked, and two of another."""
-    leases = Leases(ground.store, tries_ttl_s=60)
+    leases = Leases(keyspace.store, tries_ttl_s=60)
     for model in (MODEL, MODEL, MODEL, OTHER, OTHER):
-        add(ground, model)
+        add(keyspace, model)
     _, parked = leases.take(MODEL, "a", 2)
     leases.put_back(parked.lease, delay_s=60)
 
 
 @pytest.mark.usefixtures("_work")
-def test_slow_models_hold_reading_up_and_their_batches_wait(ground: Ground) -> None:
-    keeper = Keeper(ground, lambda: {MODEL: 0.0, OTHER: None})
+def test_slow_models_hold_reading_up_and_their_batches_wait(keyspace: Keyspace) -> None:
+    keeper = Keeper(keyspace, lambda: {MODEL: 0.0, OTHER: None})
     assert keeper.turn() == Bounds(paused=True, shed=frozenset())
     assert keeper.batches == {"waiting": 4, "parked": 1}
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(ground: Ground) -> None:
-    judging = Keeper(ground, lambda: {MODEL: 2.0, OTHER: 30.0})
+def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(keyspace: Keyspace) -> None:
+    judging = Keeper(keyspace, lambda: {MODEL: 2.0, OTHER: 30.0})
     assert judging.turn() == Bounds(paused=False, shed=frozenset({MODEL, OTHER}))
     assert judging.batches == {"waiting": 1, "parked": 4}
-    ingesting = Keeper(ground)
+    ingesting = Keeper(keyspace)
     assert ingesting.turn() == judging.turn(), "a worker that judges nothing hears of it"
-    alive = Keeper(ground, lambda: {MODEL: 60.0, OTHER: 0.0})
+    alive = Keeper(keyspace, lambda: {MODEL: 60.0, OTHER: 0.0})
     assert alive.turn() == Bounds(paused=True, shed=frozenset({MODEL}))
     assert alive.batches == {"waiting": 3, "parked": 2}
 
 
 @pytest.mark.usefixtures("_work")
-def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(ground: Ground) -> None:
+def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(keyspace: Keyspace) -> None:
     here = {MODEL: 0.0, OTHER: 0.0}
-    keeper = Keeper(ground, lambda: here)
-    found = []
+    keeper = Keeper(keyspace, lambda: here)
+    values = []
     for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
-        found.append(keeper.turn())
+        values.append(keeper.turn())
     shed = [False, False, False, True, False]
-    assert found == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
+    assert values == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
 
 
 @pytest.mark.usefixtures("_work")
-def test_the_bound_holds_for_each_judge_model(ground: Ground) -> None:
-    sizes = ground.waiting()
-    assert not Keeper(ground, bound=max(sizes.values())).turn().paused
-    assert Keeper(ground, bound=max(sizes.values()) - 1).turn().paused
+def test_the_bound_holds_for_each_judge_model(keyspace: Keyspace) -> None:
+    sizes = keyspace.waiting()
+    assert not Keeper(keyspace, bound=max(sizes.values())).turn().paused
+    assert Keeper(keyspace, bound=max(sizes.values()) - 1).turn().paused
 
 
-def test_where_nothing_waits_any_more_nothing_is_held_up(ground: Ground) -> None:
-    add(ground)
-    keeper, leases = Keeper(ground), Leases(ground.store, tries_ttl_s=60)
+def test_where_nothing_waits_any_more_nothing_is_held_up(keyspace: Keyspace) -> None:
+    add(keyspace)
+    keeper, leases = Keeper(keyspace), Leases(keyspace.store, tries_ttl_s=60)
     assert keeper.turn().paused
-    (batch_id,) = ready(ground)
+    (batch_id,) = ready(keyspace)
     leases.finish(batch_id, MODEL)
     assert not keeper.turn().paused

@@ -111,7 +111,7 @@ def settings(*services: str | None, **fields: Any) -> Settings:
 
 def declared(metrics: Metrics) -> dict[str, Declared]:
     """Read names, types and labels of what is ours from the registry, by the names that samples bear."""
-    found = {}
+    values = {}
     for collector in set(metrics.registry._collector_to_names):
         if isinstance(collector, ProcessCollector):
             continue
@@ -120,8 +120,8 @@ def declared(metrics: Metrics) -> dict[str, Declared]:
         name = family.name.removeprefix("tracejudge_") + ("_total" if family.type == "counter" else "")
         assert family.name.startswith("tracejudge_")
         assert family.documentation
-        found[name] = Declared(family.type, collector._labelnames)
-    return found
+        values[name] = Declared(family.type, collector._labelnames)
+    return values
 
 
 def page(metrics: Metrics) -> Scrape:
@@ -140,8 +140,8 @@ FAMILIES = {"score": "score", "request_duration": "judge_request_duration_second
 
 
 def test_the_metrics_of_the_contract_are_as_it_fixes_them() -> None:
-    found = declared(Metrics(settings()))
-    assert {name: found.get(name) for name in CONTRACT} == CONTRACT
+    backlog = declared(Metrics(settings()))
+    assert {name: backlog.get(name) for name in CONTRACT} == CONTRACT
 
 
 def test_the_metrics_of_the_contract_alone_are_stable() -> None:
@@ -183,11 +183,11 @@ def test_the_age_of_scores_is_measured_up_to_the_time_of_giving_up() -> None:
 
 
 def test_each_bundle_has_a_registry_of_its_own() -> None:
-    one, other = Metrics(settings()), Metrics(settings())
-    one.stream_lag.set(5)
+    first, other = Metrics(settings()), Metrics(settings())
+    first.stream_lag.set(5)
     assert page(other).value("tracejudge_stream_lag") == 0
-    given = CollectorRegistry()
-    assert Metrics(settings(), given).registry is given
+    registry = CollectorRegistry()
+    assert Metrics(settings(), registry).registry is registry
 
 
 TELLS = """
@@ -205,9 +205,9 @@ def test_the_page_tells_when_its_process_began() -> None:
     before = time.time()
     page = subprocess.run([sys.executable, "-c", TELLS], capture_output=True, text=True, check=True).stdout
 
-    (said,) = re.findall(r"^process_start_time_seconds (\S+)$", page, re.MULTILINE)
+    (start_s,) = re.findall(r"^process_start_time_seconds (\S+)$", page, re.MULTILINE)
     # The moment when the machine began is told in whole seconds.
-    assert before - 2 < float(said) < time.time() + 2
+    assert before - 2 < float(start_s) < time.time() + 2
 
 
 # --- at zero before anything happens ---
@@ -215,27 +215,27 @@ def test_the_page_tells_when_its_process_began() -> None:
 
 def test_outcomes_of_services_that_rules_name_stand_at_zero() -> None:
     scrape = page(Metrics(settings("shop", "desk", "shop", "bot-*", "b?t", "b[ao]t", None)))
-    found = {
+    values = {
         (sample.labels["service"], sample.labels["outcome"]): sample.value
         for sample in scrape.samples("tracejudge_traces_total")
     }
-    assert found == {(service, outcome): 0.0 for service in ("shop", "desk") for outcome in TRACE_OUTCOMES}
+    assert values == {(service, outcome): 0.0 for service in ("shop", "desk") for outcome in TRACE_OUTCOMES}
 
 
 def test_reasons_of_invalid_traces_stand_at_zero() -> None:
-    found = {
+    values = {
         sample.labels["reason"]: sample.value
         for sample in page(Metrics(settings())).samples("tracejudge_invalid_traces_total")
     }
-    assert found == dict.fromkeys(INVALID_REASONS, 0.0)
+    assert values == dict.fromkeys(INVALID_REASONS, 0.0)
 
 
 def test_outcomes_of_late_feedback_stand_at_zero() -> None:
-    found = {
+    values = {
         sample.labels["outcome"]: sample.value
         for sample in page(Metrics(settings())).samples("tracejudge_late_feedback_total")
     }
-    assert found == dict.fromkeys(LATE_FEEDBACK_OUTCOMES, 0.0)
+    assert values == dict.fromkeys(LATE_FEEDBACK_OUTCOMES, 0.0)
 
 
 def test_touching_a_service_changes_nothing_that_was_counted() -> None:
@@ -286,8 +286,8 @@ def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]
 
     plain = declared(Metrics(settings()))
     got = declared(Metrics(settings(series_labels=extra)))
-    assert {name: found.labels for name, found in got.items()} == {
-        name: expected(found.labels) for name, found in plain.items()
+    assert {name: family.labels for name, family in got.items()} == {
+        name: expected(family.labels) for name, family in plain.items()
     }
     assert got["score"].labels == (*SERIES, *extra, "metric")
 

@@ -12,13 +12,13 @@ from redis import Redis
 from structlog.testing import capture_logs
 from support.ports import free_port
 from support.processes import wait_until
-from support.stage_parts import Ground, settings_of
+from support.stage_parts import Keyspace, settings_of
 
 from worker.core.config.settings import Settings
 from worker.core.queue import notify
 from worker.core.queue.batch import fresh_id
 from worker.core.queue.notify import Broker, Notifier
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
 
@@ -48,20 +48,20 @@ def sent() -> Sent:
 
 
 @pytest.fixture
-def notifier(ground: Ground, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Notifier:
+def notifier(keyspace: Keyspace, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> Notifier:
     monkeypatch.setattr(notify, "_LOOK_S", 0.01)
     monkeypatch.setattr(notify, "_GATHER_S", 0.0)
-    return Notifier(ground.store, sent.send, MODELS)
+    return Notifier(keyspace.store, sent.send, MODELS)
 
 
 def test_of_each_queue_one_is_sent_for_all_batches_that_came_together(
-    ground: Ground, notifier: Notifier, sent: Sent
+    keyspace: Keyspace, notifier: Notifier, sent: Sent
 ) -> None:
     ids = [fresh_id(name, float(number)) for number in range(3) for name in MODELS]
     notifier.batches_made(ids)
     notifier.run_once()
     assert sorted(sent.labels) == [("gpt", 2), ("panel", 2)], "all panels share a queue"
-    ground.client.zadd(ground.keys.ready("gpt"), {ids[0]: 1})
+    keyspace.client.zadd(keyspace.keys.ready("gpt"), {ids[0]: 1})
     notified = notifier.ready_labels()
     assert notified == {"gpt"}
     notifier.batches_made(ids, notified)
@@ -70,11 +70,11 @@ def test_of_each_queue_one_is_sent_for_all_batches_that_came_together(
 
 
 def test_the_bound_is_two_for_each_worker_that_judges_and_the_sweepers_own(
-    ground: Ground, notifier: Notifier, sent: Sent, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, notifier: Notifier, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "_COUNT_WORKERS_S", 0.0)
     for roles in ({"judge": True}, {"judge": False, "ingest": True}, {"judge": True}, {"ingest": True}):
-        Heartbeat(ground.store).beat(roles)
+        Heartbeat(keyspace.store).beat(roles)
     notifier.notify("gpt", 1)
     notifier.run_once()
     assert (notifier.workers, sent.labels) == (3, [("gpt", 1)])
@@ -119,8 +119,8 @@ def test_nobody_waits_for_a_broker_that_hangs_and_a_notifier_ends_when_asked_to(
 
 
 @pytest.fixture
-def settings(ground: Ground) -> Settings:
-    return settings_of(ground)
+def settings(keyspace: Keyspace) -> Settings:
+    return settings_of(keyspace)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def broker(redis_url: str, settings: Settings) -> Iterator[Broker]:
 
 
 def test_a_queue_is_never_filled_beyond_its_bound(
-    broker: Broker, settings: Settings, ground: Ground, redis: Redis
+    broker: Broker, settings: Settings, keyspace: Keyspace, redis: Redis
 ) -> None:
     queue = settings.queue("gpt")
     lengths = []
@@ -143,13 +143,13 @@ def test_a_queue_is_never_filled_beyond_its_bound(
         lengths.append(redis.llen(queue))
     assert lengths == [1, 1, 2, 2, 3, 3, 4]
     assert b'"gpt"' not in redis.lindex(queue, 0), "the body is encoded"
-    ground.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
+    keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
 
 
 def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_for_each(
-    redis_url: str, ground: Ground, redis: Redis
+    redis_url: str, keyspace: Keyspace, redis: Redis
 ) -> None:
-    settings = settings_of(ground, shards=(ground.url, "redis://b/0", "redis://c/0"))
+    settings = settings_of(keyspace, shards=(keyspace.url, "redis://b/0", "redis://c/0"))
     app = Celery("tests", broker=redis_url, set_as_current=False)
     app.conf.broker_transport_options = {"priority_steps": [0]}
     brokers = [Broker(app, settings, shard) for shard in (2, 0)]
@@ -162,20 +162,20 @@ def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_f
     for broker in brokers:
         broker.close()
     app.close()
-    ground.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
+    keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
     assert lengths == [1, 2, 3, 3, 3, 3], "one for each server"
     assert bodies[::-1] == [{"v": 3, "shard": shard, "model": "gpt"} for shard in (2, 0, 2)]
 
 
-def test_a_broker_that_is_away_is_connected_to_anew(ground: Ground, settings: Settings) -> None:
+def test_a_broker_that_is_away_is_connected_to_anew(keyspace: Keyspace, settings: Settings) -> None:
     app = Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
     broker = Broker(app, settings)
     with pytest.raises(Exception, match=r"."):
         broker.send("gpt", 1)
-    app.conf.broker_url = ground.url
-    app.conf.broker_write_url = ground.url
+    app.conf.broker_url = keyspace.url
+    app.conf.broker_write_url = keyspace.url
     broker.send("gpt", 1)
-    assert ground.client.llen(settings.queue("gpt")) == 1
+    assert keyspace.client.llen(settings.queue("gpt")) == 1
     broker.close()
     app.close()
-    ground.client.delete(settings.queue("gpt"), f"_kombu.binding.{settings.prefix}.judge")
+    keyspace.client.delete(settings.queue("gpt"), f"_kombu.binding.{settings.prefix}.judge")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import pytest
-from support.stage_parts import Ground, make_verdict, settings_of
+from support.stage_parts import Keyspace, make_verdict, settings_of
 
 from judges.core.verdict import Verdict
 from worker.core.export import consumer as outbox
@@ -21,9 +21,9 @@ class Reader(ExportConsumer):
 
     exporter = "sink"
 
-    def __init__(self, ground: Ground) -> None:
-        settings = settings_of(ground)
-        super().__init__(settings, ground.store, Metrics(settings))
+    def __init__(self, keyspace: Keyspace) -> None:
+        settings = settings_of(keyspace)
+        super().__init__(settings, keyspace.store, Metrics(settings))
         self.reads: list[list[str]] = []
         self.waits: list[float] = []
         self.delivered = threading.Event()
@@ -64,35 +64,35 @@ def ids(*numbers: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_after_a_silence_nothing_waits_and_then_entries_gather(ground: Ground) -> None:
-    reader = Reader(ground).pass_waits()
+def test_after_a_silence_nothing_waits_and_then_entries_gather(keyspace: Keyspace) -> None:
+    reader = Reader(keyspace).pass_waits()
     reader.run_once()
-    ground.send(*numbered(1))
+    keyspace.send(*numbered(1))
     reader.run_once()
-    ground.send(*numbered(2, 3))
+    keyspace.send(*numbered(2, 3))
     reader.run_once()
     assert reader.reads == [ids(1), ids(2, 3)]
     assert reader.waits == [0.0, reader.gather_s, reader.gather_s]
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_a_read_that_got_all_it_may_is_followed_by_the_next_at_once(ground: Ground) -> None:
-    reader = Reader(ground).pass_waits()
+def test_a_read_that_got_all_it_may_is_followed_by_the_next_at_once(keyspace: Keyspace) -> None:
+    reader = Reader(keyspace).pass_waits()
     reader.read_count = 2
-    ground.send(*numbered(1, 2, 3))
+    keyspace.send(*numbered(1, 2, 3))
     reader.run_once()
     reader.run_once()
     assert reader.reads == [ids(1, 2), ids(3)]
     assert reader.waits == [0.0, reader.gather_s]
 
 
-def test_what_has_gathered_when_it_is_told_to_stop_still_leaves(ground: Ground) -> None:
-    reader = Reader(ground)
+def test_what_has_gathered_when_it_is_told_to_stop_still_leaves(keyspace: Keyspace) -> None:
+    reader = Reader(keyspace)
     reader.gather_s = 600.0
-    ground.send(*numbered(1))
+    keyspace.send(*numbered(1))
     reader.start()
     assert reader.delivered.wait(DEADLINE_S)
-    ground.send(*numbered(2))
+    keyspace.send(*numbered(2))
     assert reader.stop(DEADLINE_S)
     assert reader.reads == [ids(1), ids(2)]
 

@@ -18,8 +18,8 @@ TRACE = Trace(trace_id="1", service="shop", output="Yes.")
 
 def loaded(*rules: dict[str, Any], judges: object = JUDGES) -> Settings:
     models = {name: {"provider": "lexical", "label": f"judge-{name}"} for name in ("default", "small", "large")}
-    given = [{"name": f"rule {number}", **rule} for number, rule in enumerate(rules)]
-    tables = {"MODELS": models, "RULES": given, "JUDGES": judges}
+    fields = [{"name": f"rule {number}", **rule} for number, rule in enumerate(rules)]
+    tables = {"MODELS": models, "RULES": fields, "JUDGES": judges}
     return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in tables.items()})
 
 
@@ -29,8 +29,8 @@ def chosen(settings: Settings) -> set[tuple[str, str]]:
 
 
 def test_its_own_model_judges_whatever_model_the_rule_names() -> None:
-    one = loaded({"judges": ["kind", "safety"], "model": "small"})
-    assert chosen(one) == {("kind", "large"), ("safety", "small")}
+    calibration = loaded({"judges": ["kind", "safety"], "model": "small"})
+    assert chosen(calibration) == {("kind", "large"), ("safety", "small")}
     together = loaded({"judges": ["kind", "safety"], "model": ["small", "default"], "combine": "majority"})
     panel = "majority(judge-default,judge-small)"
     assert chosen(together) == {("kind", "large"), *(("safety", name) for name in ("small", "default", panel))}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import parse
-from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.core.export.prometheus import PrometheusExporter
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("_short_reads")
 class Counting:
     """One worker's metrics exporter."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.metrics = Metrics(settings_of(ground, **settings))
-        self.exporter = PrometheusExporter(settings_of(ground, **settings), ground.store, self.metrics)
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        self.metrics = Metrics(settings_of(keyspace, **settings))
+        self.exporter = PrometheusExporter(settings_of(keyspace, **settings), keyspace.store, self.metrics)
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
         self.exporter.prepare()
@@ -62,16 +62,16 @@ def labels(*own: str) -> tuple[str, ...]:
     return tuple(sorted((*SERIES, *own, "service=shop", "version=01234567")))
 
 
-def test_every_outcome_is_counted_under_its_series(ground: Ground) -> None:
-    worker = Counting(ground)
-    ground.send(
+def test_every_outcome_is_counted_under_its_series(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(
         scored(0, 1.0, weight=4.0, trace_ended_at=1_700_000_000.0),
         scored(1, 0.25, passed=False, weight=4.0),
         scored(2, 0.75, passed=None),
         make_verdict(3, environment="prod"),
         unscored(4, weight=2.0),
     )
-    ground.send(unscored(5, "timeout"), kind="d")
+    keyspace.send(unscored(5, "timeout"), kind="d")
     worker.turn()
 
     def ended(outcome: str) -> tuple[str, ...]:
@@ -98,9 +98,9 @@ def at(step: float, others: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted((*others, "le=+Inf" if math.isinf(step) else f"le={float(step)}")))
 
 
-def test_outcomes_that_did_not_come_are_there_at_zero(ground: Ground) -> None:
-    worker = Counting(ground)
-    ground.send(scored(0))
+def test_outcomes_that_did_not_come_are_there_at_zero(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(scored(0))
     worker.turn()
     page = parse(generate_latest(worker.metrics.registry).decode())
     outcomes = {sample.labels["outcome"]: sample.value for sample in page.samples("tracejudge_verdicts_total")}
@@ -117,41 +117,43 @@ def test_outcomes_that_did_not_come_are_there_at_zero(ground: Ground) -> None:
     ],
     ids=["both", "no span", "foreign span", "foreign trace"],
 )
-def test_a_failure_points_to_its_trace(ground: Ground, ids: dict[str, str], expected: dict[str, str] | None) -> None:
-    worker = Counting(ground)
-    ground.send(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
+def test_a_failure_points_to_its_trace(
+    keyspace: Keyspace, ids: dict[str, str], expected: dict[str, str] | None
+) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(scored(0, 0.0, passed=False, **ids), scored(1, 1.0, **ids))
     worker.turn()
     page = parse(generate_latest(worker.metrics.registry).decode())
-    found = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
-    assert found == ([expected] if expected else [])
+    exemplars = [exemplar.labels for exemplar in page.exemplars("tracejudge_verdicts_total")]
+    assert exemplars == ([expected] if expected else [])
 
 
-def test_only_live_traffic_feeds_the_series(ground: Ground) -> None:
-    worker = Counting(ground)
-    ground.send(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
+def test_only_live_traffic_feeds_the_series(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(scored(0, origin="replay"), unscored(1, origin="late_feedback"))
     worker.turn()
     late = ("late_feedback_verdicts_total", "judge=safety", "metric=safety", "outcome=unscored", "service=shop")
     assert worker.counted == {late: 1}
-    assert ground.pending(GROUP, ground.keys.verdicts) == 0
+    assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0
 
 
-def test_of_several_metrics_each_counts_for_itself(ground: Ground) -> None:
-    worker = Counting(ground)
+def test_of_several_metrics_each_counts_for_itself(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
     both = {"metrics": ("a", "b")}
-    ground.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
+    keyspace.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
     worker.turn()
-    found = {
+    values = {
         (sample.labels["metric"], sample.labels["outcome"]): sample.value
         for family in worker.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_verdicts_total" and sample.value
     }
-    assert found == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
+    assert values == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
 
 
-def test_further_labels_are_those_of_the_configuration(ground: Ground) -> None:
-    worker = Counting(ground, series_labels=("release", "name"))
-    ground.send(scored(0, release="1.2", name="chat"), scored(1))
+def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace, series_labels=("release", "name"))
+    keyspace.send(scored(0, release="1.2", name="chat"), scored(1))
     worker.turn()
     assert only(worker.counted, "verdicts_total") == {
         ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=1.2", "name=chat")): 1,
@@ -159,14 +161,14 @@ def test_further_labels_are_those_of_the_configuration(ground: Ground) -> None:
     }
 
 
-def test_two_workers_reading_at_once_count_each_verdict_once(ground: Ground) -> None:
-    workers = [Counting(ground) for _ in range(2)]
+def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace) -> None:
+    workers = [Counting(keyspace) for _ in range(2)]
     ended = threading.Event()
     failures: list[BaseException] = []
 
     def work(worker: Counting) -> None:
         try:
-            while not ended.is_set() or ground.measure(groups=(GROUP,)).outbox[GROUP].lag:
+            while not ended.is_set() or keyspace.measure(groups=(GROUP,)).outbox[GROUP].lag:
                 worker.turn(count=7)
         except BaseException as error:
             failures.append(error)
@@ -176,39 +178,39 @@ def test_two_workers_reading_at_once_count_each_verdict_once(ground: Ground) -> 
     for thread in threads:
         thread.start()
     for start in range(0, 300, 20):
-        ground.send(*(scored(number) for number in range(start, start + 20)))
+        keyspace.send(*(scored(number) for number in range(start, start + 20)))
     ended.set()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
     assert not failures
     assert sum(worker.verdicts for worker in workers) == 300
-    assert ground.accounting()["exported:metrics"] == 300
+    assert keyspace.accounting()["exported:metrics"] == 300
     assert sum(worker.dropped for worker in workers) == 0
 
 
-def test_what_a_dead_worker_read_is_counted_by_another_once(ground: Ground) -> None:
-    worker = Counting(ground)
-    ground.send(*(scored(number) for number in range(5)))
-    ground.store.read_group(ground.keys.verdicts, GROUP, "dead", count=3, block_ms=1)
+def test_what_a_dead_worker_read_is_counted_by_another_once(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(*(scored(number) for number in range(5)))
+    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=3, block_ms=1)
     worker.turn()
-    assert (worker.verdicts, ground.pending(GROUP, ground.keys.verdicts)) == (5, 0)
+    assert (worker.verdicts, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (5, 0)
     worker.turn()
     assert worker.verdicts == 5
 
 
-def test_what_is_still_fresh_is_left_to_its_reader(ground: Ground) -> None:
-    worker = Counting(ground)
+def test_what_is_still_fresh_is_left_to_its_reader(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
     worker.exporter.stale_ms = 60_000
-    ground.send(scored(1))
-    ground.store.read_group(ground.keys.verdicts, GROUP, "busy", count=3, block_ms=1)
+    keyspace.send(scored(1))
+    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "busy", count=3, block_ms=1)
     worker.turn()
-    assert (worker.verdicts, ground.pending(GROUP, ground.keys.verdicts)) == (0, 1)
+    assert (worker.verdicts, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (0, 1)
 
 
-def test_who_was_slow_counts_nothing_another_has_counted(ground: Ground) -> None:
-    slow, quick = Counting(ground), Counting(ground)
-    ground.send(scored(1))
+def test_who_was_slow_counts_nothing_another_has_counted(keyspace: Keyspace) -> None:
+    slow, quick = Counting(keyspace), Counting(keyspace)
+    keyspace.send(scored(1))
     deliver, held = slow.exporter.deliver, []
     slow.exporter.deliver = held.append
     slow.turn()
@@ -229,39 +231,39 @@ def test_who_was_slow_counts_nothing_another_has_counted(ground: Ground) -> None
     ids=["no JSON", "no verdict", "wrong type", "unknown kind", "no UTF-8"],
 )
 def test_what_cannot_be_read_is_counted_acknowledged_and_holds_nothing_up(
-    ground: Ground, fields: dict[str, Any]
+    keyspace: Keyspace, fields: dict[str, Any]
 ) -> None:
-    worker = Counting(ground)
-    ground.send(scored(0))
-    ground.client.xadd(ground.keys.verdicts, fields)
-    ground.send(scored(1))
+    worker = Counting(keyspace)
+    keyspace.send(scored(0))
+    keyspace.client.xadd(keyspace.keys.verdicts, fields)
+    keyspace.send(scored(1))
     worker.turn()
     worker.turn()
     assert worker.verdicts == 2
     assert only(worker.counted, "export_dropped_total") == {
         ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1
     }
-    assert ground.pending(GROUP, ground.keys.verdicts) == 0
+    assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0
 
 
-def test_an_entry_of_another_version_is_left_to_who_knows_it(ground: Ground) -> None:
-    worker = Counting(ground)
-    newer = ground.client.xadd(ground.keys.verdicts, {"v": "2", "j": "{}"})
-    unversioned = ground.client.xadd(ground.keys.verdicts, {"j": "{}"})
-    ground.send(scored(1))
+def test_an_entry_of_another_version_is_left_to_who_knows_it(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    newer = keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{}"})
+    unversioned = keyspace.client.xadd(keyspace.keys.verdicts, {"j": "{}"})
+    keyspace.send(scored(1))
     for _ in range(3):
         worker.turn()
-    waiting = ground.client.xpending_range(ground.keys.verdicts, GROUP, "-", "+", 10)
+    waiting = keyspace.client.xpending_range(keyspace.keys.verdicts, GROUP, "-", "+", 10)
     assert [entry["message_id"] for entry in waiting] == [newer, unversioned]
     assert (worker.verdicts, worker.dropped) == (1, 0)
 
 
-def test_what_was_trimmed_away_under_a_dead_worker_is_cut_off_not_dropped(ground: Ground) -> None:
-    worker = Counting(ground)
-    ground.send(*(scored(number) for number in range(6)))
-    ground.store.read_group(ground.keys.verdicts, GROUP, "dead", count=4, block_ms=1)
-    ground.client.xtrim(ground.keys.verdicts, maxlen=3, approximate=False)
+def test_what_was_trimmed_away_under_a_dead_worker_is_cut_off_not_dropped(keyspace: Keyspace) -> None:
+    worker = Counting(keyspace)
+    keyspace.send(*(scored(number) for number in range(6)))
+    keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=4, block_ms=1)
+    keyspace.client.xtrim(keyspace.keys.verdicts, maxlen=3, approximate=False)
     worker.turn()
-    assert (worker.verdicts, worker.dropped, ground.pending(GROUP, ground.keys.verdicts)) == (3, 0, 0)
-    assert ground.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3)
-    assert ground.accounting()["exported:metrics"] == 3
+    assert (worker.verdicts, worker.dropped, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (3, 0, 0)
+    assert keyspace.measure(groups=(GROUP,), report_cuts=True).outbox[GROUP][:2] == (0, 3)
+    assert keyspace.accounting()["exported:metrics"] == 3

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.judging_parts import FakeLimits
 from support.otlp import OtlpReceiver
-from support.stage_parts import Chosen, Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import Chosen, Keyspace, make_trace, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Score
 from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
+from judges.requests.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redact, Redaction
 from tracejudge import Document, ToolCall
-from worker.base.monitor.settings import Monitor
-from worker.base.otlp.receiver import OtlpExporter
+from worker.base.delivery.otlp_receiver import OtlpExporter
+from worker.base.monitor.feature import Monitor
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import MAX_MATCH_CHARS, WINDOW_CHARS, Redaction
-from worker.core.config.settings import Redact
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.ledger import Ledger
@@ -40,26 +39,26 @@ BUILTIN = Redact(builtin=True)
 class Bench:
     """One worker's judging, with a model that keeps what it was asked."""
 
-    def __init__(self, ground: Ground, redact: Redact) -> None:
+    def __init__(self, keyspace: Keyspace, redact: Redact) -> None:
         monitor = Monitor(segments=("model", "tags.plan", "prompt_version"))
-        self.settings = settings_of(ground, models={"default": MODEL}, redact=redact, monitor=monitor)
+        self.settings = settings_of(keyspace, models={"default": MODEL}, redact=redact, monitor=monitor)
         self.model = ScriptedModel([YES], MODEL)
-        ledger = Ledger(ground.store, self.settings)
+        ledger = Ledger(keyspace.store, self.settings)
         graders = Graders(self.settings, catalogue())
         rules = Rules(self.settings, graders)
         evaluations = BatchEvaluator(*(self.settings, catalogue(), {"default": self.model}, ledger), rules=rules)
         notifier = SimpleNamespace(workers=1, notify=lambda *_: None)
         limits = {"scripted": FakeLimits()}
         self.judging = JudgingConsumer(
-            self.settings, ground.store, evaluations, ledger, limits=limits, notifier=notifier
+            self.settings, keyspace.store, evaluations, ledger, limits=limits, notifier=notifier
         )
         self.judging.start()
-        self._ground = ground
+        self._keyspace = keyspace
 
     def judge(self, *payloads: object) -> None:
         for payload in payloads:
-            self._ground.add(payload)
-        Chosen(self._ground, models={"default": MODEL}).take()
+            self._keyspace.add(payload)
+        Chosen(self._keyspace, models={"default": MODEL}).take()
         self.judging.run("scripted")
 
     @property
@@ -71,11 +70,11 @@ Benches = Callable[..., Bench]
 
 
 @pytest.fixture
-def bench(ground: Ground) -> Iterator[Benches]:
+def bench(keyspace: Keyspace) -> Iterator[Benches]:
     made: list[Bench] = []
 
     def make(redact: Redact) -> Bench:
-        made.append(Bench(ground, redact))
+        made.append(Bench(keyspace, redact))
         return made[-1]
 
     yield make
@@ -89,27 +88,27 @@ def test_nothing_is_redacted_by_default(bench: Benches) -> None:
     assert MAIL in worker.asked
 
 
-def test_a_judge_model_gets_the_redacted_trace(bench: Benches, ground: Ground) -> None:
+def test_a_judge_model_gets_the_redacted_trace(bench: Benches, keyspace: Keyspace) -> None:
     worker = bench(Redact(builtin=True, patterns=(r"ACME-\d+",), sign="[number]"))
     worker.judge(make_trace(1, output=f"Write to {MAIL} about ACME-4711."))
     assert f"Write to {SIGN} about [number]." in worker.asked
     assert MAIL not in worker.asked
-    (verdict,) = ground.outbox("j")
+    (verdict,) = keyspace.outbox("j")
     assert (verdict["outcome"], verdict["judge_version"]) == ("scored", catalogue()["safety"].version)
 
 
-def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, ground: Ground) -> None:
+def test_verdicts_carry_the_tags_of_segments_redacted_and_no_others(bench: Benches, keyspace: Keyspace) -> None:
     tags = {"plan": f"of {MAIL} " + "x" * 200, "prompt_version": "v7", "customer": "Ann"}
     bench(BUILTIN).judge(make_trace(1, tags=tags), make_trace(2, tags={"customer": "Ann"}))
-    found = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in ground.outbox("j")}
-    assert found == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
+    by_trace_id = {verdict["trace_id"][-1]: verdict.get("tags") for verdict in keyspace.outbox("j")}
+    assert by_trace_id == {"2": {"plan": f"of {SIGN} {'x' * 200}"[:100], "prompt_version": "v7"}, "3": None}
 
 
-def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, ground: Ground) -> None:
+def test_every_trace_of_a_batch_is_redacted_large_ones_too(bench: Benches, keyspace: Keyspace) -> None:
     worker = bench(BUILTIN)
     worker.judge(*(make_trace(number, output=f"{'x ' * 50_000 * number}{MAIL} {number}.") for number in range(4)))
     assert MAIL not in worker.asked
-    assert worker.asked.count(SIGN) == len(ground.outbox("j")) == 4
+    assert worker.asked.count(SIGN) == len(keyspace.outbox("j")) == 4
 
 
 def test_logs_hold_no_text(bench: Benches) -> None:
@@ -120,7 +119,7 @@ def test_logs_hold_no_text(bench: Benches) -> None:
 
 
 def test_a_trace_that_cannot_be_redacted_is_not_judged(
-    bench: Benches, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    bench: Benches, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of ours must neither send it unredacted nor take its batch along."""
     worker = bench(BUILTIN)
@@ -135,7 +134,7 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
     with capture_logs() as logs:
         worker.judge(make_trace(0, output=f"first {MAIL}"), make_trace(1, output=f"sparrow {MAIL}"))
     assert "sparrow" not in worker.asked
-    assert [verdict["trace_id"][-1] for verdict in ground.outbox("j")] == ["1"]
+    assert [verdict["trace_id"][-1] for verdict in keyspace.outbox("j")] == ["1"]
     assert [line["error"] for line in logs if line["event"] == "unexpected error"] == ["RuntimeError"]
     assert not [line for line in logs if "sparrow" in str(line)]
 
@@ -146,13 +145,13 @@ def test_a_trace_that_cannot_be_redacted_is_not_judged(
     ids=["as they are", "redacted"],
 )
 @pytest.mark.usefixtures("_short_reads")
-def test_explanations_leave_redacted(ground: Ground, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
-    settings = settings_of(ground, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
-    exporter = OtlpExporter(settings, ground.store, Metrics(settings), "otel")
+def test_explanations_leave_redacted(keyspace: Keyspace, otlp: OtlpReceiver, redact: Redact, explanation: str) -> None:
+    settings = settings_of(keyspace, otlp_endpoint=otlp.endpoint, export_explanations=True, redact=redact)
+    exporter = OtlpExporter(settings, keyspace.store, Metrics(settings), "otel")
     exporter.prepare()
     own = Score("safety", 1.0, rationale=f"She wrote to {MAIL}.")
-    ground.send(make_verdict(1, outcome="scored", scores=(own,)))
-    ground.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
+    keyspace.send(make_verdict(1, outcome="scored", scores=(own,)))
+    keyspace.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
     exporter.run_once()
     exporter._client.close()
     key = "evaluations.0.evaluation.explanation"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from judges.requests.redaction import Redact, pattern_fault
 from worker.core.config.loading import load
-from worker.core.config.redaction import pattern_fault
-from worker.core.config.settings import Redact, Settings, SettingsError
+from worker.core.config.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.usefixtures("_plain_environment", "_folder")
 

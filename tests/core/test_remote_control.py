@@ -45,8 +45,8 @@ class Operator:
         return wait_until(lambda: self._ask(command, nodes, arguments), what=f"{nodes} workers to answer {command}")
 
     def _ask(self, command: str, nodes: int, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        found = self.app.control.broadcast(command, arguments=arguments, reply=True, limit=nodes, timeout=REPLY_S)
-        answers = {node: said for each in found for node, said in each.items()}
+        result = self.app.control.broadcast(command, arguments=arguments, reply=True, limit=nodes, timeout=REPLY_S)
+        answers = {node: reply for each in result for node, reply in each.items()}
         return answers if len(answers) == nodes else None
 
     def only(self, command: str, **arguments: Any) -> Any:
@@ -96,10 +96,10 @@ def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Ope
     state = operator.only("tracejudge")
     assert state["shifts"].keys() == {"first", "second"}
     held = {batch for shifts in state["shifts"].values() for shift in shifts for batch in shift["batches"]}
-    assert held == {key.decode() for key in pipeline.store.call(lambda one: one.hkeys(pipeline.keys.holders))}
+    assert held == {key.decode() for key in pipeline.store.call(lambda client: client.hkeys(pipeline.keys.holders))}
     ready = dict.fromkeys(("ingest", "judge", "export", "monitor"), "ready")
     wait_until(
-        lambda: {role: one["state"] for role, one in operator.only("tracejudge")["roles"].items()} == ready,
+        lambda: {role: each["state"] for role, each in operator.only("tracejudge")["roles"].items()} == ready,
         what="all roles to be ready",
     )
     wait_until(lambda: operator.only("tracejudge")["lag"]["batches"] == len(held), what="the lag to be measured")
@@ -117,7 +117,7 @@ def test_inspect_shows_tasks_and_their_batches(pipeline: Pipeline, operator: Ope
 def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: Any) -> None:
     pipeline.worker()
     variables = {"TRACEJUDGE_REDIS_URL": pipeline.redis_url, "TRACEJUDGE_PREFIX": pipeline.prefix}
-    for arguments, said in (
+    for arguments, message in (
         (("inspect", "tracejudge"), '"roles"'),
         (("inspect", "active"), "empty"),
         (("control", "tracejudge_pause", "ingest"), "ingest paused"),
@@ -126,7 +126,7 @@ def test_the_celery_command_line_finds_the_worker(pipeline: Pipeline, tmp_path: 
     ):
         with Program("-m", "celery", "-A", "worker", *arguments, folder=tmp_path, env=variables) as program:
             program.wait()
-            assert said in program.output, arguments
+            assert message in program.output, arguments
 
 
 def test_a_cancelled_consumer_pauses_a_model_until_it_is_added_again(
@@ -181,14 +181,16 @@ def test_an_operator_pauses_and_resumes_ingest(pipeline: Pipeline, operator: Ope
     assert pipeline.account().sampled == 0
     states = operator.ask("tracejudge", nodes=2).values()
     wait_until(
-        lambda: {one["roles"]["ingest"]["state"] for one in operator.ask("tracejudge", nodes=2).values()} == {"paused"},
+        lambda: (
+            {node["roles"]["ingest"]["state"] for node in operator.ask("tracejudge", nodes=2).values()} == {"paused"}
+        ),
         what="the role to be shown as paused",
     )
     assert len(states) == 2
     operator.ask("tracejudge_resume", nodes=2, role="ingest")
     assert pipeline.settled(10).scored == 30
     refused = operator.ask("tracejudge_pause", nodes=2, role="judge").values()
-    assert all("refused" in said["error"] for said in refused)
+    assert all("refused" in reply["error"] for reply in refused)
 
 
 @pytest.mark.slow("a start of a worker, or seconds of CPU, for what shorter tests touch too")
@@ -244,8 +246,8 @@ def test_flower_and_a_receiver_of_events_see_the_tasks(
         wait_until(lambda: events, what="the worker's heartbeat")
         pipeline.publish(make_traces(8))
         assert pipeline.settled(8).scored == 16
-        wanted = {"task-received", "task-started", "task-succeeded"}
-        wait_until(lambda: wanted <= {event["type"] for event in events}, what="the events of tasks")
+        expected_names = {"task-received", "task-started", "task-succeeded"}
+        wait_until(lambda: expected_names <= {event["type"] for event in events}, what="the events of tasks")
         receiver.should_stop = True
         capturing.join(PATIENCE_S)
         tasks = wait_until(lambda: _succeeded(port), what="Flower to know the tasks")

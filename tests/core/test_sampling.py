@@ -68,15 +68,15 @@ def test_a_lower_rate_chooses_a_subset(trace_id: str, one: float, other: float) 
 @unhurried
 @given(trace_ids, rates, st.text(max_size=16))
 def test_every_sampler_chooses_alike(trace_id: str, rate: float, key: str) -> None:
-    one, other = (sampler(rule(rate), key=key) for _ in range(2))
-    one.sample(trace("seen before"))
-    assert one.sample(trace(trace_id)) == other.sample(trace(trace_id))
+    first, other = (sampler(rule(rate), key=key) for _ in range(2))
+    first.sample(trace("seen before"))
+    assert first.sample(trace(trace_id)) == other.sample(trace(trace_id))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.5, 0.9])
 def test_the_share_of_chosen_traces_is_the_rate(rate: float) -> None:
     under_test, count = sampler(rule(rate)), 10_000
-    chosen = sum(bool(under_test.sample(trace(one)).choices) for one in random_ids(count, seed=7))
+    chosen = sum(bool(under_test.sample(trace(trace_id)).choices) for trace_id in random_ids(count, seed=7))
     assert abs(chosen - rate * count) <= 3 * (count * rate * (1 - rate)) ** 0.5
 
 
@@ -88,16 +88,16 @@ def test_ids_that_count_up_are_spread_as_evenly_as_random_ones() -> None:
 
 def test_another_key_chooses_other_traces() -> None:
     """Two keys agree as often as two independent draws do: on a hundredth of all traces."""
-    one, other, ids = sampler(rule(0.1)), sampler(rule(0.1), key="other"), random_ids(10_000, seed=8)
-    both = sum(bool(one.sample(trace(i)).choices and other.sample(trace(i)).choices) for i in ids)
+    first_sampler, other, ids = sampler(rule(0.1)), sampler(rule(0.1), key="other"), random_ids(10_000, seed=8)
+    both = sum(bool(first_sampler.sample(trace(i)).choices and other.sample(trace(i)).choices) for i in ids)
     assert abs(both - 100) <= 30
 
 
 def test_only_the_trace_id_decides() -> None:
     under_test = sampler(rule(0.5))
-    for one in random_ids(20, seed=9):
-        bare = under_test.sample(trace(one))
-        assert under_test.sample(trace(one, span_id="00f067aa0ba902b7", id="0123456789abcdef", input="?")) == bare
+    for trace_id in random_ids(20, seed=9):
+        bare = under_test.sample(trace(trace_id))
+        assert under_test.sample(trace(trace_id, span_id="00f067aa0ba902b7", id="0123456789abcdef", input="?")) == bare
 
 
 @unhurried
@@ -168,7 +168,7 @@ def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: boo
 
 def test_retrieval_spans_and_named_tools_count_as_context() -> None:
     span = Span("00f067aa0ba902b7", "search", kind="RETRIEVER", outputs=["Tea."])
-    found = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
+    values = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
     has_context = Where(has=("context",))
     under_test = sampler(
         rule(name="plain", where=has_context),
@@ -176,14 +176,14 @@ def test_retrieval_spans_and_named_tools_count_as_context() -> None:
         rule(name="any", context_tools=("find", "kb_search")),
     )
 
-    def matching(one: Trace) -> list[str]:
-        return [tally.rule for tally in under_test.sample(one).rules]
+    def matching(subject: Trace) -> list[str]:
+        return [tally.rule for tally in under_test.sample(subject).rules]
 
     assert matching(trace()) == ["any"]
     assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
     assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
-    assert matching(found) == ["tools", "any"]
-    assert (under_test.rules.matching(found).context_tools, under_test.rules.matching(trace()).context_tools) == (
+    assert matching(values) == ["tools", "any"]
+    assert (under_test.rules.matching(values).context_tools, under_test.rules.matching(trace()).context_tools) == (
         ("kb_search", "find"),
         ("find", "kb_search"),
     )
@@ -259,15 +259,15 @@ def test_sessions_are_chosen_as_a_whole() -> None:
 
 def test_an_evaluation_chosen_by_trace_and_by_session_has_the_probability_of_either() -> None:
     under_test = sampler(rule(0.3, "a"), rule(0.5, "b", sample_by="session"), rule(0.2, "c", judges=("groundedness",)))
-    found = [
+    values = [
         under_test.sample(trace(trace_id, session_id=session_id)).choices
         for trace_id, session_id in zip(random_ids(20_000, seed=1), random_ids(20_000, seed=2), strict=True)
     ]
-    assert {choice for choices in found for choice in choices} == {
+    assert {choice for choices in values for choice in choices} == {
         Choice("safety", "default", 0.65),
         Choice("groundedness", "default", 0.2),
     }
-    share = sum(any(choice.judge == "safety" for choice in choices) for choices in found) / len(found)
+    share = sum(any(choice.judge == "safety" for choice in choices) for choices in values) / len(values)
     assert abs(share - 0.65) < 0.02
     # Without a session both rules choose by the trace.
     alone = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(20_000, seed=3)]
@@ -341,18 +341,18 @@ traces = st.builds(
 @unhurried
 @given(st.lists(traces, max_size=20))
 def test_a_sampler_answers_the_thousandth_trace_as_it_would_the_first(seen: list[Trace]) -> None:
-    one = sampler(*PATTERNED)
+    first_sampler = sampler(*PATTERNED)
     for each in seen * 2:
-        assert one.sample(each) == sampler(*PATTERNED).sample(each)
-        assert one.rules.matching(each) == sampler(*PATTERNED).rules.matching(each)
+        assert first_sampler.sample(each) == sampler(*PATTERNED).sample(each)
+        assert first_sampler.rules.matching(each) == sampler(*PATTERNED).rules.matching(each)
 
 
 @pytest.mark.parametrize(
     "names", [[f"s{number}" for number in range(5_000)], ["s" * 2_000]], ids=["without-end", "as-long-as-texts"]
 )
 def test_names_are_remembered_within_bounds(names: list[str]) -> None:
-    one = sampler(rule(where=Where(name="s*")))
+    first_sampler = sampler(rule(where=Where(name="s*")))
     for _ in range(2):
-        assert all(one.sample(trace(name=name)).choices for name in names)
-    cache = getclosurevars(one._matching).nonlocals["cache"]
+        assert all(first_sampler.sample(trace(name=name)).choices for name in names)
+    cache = getclosurevars(first_sampler._matching).nonlocals["cache"]
     assert sum(len(str(name)) for name in cache) <= 4_096 * 8

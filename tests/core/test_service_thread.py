@@ -213,11 +213,11 @@ def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monk
 def test_an_outage_ends_when_no_thread_waits_for_redis_any_more() -> None:
     """A turn without a command to Redis succeeds while Redis is away."""
     outage, error = stage.Outage(), StoreError("Redis does not answer (ConnectionError)")
-    one, another = ScriptedStage(), ScriptedStage()
+    first, another = ScriptedStage(), ScriptedStage()
     with capture_logs() as lines:
-        for thread in (one, another, another, one):
+        for thread in (first, another, another, first):
             outage.report(error, thread)
-        outage.end("", one)
+        outage.end("", first)
         assert [line["event"] for line in lines] == ["redis unavailable, retrying"]
         outage.end("", another)
         outage.end("", another)

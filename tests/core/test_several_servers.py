@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.processes import free_port
-from support.stage_parts import Ground, make_verdict, rules_of, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, rules_of, samples, settings_of
 
 from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
@@ -23,15 +23,15 @@ from worker.core.telemetry.metrics import Metrics
 class Monitored:
     """The monitor of one worker, with the reader of each further outbox, turned by hand."""
 
-    def __init__(self, grounds: list[Ground]) -> None:
-        settings = settings_of(grounds[0])
-        self.sums = QualitySums(settings, grounds[0].store, Metrics(settings), rules_of(settings))
+    def __init__(self, keyspaces: list[Keyspace]) -> None:
+        settings = settings_of(keyspaces[0])
+        self.sums = QualitySums(settings, keyspaces[0].store, Metrics(settings), rules_of(settings))
         self.sums.gather_s = 0.0
-        self.readers = [ShardSums(ground.store, self.sums) for ground in grounds[1:]]
+        self.readers = [ShardSums(keyspace.store, self.sums) for keyspace in keyspaces[1:]]
         for thread in (self.sums, *self.readers):
             thread.stopping.set()
             thread.prepare()
-        self._store = grounds[0].store
+        self._store = keyspaces[0].store
 
     def turn(self) -> None:
         for thread in (self.sums, *self.readers):
@@ -39,27 +39,27 @@ class Monitored:
 
     def judgements(self) -> int:
         now = time.time()
-        found = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
-        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+        buckets = read_buckets(self._store, list(read_series(self._store)), now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for of_series in buckets for bucket in of_series)
 
 
-def verdicts(ground: Ground, numbers: range) -> None:
+def verdicts(keyspace: Keyspace, numbers: range) -> None:
     score = Score("safety", 1.0, passed=True)
-    ground.send(*(make_verdict(number, outcome="scored", scores=(score,)) for number in numbers))
+    keyspace.send(*(make_verdict(number, outcome="scored", scores=(score,)) for number in numbers))
 
 
-def test_the_sums_hold_each_verdict_of_every_server_once(grounds: list[Ground]) -> None:
-    first, second = Monitored(grounds), Monitored(grounds)
-    for number, ground in enumerate(grounds):
-        verdicts(ground, range(100 * number, 100 * number + 20 + number))
+def test_the_sums_hold_each_verdict_of_every_server_once(keyspaces: list[Keyspace]) -> None:
+    first, second = Monitored(keyspaces), Monitored(keyspaces)
+    for number, keyspace in enumerate(keyspaces):
+        verdicts(keyspace, range(100 * number, 100 * number + 20 + number))
     first.turn()
     assert first.judgements() == 20 + 21 + 22
     groups = (MONITOR_GROUP,)
-    assert [ground.measure(groups=groups).outbox[MONITOR_GROUP].lag for ground in grounds] == [0, 0, 0]
+    assert [keyspace.measure(groups=groups).outbox[MONITOR_GROUP].lag for keyspace in keyspaces] == [0, 0, 0]
     # A worker that was stopped in between adds what another one has added meanwhile.
     reader = first.readers[0]
     position = reader._after
-    verdicts(grounds[1], range(300, 310))
+    verdicts(keyspaces[1], range(300, 310))
     second.sums.is_active = True
     second.readers[0].run_once()
     assert first.judgements() == 73
@@ -69,52 +69,52 @@ def test_the_sums_hold_each_verdict_of_every_server_once(grounds: list[Ground]) 
     reader.run_once()
     assert reader._after == second.readers[0]._after
     # The group of a worker that ended after adding does not lag for ever.
-    verdicts(grounds[2], range(400, 405))
+    verdicts(keyspaces[2], range(400, 405))
     pass_group, second.readers[1]._pass_group = second.readers[1]._pass_group, lambda _: None
     second.readers[1].run_once()
-    assert grounds[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 5
+    assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 5
     second.readers[1]._after, second.readers[1]._pass_group = None, pass_group
     second.readers[1].run_once()
-    assert grounds[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 0
+    assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 0
     assert first.judgements() == 78
-    counts = [ground.accounting()[f"exported:{MONITOR_GROUP}"] for ground in grounds]
+    counts = [keyspace.accounting()[f"exported:{MONITOR_GROUP}"] for keyspace in keyspaces]
     assert counts == [20, 31, 27]
 
 
 def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_server_that_is_away(
-    grounds: list[Ground],
+    keyspaces: list[Keyspace],
 ) -> None:
-    Monitored(grounds).turn()
-    store, now = grounds[0].store, time.time() + 100
+    Monitored(keyspaces).turn()
+    store, now = keyspaces[0].store, time.time() + 100
     assert counted_until(store, now) == now
-    verdicts(grounds[2], range(1))
+    verdicts(keyspaces[2], range(1))
     assert counted_until(store, now) < now
-    grounds[2].store.is_away = True
+    keyspaces[2].store.is_away = True
     assert counted_until(store, now) == now
 
 
 def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
-    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, ground in enumerate(grounds):
-        verdicts(ground, range(10 * number, 10 * number + 5))
-    store = grounds[0].store
+    for number, keyspace in enumerate(keyspaces):
+        verdicts(keyspace, range(10 * number, 10 * number + 5))
+    store = keyspaces[0].store
     write_labels(
         store, [Label(f"{number + 1:032x}", "safety", "safety", passed=True, drawn=1.0) for number in range(30)]
     )
     matcher = OutboxMatcher(store)
 
     def labelled() -> list[int]:
-        return sorted(int(one.label.trace_id, 16) - 1 for one in read_labels(store) if one.verdicts)
+        return sorted(int(label.label.trace_id, 16) - 1 for label in read_labels(store) if label.verdicts)
 
     with monkeypatch.context() as away:
-        away.setattr(grounds[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+        away.setattr(keyspaces[1].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
         while matcher.step():
             pass
     assert (labelled(), matcher.seen) == ([*range(5), *range(20, 25)], 10)
     # The next round reads what has come on each of them, and all of the one that is back.
-    for number, ground in enumerate(grounds):
-        verdicts(ground, range(10 * number + 5, 10 * number + 7))
+    for number, keyspace in enumerate(keyspaces):
+        verdicts(keyspace, range(10 * number + 5, 10 * number + 7))
     while matcher.step():
         pass
     assert (labelled(), matcher.seen) == ([*range(7), *range(10, 17), *range(20, 27)], 21)
@@ -141,12 +141,12 @@ def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:
     assert woken == ["other"]
 
 
-def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: list[Ground]) -> None:
-    settings = settings_of(grounds[0])
+def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: list[Keyspace]) -> None:
+    settings = settings_of(keyspaces[0])
     metrics = Metrics(settings)
     gauges = BacklogGauges(settings, metrics)
     for shard in range(2):
-        found = Backlog(
+        backlog = Backlog(
             Position(10 + shard, 1, 1000.0 * shard),
             100,
             5,
@@ -156,9 +156,9 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: lis
             outbox={"metrics": Position(4, 0, 0.0)},
             bytes={"traces": 7},
         )
-        gauges.show(shard, found, Memory(50 + shard, 1000 - 900 * shard))
+        gauges.show(shard, backlog, Memory(50 + shard, 1000 - 900 * shard))
     gauges.down(1)
-    found = samples(metrics)
+    backlog = samples(metrics)
     named = (
         "stream_lag",
         "stream_capacity",
@@ -167,20 +167,20 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(grounds: lis
         "batches_parked",
         "dead_letters",
     )
-    assert [found[name,] for name in named] == [21, 200, 1, 6, 4, 6]
-    assert found["outbox_lag", "exporter=metrics"] == 8
-    assert found["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
-    assert (found["shard_up", "shard=0"], ("shard_up", "shard=1") in found) == (1, False)
-    assert (found["redis_used_bytes",], found["redis_max_bytes",]) == (51, 100), "of the fullest"
+    assert [backlog[name,] for name in named] == [21, 200, 1, 6, 4, 6]
+    assert backlog["outbox_lag", "exporter=metrics"] == 8
+    assert backlog["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
+    assert (backlog["shard_up", "shard=0"], ("shard_up", "shard=1") in backlog) == (1, False)
+    assert (backlog["redis_used_bytes",], backlog["redis_max_bytes",]) == (51, 100), "of the fullest"
     assert gauges.lag == {"stream": 21, "batches": 6, "parked": 4, "outbox": {"metrics": 8}}
 
 
-def test_a_server_at_another_place_is_refused(grounds: list[Ground]) -> None:
-    moved = Store(grounds[2].url, grounds[2].keys, 1)
+def test_a_server_at_another_place_is_refused(keyspaces: list[Keyspace]) -> None:
+    moved = Store(keyspaces[2].url, keyspaces[2].keys, 1)
     with pytest.raises(LayoutError, match=r"this Redis is shard 2 .* place 1 of shards"):
         moved.open()
     moved.close()
-    away = Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys)
+    away = Store(f"redis://127.0.0.1:{free_port()}/0", keyspaces[0].keys)
     with pytest.raises(StoreError):
         away.now_ms()
     assert away.is_away
@@ -213,10 +213,10 @@ def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
     assert not readiness.role("ingest").ready, "all servers need the event loop"
 
 
-def test_two_addresses_of_one_server_are_refused_where_both_began_empty(grounds: list[Ground]) -> None:
-    first, again = grounds[0].store, Store(grounds[0].url, grounds[0].keys, 1)
-    for key in (grounds[0].keys.shard, grounds[0].keys.layout):
-        grounds[0].client.delete(key)
+def test_two_addresses_of_one_server_are_refused_where_both_began_empty(keyspaces: list[Keyspace]) -> None:
+    first, again = keyspaces[0].store, Store(keyspaces[0].url, keyspaces[0].keys, 1)
+    for key in (keyspaces[0].keys.shard, keyspaces[0].keys.layout):
+        keyspaces[0].client.delete(key)
     first.open()
     again.open()
     first.make_group(first.keys.verdicts, MONITOR_GROUP)
@@ -225,12 +225,12 @@ def test_two_addresses_of_one_server_are_refused_where_both_began_empty(grounds:
     again.close()
 
 
-def test_the_server_of_an_earlier_release_is_the_first(grounds: list[Ground]) -> None:
-    ground = grounds[1]
-    ground.client.delete(ground.keys.shard)
-    ground.client.set(ground.keys.layout, LAYOUT)
+def test_the_server_of_an_earlier_release_is_the_first(keyspaces: list[Keyspace]) -> None:
+    keyspace = keyspaces[1]
+    keyspace.client.delete(keyspace.keys.shard)
+    keyspace.client.set(keyspace.keys.layout, LAYOUT)
     with pytest.raises(LayoutError, match=r"this Redis is shard 0 .* place 1 of shards"):
-        ground.store.open()
-    first = Store(ground.url, ground.keys, 0)
+        keyspace.store.open()
+    first = Store(keyspace.url, keyspace.keys, 0)
     first.open()
     first.close()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, only, samples
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, samples
 
 from judges.core.model import ModelSettings
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.ingest import consumer as reader
 from worker.core.storage import group_reader
@@ -23,36 +23,36 @@ HALF = Rule(name="half", judges=("relevance_to_query",), model="well", rate=0.5,
 NUMBERS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["both", "alone", "half"])), max_size=12)
 
 
-def make_ingest(ground: Ground, *, dead: bool = True, **fields: Any) -> Chosen:
+def make_ingest(keyspace: Keyspace, *, dead: bool = True, **fields: Any) -> Chosen:
     """Make an ingest for which, unless it is alive, one of two judge models is dead and has too much to do."""
-    chosen = Chosen(ground, **{"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields})
+    chosen = Chosen(keyspace, **{"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields})
     if dead:
         # In Redis too, since ingest hears from there what waits whenever it made a batch.
-        ground.client.hset(ground.keys.waiting, "dead", 10_001)
+        keyspace.client.hset(keyspace.keys.waiting, "dead", 10_001)
         chosen.pressure.set_waiting({"dead": 10_001})
         chosen.pressure.set_dead({"dead": 60.0})
     return chosen
 
 
-def evaluations(ground: Ground) -> Counter[str]:
+def evaluations(keyspace: Keyspace) -> Counter[str]:
     """Count what stands in batches, by judge model."""
     return Counter(
-        batch.judge_model for batch in ground.batches().values() for item in batch.items for _ in item.evaluations
+        batch.judge_model for batch in keyspace.batches().values() for item in batch.items for _ in item.evaluations
     )
 
 
-def balanced(ground: Ground) -> Account:
-    account = read_account(ground.store)
+def balanced(keyspace: Keyspace) -> Account:
+    account = read_account(keyspace.store)
     assert account.lost == 0
     return account
 
 
-def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(ground: Ground) -> None:
-    chosen = make_ingest(ground)
-    ground.append("p1", make_traces(range(5), service="both"))
+def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(keyspace: Keyspace) -> None:
+    chosen = make_ingest(keyspace)
+    keyspace.append("p1", make_traces(range(5), service="both"))
     chosen.take()
-    assert evaluations(ground) == {"well": 5}
-    assert ground.counted("sampled", "shed", "shed:dead", "chosen") == {
+    assert evaluations(keyspace) == {"well": 5}
+    assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
         "sampled": 5,
         "shed": 0,
         "shed:dead": 10,
@@ -62,44 +62,44 @@ def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(ground: Ground)
         ("shed_total", "judge_model=dead"): 10,
         ("traces_total", "outcome=sampled", "service=both"): 5,
     }
-    assert balanced(ground).reasons == {"shed:dead": 10}
+    assert balanced(keyspace).reasons == {"shed:dead": 10}
 
 
-def test_a_trace_that_only_the_dead_model_wants_is_shed(ground: Ground) -> None:
-    chosen = make_ingest(ground)
-    ground.append("p1", make_traces(range(3), service="alone"))
-    ground.add(make_trace(3, service="alone"))
+def test_a_trace_that_only_the_dead_model_wants_is_shed(keyspace: Keyspace) -> None:
+    chosen = make_ingest(keyspace)
+    keyspace.append("p1", make_traces(range(3), service="alone"))
+    keyspace.add(make_trace(3, service="alone"))
     chosen.take()
-    assert (evaluations(ground), chosen.woken) == ({}, [])
+    assert (evaluations(keyspace), chosen.woken) == ({}, [])
     assert only(samples(chosen.metrics), "shed_total", "traces_total", "producer_published_total") == {
         ("shed_total", "judge_model=dead"): 8,
         ("traces_total", "outcome=shed", "service=alone"): 4,
         ("producer_published_total", "service=alone"): 4,
     }
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
 
 
-def test_what_was_shed_can_be_chosen_once_the_model_is_back(ground: Ground) -> None:
+def test_what_was_shed_can_be_chosen_once_the_model_is_back(keyspace: Keyspace) -> None:
     for dead in (True, False):
-        ground.add(make_trace(1, service="alone"))
-        make_ingest(ground, dead=dead).take()
-    assert evaluations(ground) == {"dead": 2}
-    assert ground.counted("shed", "sampled") == {"shed": 1, "sampled": 1}
-    balanced(ground)
+        keyspace.add(make_trace(1, service="alone"))
+        make_ingest(keyspace, dead=dead).take()
+    assert evaluations(keyspace) == {"dead": 2}
+    assert keyspace.counted("shed", "sampled") == {"shed": 1, "sampled": 1}
+    balanced(keyspace)
 
 
-def test_of_a_trace_that_comes_again_nothing_new_is_a_duplicate_whatever_is_shed(ground: Ground) -> None:
-    chosen = make_ingest(ground)
+def test_of_a_trace_that_comes_again_nothing_new_is_a_duplicate_whatever_is_shed(keyspace: Keyspace) -> None:
+    chosen = make_ingest(keyspace)
     for _ in range(2):
-        ground.add(make_trace(1, service="both"))
+        keyspace.add(make_trace(1, service="both"))
         chosen.take()
-    assert ground.counted("sampled", "duplicate", "shed:dead") == {"sampled": 1, "duplicate": 1, "shed:dead": 4}
-    balanced(ground)
+    assert keyspace.counted("sampled", "duplicate", "shed:dead") == {"sampled": 1, "duplicate": 1, "shed:dead": 4}
+    balanced(keyspace)
 
 
-def test_shed_evaluations_count_from_the_start_for_every_model(ground: Ground) -> None:
-    chosen = make_ingest(ground)
+def test_shed_evaluations_count_from_the_start_for_every_model(keyspace: Keyspace) -> None:
+    chosen = make_ingest(keyspace)
     counted = {
         sample.labels["judge_model"]: sample.value
         for family in chosen.metrics.registry.collect()
@@ -109,11 +109,11 @@ def test_shed_evaluations_count_from_the_start_for_every_model(ground: Ground) -
     assert counted == {"well": 0, "dead": 0}
 
 
-def test_a_step_that_is_repeated_sheds_nothing_twice(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = make_ingest(ground)
-    ground.append("p1", [*make_traces(range(3), service="both"), *make_traces(range(3, 6), service="alone")])
-    entries = ground.read()
-    run = ground.store.run
+def test_a_step_that_is_repeated_sheds_nothing_twice(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = make_ingest(keyspace)
+    keyspace.append("p1", [*make_traces(range(3), service="both"), *make_traces(range(3, 6), service="alone")])
+    entries = keyspace.read()
+    run = keyspace.store.run
     answers = iter([False, True])
 
     def lossy(*arguments: Any) -> Any:
@@ -123,63 +123,63 @@ def test_a_step_that_is_repeated_sheds_nothing_twice(ground: Ground, monkeypatch
         return answer
 
     with monkeypatch.context() as away:
-        away.setattr(ground.store, "run", lossy)
+        away.setattr(keyspace.store, "run", lossy)
         away.setattr(chosen.ingest, "backoff", lambda _: None)
         chosen.take(entries)
-    heir = make_ingest(ground)
-    heir.take(entries)
-    assert ground.counted("sampled", "shed", "shed:dead", "chosen") == {
+    successor = make_ingest(keyspace)
+    successor.take(entries)
+    assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
         "sampled": 3,
         "shed": 3,
         "shed:dead": 12,
         "chosen": 3,
     }
-    assert only(samples(heir.metrics), "shed_total") == {}
-    balanced(ground)
+    assert only(samples(successor.metrics), "shed_total") == {}
+    balanced(keyspace)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rounds=st.lists(st.tuples(NUMBERS, st.booleans(), st.booleans()), max_size=4))
 def test_the_accounting_balances_at_any_mix(
-    ground: Ground, rounds: list[tuple[list[tuple[int, str]], bool, bool]]
+    keyspace: Keyspace, rounds: list[tuple[list[tuple[int, str]], bool, bool]]
 ) -> None:
-    before, shed = ground.counted("shed:dead")["shed:dead"], 0
+    before, shed = keyspace.counted("shed:dead")["shed:dead"], 0
     for numbers, dead, again in rounds:
-        chosen = make_ingest(ground, dead=dead)
-        ground.append("p1", [make_trace(number, service=service) for number, service in numbers])
-        entries = ground.read()
+        chosen = make_ingest(keyspace, dead=dead)
+        keyspace.append("p1", [make_trace(number, service=service) for number, service in numbers])
+        entries = keyspace.read()
         for _ in range(1 + again):
             chosen.take(entries)
-        account = balanced(ground)
+        account = balanced(keyspace)
         assert account.unread == 0
         shed += int(only(samples(chosen.metrics), "shed_total").get(("shed_total", "judge_model=dead"), 0))
-        assert sum(evaluations(ground).values()) == account.chosen
-    assert ground.counted("shed:dead")["shed:dead"] - before == shed
+        assert sum(evaluations(keyspace).values()) == account.chosen
+    assert keyspace.counted("shed:dead")["shed:dead"] - before == shed
 
 
 def test_what_waits_is_heard_at_once_and_sheds_the_rest_of_the_same_read(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     monkeypatch.setattr(group_reader, "READ_BYTES", 500)
-    chosen = make_ingest(ground, dead=False, max_waiting_bytes=1_000)
+    chosen = make_ingest(keyspace, dead=False, max_waiting_bytes=1_000)
     chosen.pressure.set_dead({"dead": 60.0})
     for trace in make_traces(range(20), service="alone"):
-        ground.add(trace)
-    while ground.measure().traces.lag:
+        keyspace.add(trace)
+    while keyspace.measure().traces.lag:
         chosen.ingest.run_once()
     assert chosen.pressure.bounds.shed == {"dead"}
-    assert 1_000 < ground.waiting()["dead"] < 3_000
-    account = balanced(ground)
+    assert 1_000 < keyspace.waiting()["dead"] < 3_000
+    account = balanced(keyspace)
     assert (account.sampled + account.shed, account.chosen) == (20, 2 * account.sampled)
     assert account.shed > 0
 
 
 def test_it_is_said_once_that_a_model_is_shed_and_once_that_it_is_not(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = make_ingest(ground)
+    chosen = make_ingest(keyspace)
     with capture_logs() as logs:
         for _ in range(2):
             chosen.ingest.run_once()

@@ -11,7 +11,7 @@ from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
 from support.signals import stopped_at_start
 
-from worker.celery import Signals
+from worker.core.runtime.worker_control import Signals
 
 PROMISED_S = 2
 GRACE_S = 20.0
@@ -66,9 +66,9 @@ class Timer:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    found: list[int] = []
-    monkeypatch.setattr(os, "_exit", found.append)
-    return found
+    values: list[int] = []
+    monkeypatch.setattr(os, "_exit", values.append)
+    return values
 
 
 @pytest.fixture

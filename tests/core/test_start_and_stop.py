@@ -21,13 +21,13 @@ AtRedis = Callable[[str], Pipeline]
 CELERY = ("-m", "celery", "-A", "worker", "worker")
 LATE_FORCED_EXIT = """
 import os, sys, time
-import worker.celery
+from worker.core.runtime import worker_control
 from worker.core.runtime.runtime import Runtime
 
-worker.celery._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
+worker_control._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """
 SIGNAL_DURING_START = f"""{LATE_FORCED_EXIT}
-begin, signalled, signals = Runtime.start, worker.celery.Signals._signalled, []
+begin, signalled, signals = Runtime.start, worker_control.Signals._signalled, []
 
 def start(self):
     begin(self)
@@ -39,7 +39,7 @@ def note(self, *details):
     signals.append(details)
     os.write(2, b"signalled\\n")
 
-Runtime.start, worker.celery.Signals._signalled = start, note
+Runtime.start, worker_control.Signals._signalled = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"
@@ -66,8 +66,8 @@ def test_celery_with_another_pool_exits_with_one_line(pipeline: Pipeline, pool: 
         worker.program.wait_for("worker started")
         return
     assert worker.program.wait() == 2
-    said = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
-    assert said == [
+    log_lines = [line for line in worker.program.stderr.splitlines() if line.startswith("tracejudge: ")]
+    assert log_lines == [
         "tracejudge: the pool must be threads; leave out -P/--pool, size and pool come from the configuration"
     ]
 
@@ -148,8 +148,8 @@ def test_keys_of_another_version_end_the_start_and_stay_unchanged(pipeline: Pipe
     (line,) = [line for line in worker.program.stderr.splitlines() if "redis_url" in line]
     assert "version" in line or "0.1" in line, line
     assert "let that version finish its work, then delete its keys or flush this Redis" in line
-    found = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
-    assert found == [key.encode()], "nothing is written"
+    reply = pipeline.store.call(lambda client: list(client.scan_iter(f"{pipeline.prefix}:*")))
+    assert reply == [key.encode()], "nothing is written"
 
 
 def test_sigterm_finishes_running_work_and_exits_with_zero(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

@@ -1,6 +1,6 @@
 """The table of an evaluation's states names scripts and keys that exist."""
 
-from worker.core.queue.states import STATES
+from docs.spine import STATES
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Keys
 

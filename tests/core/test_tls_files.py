@@ -90,9 +90,9 @@ def test_a_file_that_cannot_be_used_stops_the_start(
     for path in ("/nowhere/ca.pem", *(str(tmp_path / file) for file in ("empty", "text", "cut")), str(tmp_path)):
         with pytest.raises((SettingsError, ModelSettingsError)) as caught:
             use(path)
-        said = str(caught.value)
-        assert f"{name}: the file {path} cannot be used (" in said
-        assert "secret" not in said
+        message = str(caught.value)
+        assert f"{name}: the file {path} cannot be used (" in message
+        assert "secret" not in message
     use(pair.key if "key" in name.lower() else pair.cert)
 
 
@@ -100,7 +100,7 @@ def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
     build(ModelSettings(base_url="http://127.0.0.1:1/v1", model="m"), {})
     load({"SSL_CERT_FILE": "/nowhere/ca.pem"}, None, needs_rules=False)
-    assert not [one for one in lint({"SSL_CERT_FILE": "/nowhere/ca.pem"}) if one.severity == "error"]
+    assert not [finding for finding in lint({"SSL_CERT_FILE": "/nowhere/ca.pem"}) if finding.severity == "error"]
 
 
 LINTED = """\
@@ -124,13 +124,13 @@ def test_lint_reports_each_file_that_stops_a_start(tmp_path: Path) -> None:
     path = tmp_path / "linted.toml"
     path.write_text(LINTED, encoding="utf-8")
     variables = {"SSL_CERT_FILE": "/nowhere/h"}
-    found = lint(variables, str(path))
-    assert {(one.key or one.place, one.line) for one in found} == {
+    findings = lint(variables, str(path))
+    assert {(finding.key or finding.place, finding.line) for finding in findings} == {
         ("shards", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("metrics_tls_key", 4), ("receivers.x.ca_file", 11),
         ("receivers.x.client_cert", 12), ("receivers.x.client_key", 13), ("SSL_CERT_FILE", None),
     }  # fmt: skip
-    assert {(one.code, one.fix) for one in found} == {("TJ001", "name a readable PEM file")}
-    assert all("cannot be used (No such file" in one.what and "secret" not in one.what for one in found)
+    assert {(finding.code, finding.fix) for finding in findings} == {("TJ001", "name a readable PEM file")}
+    assert all("cannot be used (No such file" in finding.what and "secret" not in finding.what for finding in findings)
     with pytest.raises(SettingsError, match=r": shards: rediss://host: ssl_ca_certs: the file /nowhere/a cannot be"):
         load(variables, str(path))
 

@@ -48,14 +48,14 @@ def answer(sentence: Callable[[str], Mapping[str, Any]]) -> replies.Behaviour:
     def behaviour(call: replies.Call) -> replies.Reply:
         if "`user_request`" not in call.text():
             return replies.answers_json({"rationale": "Let's think step by step. It is short.", "result": 4})
-        said = call.text().rpartition("<<response ")[2].partition("\n")[2].partition("\n<<end")[0]
-        return replies.answers(json.dumps(sentence(said)))
+        text = call.text().rpartition("<<response ")[2].partition("\n")[2].partition("\n<<end")[0]
+        return replies.answers(json.dumps(sentence(text)))
 
     return behaviour
 
 
-def supported(said: str) -> Mapping[str, Any]:
-    return {"sentence": said, "label": "supported", "rationale": "It stands there.", "excerpt": said}
+def supported(message: str) -> Mapping[str, Any]:
+    return {"sentence": message, "label": "supported", "rationale": "It stands there.", "excerpt": message}
 
 
 def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint: ChatEndpoint, folder: Path) -> None:
@@ -65,9 +65,9 @@ def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint:
     account = pipeline.settled(5)
     assert (account.chosen, account.scored, account.unscored, account.lost) == (10, 10, 0, 0)
     verdicts = [entry.verdict for entry in pipeline.outbox()]
-    known = versions(folder)
+    versions_before = versions(folder)
     assert {(verdict.judge, verdict.judge_version) for verdict in verdicts} == {
-        (name, known[name]) for name in ("politeness", "sources_kept")
+        (name, versions_before[name]) for name in ("politeness", "sources_kept")
     }
     values = {(verdict.judge, score.metric, score.value) for verdict in verdicts for score in verdict.scores}
     assert values == {
@@ -82,7 +82,9 @@ def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint:
 def test_an_excerpt_that_is_not_in_the_documents_counts_as_no_support(
     pipeline: Pipeline, endpoint: ChatEndpoint, folder: Path
 ) -> None:
-    endpoint.behaviour = answer(lambda said: {**supported(said), "excerpt": "Nobody ever wrote these words here."})
+    endpoint.behaviour = answer(
+        lambda message: {**supported(message), "excerpt": "Nobody ever wrote these words here."}
+    )
     rules = [{"name": "mine", "judges": ["sources_kept"]}]
     pipeline.worker(rules=rules, models=models(endpoint), judges_folder=str(folder))
     pipeline.publish(make_traces(1))

@@ -63,7 +63,7 @@ class Counted:
         self._counter = VerdictCounter(self.settings, self.metrics)
 
     def count(self, *verdicts: Verdict, kind: Any = "j") -> Scrape:
-        self._counter.count(*(OutboxEntry("1-0", kind, one) for one in verdicts))
+        self._counter.count(*(OutboxEntry("1-0", kind, each) for each in verdicts))
         return parse(generate_latest(self.metrics.registry).decode())
 
 
@@ -198,8 +198,8 @@ def test_it_makes_no_difference_how_many_are_counted_together() -> None:
     ] * 2
     together, one_by_one = Counted(), Counted()
     together.count(*verdicts)
-    for one in verdicts:
-        one_by_one.count(one)
+    for each in verdicts:
+        one_by_one.count(each)
     assert samples(together.metrics) == samples(one_by_one.metrics)
 
 
@@ -240,11 +240,11 @@ def test_a_dead_letter_counts_by_its_reason_and_nowhere_else() -> None:
 def test_all_outcomes_of_a_series_stand_at_zero_from_its_first_verdict_on(first: Verdict) -> None:
     scrape = count(first)
     for name in ("verdicts", "verdict_weight", "verdict_weight_squared"):
-        found = [
+        values = [
             (sample.labels["metric"], sample.labels["outcome"])
             for sample in scrape.samples(f"tracejudge_{name}_total", **SERIES)
         ]
-        assert sorted(found) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
+        assert sorted(values) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
     for metric in first.metrics:
         assert scrape.samples("tracejudge_score_count", **SERIES, metric=metric)
         assert scrape.samples("tracejudge_score_weighted_total", **SERIES, metric=metric)
@@ -257,12 +257,12 @@ def test_another_version_or_model_of_a_judge_is_another_series() -> None:
         verdict(scores=(PASS,), judge_model="other"),
         verdict(scores=(PASS,), environment=None),
     )
-    found = {
+    values = {
         (sample.labels["version"], sample.labels["judge_model"], sample.labels["environment"])
         for sample in scrape.samples("tracejudge_verdicts_total", outcome="pass")
         if sample.value == 1
     }
-    assert found == {
+    assert values == {
         ("01234567", "gpt-6-luna", "prod"),
         ("ffffffff", "gpt-6-luna", "prod"),
         ("01234567", "other", "prod"),
@@ -276,8 +276,8 @@ def test_services_past_the_bound_are_counted_as_other() -> None:
         verdict(scores=(PASS,), service="desk", trace_ended_at=1.0),
         verdict(outcome="unscored", reason="timeout", service="bot"),
     )
-    found = {sample.labels["service"] for sample in scrape.samples("tracejudge_verdicts_total")}
-    assert found == {"shop", "other"}
+    metric_values = {sample.labels["service"] for sample in scrape.samples("tracejudge_verdicts_total")}
+    assert metric_values == {"shop", "other"}
     assert scrape.value("tracejudge_score_age_seconds_count", service="other") == 1
     assert scrape.value("tracejudge_unscored_total", service="other") == 1
 
@@ -287,12 +287,12 @@ def test_chosen_series_labels_are_taken_from_the_verdict() -> None:
     scrape = counted.count(
         verdict(scores=(PASS,), name="answer", release="1.2", model="gpt-4.1"), verdict(scores=(PASS,))
     )
-    found = [
+    values = [
         (sample.labels["name"], sample.labels["release"], sample.labels["model"])
         for sample in scrape.samples("tracejudge_verdicts_total", **SERIES, metric="clear", outcome="pass")
         if sample.value == 1
     ]
-    assert sorted(found) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
+    assert sorted(values) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
 
 
 def test_a_series_label_has_fifty_values_and_other() -> None:
@@ -335,16 +335,16 @@ def test_a_score_points_to_its_trace_by_w3c_ids(
     trace_id: str, span_id: str | None, exemplar: dict[str, str] | None
 ) -> None:
     scrape = count(verdict(scores=(FAIL,), trace_id=trace_id, span_id=span_id))
-    found = [one.labels for one in scrape.exemplars("tracejudge_score_bucket")]
-    assert found == ([] if exemplar is None else [exemplar])
-    assert all(sum(len(key) + len(value) for key, value in one.items()) <= 128 for one in found)
+    exemplars = [each.labels for each in scrape.exemplars("tracejudge_score_bucket")]
+    assert exemplars == ([] if exemplar is None else [exemplar])
+    assert all(sum(len(key) + len(value) for key, value in each.items()) <= 128 for each in exemplars)
 
 
 def test_scores_counted_together_have_an_exemplar_in_each_bucket() -> None:
     bad = msgspec.structs.replace(FAIL, value=0.75)
     scrape = count(*[verdict(scores=(FAIL,)), verdict(scores=(bad,))] * 3)
-    found = [exemplar.value for exemplar in scrape.exemplars("tracejudge_score_bucket", metric="true")]
-    assert found == [0.25, 0.75]
+    exemplars = [exemplar.value for exemplar in scrape.exemplars("tracejudge_score_bucket", metric="true")]
+    assert exemplars == [0.25, 0.75]
 
 
 def test_an_exemplar_holds_the_score() -> None:
@@ -358,7 +358,9 @@ def test_a_yes_no_metric_has_no_histogram_and_its_failures_lead_to_traces() -> N
     grounded, share = Score("grounded", 0.0, passed=False), Score("supported_share", 0.5)
     judged = verdict(judge="facts_grounding", metrics=("grounded", "supported_share"), scores=(grounded, share))
     scrape = count(judged, verdict(judge="safety", metrics=("safety",), scores=(Score("safety", 1.0, passed=True),)))
-    histograms = {(one.labels["judge"], one.labels["metric"]) for one in scrape.samples("tracejudge_score_count")}
+    histograms = {
+        (sample.labels["judge"], sample.labels["metric"]) for sample in scrape.samples("tracejudge_score_count")
+    }
     assert histograms == {("facts_grounding", "supported_share")}
     assert scrape.value("tracejudge_score_weighted_total", judge="safety", metric="safety") == 4
     (exemplar,) = scrape.exemplars("tracejudge_verdicts_total")
@@ -418,7 +420,7 @@ scores = st.builds(
 )
 def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Verdict]) -> None:
     scrape = Counted(Settings(series_labels=("name",))).count(*verdicts)
-    total = sum(len(one.scores) for one in verdicts)
+    total = sum(len(each.scores) for each in verdicts)
     assert scrape.total("tracejudge_score_count") == total
     assert scrape.text.endswith("# EOF\n")
 

@@ -36,9 +36,9 @@ BOT = {
 def find_program(*names: str) -> str:
     """Find a program; without it skip the test, but fail in CI, where a skip would hide that nothing was tested."""
     folders = f"{os.environ.get('PATH', '')}:/usr/bin:/usr/local/bin"
-    found = next((path for name in names if (path := shutil.which(name, path=folders))), None)
-    if found:
-        return found
+    executable = next((path for name in names if (path := shutil.which(name, path=folders))), None)
+    if executable:
+        return executable
     if os.environ.get("CI") == "true":
         pytest.fail(f"no {names[0]}: install the package prometheus-alertmanager")
     pytest.skip(f"no {names[0]}")
@@ -99,10 +99,10 @@ class Inbox(LoopbackServer):
         return self._wait_for_part(receiver, "text", part)
 
     def _wait_for_part(self, receiver: str, field: str, part: str) -> Message:
-        def found() -> list[Message]:
+        def values() -> list[Message]:
             return [message for message in self.messages(receiver) if part in message.attachment[field]]
 
-        return wait_until(found, what=f"{part} for {receiver}")[0]
+        return wait_until(values, what=f"{part} for {receiver}")[0]
 
     async def _take(self, request: web.Request) -> web.Response:
         message = Message(request.match_info["receiver"], json.loads(await request.read()))
@@ -122,8 +122,8 @@ class Alertmanager:
 
     def states(self) -> dict[str, str]:
         """Return the state of each alert, active or suppressed, by its label `case`."""
-        found = self._client.get(f"{self.url}/api/v2/alerts").raise_for_status().json()
-        return {alert["labels"]["case"]: alert["status"]["state"] for alert in found}
+        value = self._client.get(f"{self.url}/api/v2/alerts").raise_for_status().json()
+        return {alert["labels"]["case"]: alert["status"]["state"] for alert in value}
 
     def failures(self) -> int:
         """Count the requests to receivers that had no answer, as within ten seconds: they are sent again."""
@@ -191,9 +191,9 @@ def listening_url(process: "subprocess.Popen[bytes]", log: Path) -> str:
         assert process.poll() is None, f"{process.args} ended: {text[-2000:]}"
         return re.search(r'msg="Listening on" address=(\S+)', text)
 
-    found = wait_until(listens, what="the program to listen")
-    assert found
-    return f"http://{found[1]}"
+    result = wait_until(listens, what="the program to listen")
+    assert result
+    return f"http://{result[1]}"
 
 
 def _flags(folder: Path) -> Sequence[str]:

@@ -60,12 +60,15 @@ def rendered(values: Mapping[str, Any], **release: Any) -> Objects:
     """Render the chart into objects by kind and name, without hooks."""
     texts = load_chart().render(dict(values), name="tracejudge", namespace="tracejudge", **release)
     documents = (
-        one for name, text in sorted(texts.items()) if name.endswith(".yaml") for one in yaml.safe_load_all(text)
+        document
+        for name, text in sorted(texts.items())
+        if name.endswith(".yaml")
+        for document in yaml.safe_load_all(text)
     )
     return {
-        (one["kind"], one["metadata"]["name"]): one
-        for one in documents
-        if one and "helm.sh/hook" not in one["metadata"].get("annotations", ())
+        (document["kind"], document["metadata"]["name"]): document
+        for document in documents
+        if document and "helm.sh/hook" not in document["metadata"].get("annotations", ())
     }
 
 
@@ -77,9 +80,9 @@ def everything() -> dict[str, Objects]:
 
 def pods(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return name and template of the pods of each Deployment."""
-    for (kind, name), one in objects.items():
+    for (kind, name), each in objects.items():
         if kind == "Deployment":
-            yield name, one["spec"]["template"]
+            yield name, each["spec"]["template"]
 
 
 def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -98,23 +101,24 @@ def written(objects: Objects, folder: Path) -> Path:
 def settings(objects: Objects, folder: Path, container: Mapping[str, Any]) -> Settings:
     """Load the configuration as a container does; keys and addresses of Secrets are invented."""
     environment = {
-        one["name"]: one.get("value") or f"redis://:{one['valueFrom']['secretKeyRef']['key']}@secret:6379/0"
-        for one in container["env"]
+        variable["name"]: variable.get("value")
+        or f"redis://:{variable['valueFrom']['secretKeyRef']['key']}@secret:6379/0"
+        for variable in container["env"]
     }
     return load(environment, str(written(objects, folder)), needs_rules=container["args"][0] == "worker")
 
 
-def problems(one: Mapping[str, Any]) -> list[str]:
+def problems(manifest: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with an object, in any version of Kubernetes or by the schema of its custom resource."""
-    name = one["kind"]
+    name = manifest["kind"]
     if name in _CUSTOM["versions"]:
-        found = list(_custom(name).iter_errors(one))
-        return [f"{name} {error.json_path}: {error.message}" for error in found]
-    api = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", one["apiVersion"])
+        result = list(_custom(name).iter_errors(manifest))
+        return [f"{name} {error.json_path}: {error.message}" for error in result]
+    api = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", manifest["apiVersion"])
     return [
         f"{version} {name} {error.json_path}: {error.message}"
         for version in VERSIONS
-        for error in _native(version, f"{name.lower()}-{api}").iter_errors(one)
+        for error in _native(version, f"{name.lower()}-{api}").iter_errors(manifest)
     ]
 
 

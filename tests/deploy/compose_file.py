@@ -36,12 +36,12 @@ def mounts(service: dict[str, Any]) -> list[Mount]:
 
 def ports(service: dict[str, Any]) -> dict[int, int]:
     """Return the container port of each published port; all are bound to the loopback."""
-    found = [port.split(":") for port in service.get("ports", ())]
-    assert all(host == "127.0.0.1" for host, *_ in found)
-    return {int(outer): int(inner) for _, outer, inner in found}
+    value = [port.split(":") for port in service.get("ports", ())]
+    assert all(host == "127.0.0.1" for host, *_ in value)
+    return {int(outer): int(inner) for _, outer, inner in value}
 
 
 def addresses(text: str) -> Iterator[tuple[str, int]]:
     """Return host and port of every URL that names both."""
-    for found in _ADDRESS.finditer(text):
-        yield found[1], int(found[2])
+    for matches in _ADDRESS.finditer(text):
+        yield matches[1], int(matches[2])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """Skip at home without it, fail in CI: there its absence would hide that no rule was tested."""
-    found = shutil.which("promtool", path=f"{os.environ.get('PATH', '')}:/usr/bin")
-    if found:
-        return found
+    path = shutil.which("promtool", path=f"{os.environ.get('PATH', '')}:/usr/bin")
+    if path:
+        return path
     if os.environ.get("CI") == "true":
         pytest.fail("no promtool: install the package prometheus")
     pytest.skip("no promtool")

@@ -63,8 +63,8 @@ class Image:
     def environment(self) -> dict[str, str]:
         """Its variables, with paths of ours; `$PATH` is what the base image has."""
         paths = f"{self.root / 'base' / 'bin'}:{os.environ['PATH']}"
-        given = {"PATH": "$PATH", **self.env}
-        return {name: _mapped(value, self.root).replace("$PATH", paths) for name, value in given.items()}
+        variables = {"PATH": "$PATH", **self.env}
+        return {name: _mapped(value, self.root).replace("$PATH", paths) for name, value in variables.items()}
 
 
 def read(path: Path) -> list[Instruction]:
@@ -157,8 +157,8 @@ def _mapped(text: str, root: Path) -> str:
     return re.sub(r"(?<![\w.])/(?=(?:src|opt|etc|tmp)(?:/|$))", f"{root}/", text)
 
 
-def _filled(value: str, known: Mapping[str, str]) -> str:
-    return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), value)
+def _filled(value: str, expected: Mapping[str, str]) -> str:
+    return re.sub(r"\$\{?(\w+)\}?", lambda match: expected.get(match[1], match[0]), value)
 
 
 def _folders(name: str) -> list[str]:

@@ -92,14 +92,14 @@ def run_scenes(promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], fo
     by_pace: dict[str, list[dict[str, Any]]] = {}
     for scene in scenes:
         by_pace.setdefault(scene.every, []).append(scene.group(alerts))
-    said = "".join(run_groups(promtool, rules, groups, folder, every) for every, groups in by_pace.items())
+    output = "".join(run_groups(promtool, rules, groups, folder, every) for every, groups in by_pace.items())
     failures: dict[Moment, str] = {}
-    for part in re.split(r"(?=^ *name: )", said, flags=re.MULTILINE)[1:]:
-        found = re.search(r"name: (.+?),\s+alertname: \w+, time: ([^,]+),", part)
-        assert found, part
-        moment = Moment(found[1], _minutes(found[2]))
+    for part in re.split(r"(?=^ *name: )", output, flags=re.MULTILINE)[1:]:
+        match = re.search(r"name: (.+?),\s+alertname: \w+, time: ([^,]+),", part)
+        assert match, part
+        moment = Moment(match[1], _minutes(match[2]))
         failures[moment] = failures.get(moment, "") + part
-    assert failures or "FAILED" not in said, said
+    assert failures or "FAILED" not in output, output
     return failures
 
 
@@ -116,13 +116,13 @@ def run_groups(
     path = folder / f"tests-{every}.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=10_000), encoding="utf-8")
     ended = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, check=False)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 0 or "FAILED" in said, said
-    return said
+    output = ended.stdout + ended.stderr
+    assert ended.returncode == 0 or "FAILED" in output, output
+    return output
 
 
 def _expected(firing: Sequence[Fires]) -> list[dict[str, Any]]:
-    return [{"exp_labels": dict(one.labels), "exp_annotations": dict(one.annotations)} for one in firing]
+    return [{"exp_labels": dict(alert.labels), "exp_annotations": dict(alert.annotations)} for alert in firing]
 
 
 def _minutes(duration: str) -> int:

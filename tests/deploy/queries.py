@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from deploy.dashboards import FOLDER
+from deploy.dashboards.grafana import FOLDER
 
 __all__ = ["Asked", "asked", "dashboards", "fill", "named_metrics", "panels", "rule_expressions", "selectors"]
 
@@ -42,7 +42,7 @@ def dashboards(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
 
 def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the panels without headings, those of collapsed rows as well."""
-    listed = (one for panel in dashboard["panels"] for one in (panel, *panel.get("panels", ())))
+    listed = (each for panel in dashboard["panels"] for each in (panel, *panel.get("panels", ())))
     return [panel for panel in listed if panel["type"] != "row"]
 
 
@@ -53,21 +53,21 @@ def asked(folder: Path = FOLDER) -> list[Asked]:
 
 def rule_expressions(folder: Path) -> dict[str, str]:
     """Return the expressions of all rules by file, place and name."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for path in sorted(folder.glob("*.yaml")):
         for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]:
             for place, rule in enumerate(group["rules"]):
                 name = rule.get("record") or rule["alert"]
-                found[f"{path.name}:{group['name']}:{place}:{name}"] = rule["expr"]
-    return found
+                values[f"{path.name}:{group['name']}:{place}:{name}"] = rule["expr"]
+    return values
 
 
 def fill(expr: str, values: Mapping[str, str | Sequence[str]]) -> str:
     """Put values in; several become alternatives, as the data source writes them."""
 
-    def value(found: re.Match[str]) -> str:
-        given = values[found["name"] or found["braced"]]
-        return given if isinstance(given, str) else f"({'|'.join(given)})"
+    def value(match: re.Match[str]) -> str:
+        arguments = values[match["name"] or match["braced"]]
+        return arguments if isinstance(arguments, str) else f"({'|'.join(arguments)})"
 
     # `$1` of label_replace is no variable.
     return re.sub(r"\$\{(?P<braced>\w+)(?::\w+)?\}|\$(?P<name>[A-Za-z_]\w*)", value, expr)
@@ -75,7 +75,7 @@ def fill(expr: str, values: Mapping[str, str | Sequence[str]]) -> str:
 
 def selectors(expr: str) -> list[tuple[str, str]]:
     """Return each of our metrics in a query with its matchers."""
-    return [(found[1], (found[2] or "{}")[1:-1]) for found in _SELECTOR.finditer(expr)]
+    return [(matches[1], (matches[2] or "{}")[1:-1]) for matches in _SELECTOR.finditer(expr)]
 
 
 def named_metrics(expr: str) -> set[str]:
@@ -96,6 +96,6 @@ def _of(uid: str, dashboard: Mapping[str, Any]) -> Iterator[Asked]:
 
 def _expression(query: str) -> str:
     """Return the query of a variable without Grafana's own function."""
-    found = _QUERY_RESULT.fullmatch(query) or _LABEL_VALUES.fullmatch(query)
-    assert found, query
-    return found[1]
+    match = _QUERY_RESULT.fullmatch(query) or _LABEL_VALUES.fullmatch(query)
+    assert match, query
+    return match[1]

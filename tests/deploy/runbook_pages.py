@@ -28,7 +28,7 @@ class Page:
     @cached_property
     def blocks(self) -> list[tuple[str, str]]:
         """The language and the text of each block of code."""
-        return [(found[2], found[3]) for found in _BLOCK.finditer(self.text)]
+        return [(matches[2], matches[3]) for matches in _BLOCK.finditer(self.text)]
 
     @cached_property
     def prose(self) -> str:
@@ -66,14 +66,14 @@ class Page:
 
     def part(self, heading: str) -> str:
         """What stands below a heading, on one line."""
-        found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", self.prose, re.MULTILINE | re.DOTALL)
-        assert found, f"{self}: no part {heading}"
-        return " ".join(found[1].split())
+        match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", self.prose, re.MULTILINE | re.DOTALL)
+        assert match, f"{self}: no part {heading}"
+        return " ".join(match[1].split())
 
     def long_lines(self) -> set[str]:
         """Lines that say so much that no other page should say the same; who silences whom is a list of names."""
-        said = self.prose.partition("\n## Silences\n")[0]
-        return {line.strip() for line in said.splitlines() if len(line.strip()) > 70}
+        section = self.prose.partition("\n## Silences\n")[0]
+        return {line.strip() for line in section.splitlines() if len(line.strip()) > 70}
 
 
 def pages() -> list[Page]:

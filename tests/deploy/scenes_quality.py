@@ -76,24 +76,24 @@ def drop(told: str) -> dict[str, list[Fires]]:
 
 
 def below(reference: str, *others: str) -> dict[str, list[Fires]]:
-    found = " ".join(f"The detector has found it below {other}." for other in others)
+    names = " ".join(f"The detector has found it below {other}." for other in others)
     return quality(
         BELOW,
         "ticket",
         f"{WHO} is below its {reference}: 80% passed",
-        f"{passed('80%', '75%', '85%')}. The objective is 95%. {found} It adds up the five minutes since its "
+        f"{passed('80%', '75%', '85%')}. The objective is 95%. {names} It adds up the five minutes since its "
         f"sum was 0, so the interval of this window may include the reference. No baseline is needed. "
         f"Since 1970-01-01 00:10:00 +0000 UTC. It is {SAME}. {OPEN}",
         "groundedness",
     )
 
 
-def burn(alert: str, window: str, share: str, said: str, rate: str, since: str) -> dict[str, list[Fires]]:  # noqa: PLR0917
+def burn(alert: str, window: str, share: str, message: str, rate: str, since: str) -> dict[str, list[Fires]]:  # noqa: PLR0917
     return quality(
         alert,
         "ticket" if alert == SLOW else "page",
         f"{WHO} misses its objective: {share} passed in the last {window}",
-        f"{said}. The objective is 95%: failures use up their budget {rate} times as fast as it allows. Since "
+        f"{message}. The objective is 95%: failures use up their budget {rate} times as fast as it allows. Since "
         f"1970-01-01 {since} +0000 UTC. It is {SAME}. {OPEN}",
         "groundedness",
     )
@@ -207,9 +207,9 @@ def explained() -> Monitored:
 def as_explained() -> dict[str, list[Fires]]:
     """Read the message from the page, which breaks its lines."""
     page = Path(__file__).parents[2] / "docs" / "alerts.md"
-    found = re.search(r"^```text\n(.+?)\n\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert found, page
-    return quality(DROP, "page", found[1], found[2].replace("\n", " "), "groundedness")
+    match = re.search(r"^```text\n(.+?)\n\n(.+?)\n```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert match, page
+    return quality(DROP, "page", match[1], match[2].replace("\n", " "), "groundedness")
 
 
 def member(world: Monitored) -> Monitored:

@@ -11,7 +11,7 @@ import yaml
 from alertmanager_run import BOT, CONFIG, Alertmanager, alert, find_program, running
 from support.processes import wait_until
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 
 # Alerts of the watcher that silence no quality: what is judged meanwhile is late or less, and true.
 SEES_STILL = frozenset(
@@ -69,9 +69,9 @@ def test_amtool_takes_the_configuration_and_its_templates() -> None:
 def test_it_starts_without_a_warning(tmp_path: Path) -> None:
     """It has one of intervals that are longer than it remembers what it sent."""
     with running(tmp_path):
-        said = (tmp_path / "log").read_text(encoding="utf-8")
-    assert "Completed loading of configuration file" in said
-    assert [line for line in said.splitlines() if re.search(r"(?i)level=(warn|error)", line)] == []
+        output = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "Completed loading of configuration file" in output
+    assert [line for line in output.splitlines() if re.search(r"(?i)level=(warn|error)", line)] == []
 
 
 def test_inhibitions_name_alerts_that_exist() -> None:

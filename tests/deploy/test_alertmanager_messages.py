@@ -45,11 +45,11 @@ def test_an_incident_is_one_message_of_five_alerts_at_most(alertmanager: Alertma
     drops = [alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"metric": metric})) for metric in metrics]
     alertmanager.post(*drops, alert("TraceJudgeQualityDrop", "page", "quality", **(BOT | {"judge": "safety"})))
     message = alertmanager.inbox.wait_for_titled("page", "7 alerts")
-    said = shown(message.attachment)
-    assert said["title"] == "[PAGE] 7 alerts on support-bot, prod: TraceJudgeQualityDrop happened, and more"
-    assert said["text"].count("\n\n* TraceJudgeQualityDrop happened\nIn the last") == 4
-    assert said["text"].startswith("* TraceJudgeQualityDrop happened\n")
-    assert said["text"].endswith("\n\n5 of 7 are shown; all of them: http://localhost:9093/#/alerts?receiver=page")
+    text = shown(message.attachment)
+    assert text["title"] == "[PAGE] 7 alerts on support-bot, prod: TraceJudgeQualityDrop happened, and more"
+    assert text["text"].count("\n\n* TraceJudgeQualityDrop happened\nIn the last") == 4
+    assert text["text"].startswith("* TraceJudgeQualityDrop happened\n")
+    assert text["text"].endswith("\n\n5 of 7 are shown; all of them: http://localhost:9093/#/alerts?receiver=page")
     alertmanager.inbox.wait_for_titled("page", "[PAGE] TraceJudgeQualityDrop happened")
 
 

@@ -21,5 +21,5 @@ def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactor
 @each_case("case", CASES, ids=[case.name for case in CASES])
 def test_alert(case: Case, failures: dict[Moment, str]) -> None:
     """It fires as the scene says, with these labels and annotations, and no other alert does."""
-    said = failures.get(Moment(case.scene.name, case.minute))
-    assert not said, said
+    failure = failures.get(Moment(case.scene.name, case.minute))
+    assert not failure, failure

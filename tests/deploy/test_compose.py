@@ -19,8 +19,8 @@ from worker.base.monitor.objectives import FILE_NAME, read_objectives
 from worker.cli import verbs
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-from worker.features.board.settings import BOARD
-from worker.features.gateway.settings import GATEWAY
+from worker.features.board.feature import BOARD
+from worker.features.gateway.feature import GATEWAY
 
 OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 # Where each service listens inside the network: what the images do by default, and what the files here say.
@@ -247,8 +247,8 @@ def test_prometheus_scrapes_the_worker_as_the_example_does() -> None:
     here, example = read_yaml("prometheus.yaml"), read_yaml("prometheus/prometheus.yml")
     assert (here["global"], here["rule_files"]) == (example["global"], example["rule_files"])
     assert [job["job_name"] for job in here["scrape_configs"]] == [job["job_name"] for job in example["scrape_configs"]]
-    (found,) = here["scrape_configs"][0]["dns_sd_configs"]
-    assert (found["names"], found["port"]) == (["worker"], Settings().metrics_port)
+    (exemplars,) = here["scrape_configs"][0]["dns_sd_configs"]
+    assert (exemplars["names"], exemplars["port"]) == (["worker"], Settings().metrics_port)
     assert here["alerting"]["alertmanagers"][0]["static_configs"] == [{"targets": ["alertmanager:9093"]}]
     assert "--enable-feature=exemplar-storage" in services()["prometheus"]["command"]
 

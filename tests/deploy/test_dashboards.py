@@ -15,12 +15,12 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from queries import dashboards, panels
 from support.cases import each_case
 
-from deploy import rules
 from deploy.__main__ import main
-from deploy.dashboards import FOLDER, generate
+from deploy.dashboards.grafana import FOLDER, generate
 from deploy.dashboards.tables import bound_value
 from deploy.generated import differences, write
-from deploy.rules import FOLDER as RULES
+from deploy.rules import rule_files
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import load
 
 ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
@@ -77,7 +77,7 @@ def test_addresses_are_those_that_alerts_open() -> None:
 def test_check_shows_what_differs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "grafana" / "dashboards"
     write(folder, {**generate(), "old.json": "{}\n"})
-    write(tmp_path / "prometheus" / "rules", rules.generate())
+    write(tmp_path / "prometheus" / "rules", rule_files.generate())
 
     assert main(["--check", "--into", str(tmp_path)]) == 1
 
@@ -100,11 +100,11 @@ def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any
     register_default_plugins()
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
-    known = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
+    expected = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
     again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
 
-    assert again == {**dashboard, "panels": known, "annotations": {"list": marks}}
+    assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
 
 
 @pytest.mark.parametrize("dashboard", ALL)

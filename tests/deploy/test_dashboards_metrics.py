@@ -6,7 +6,7 @@ import pytest
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
 from support.cases import each_case
 
-from deploy.rules import FOLDER as RULES
+from deploy.rules.rule_files import FOLDER as RULES
 from worker.core.telemetry.metrics import worker_metrics
 
 UNUSED = {
@@ -49,7 +49,7 @@ def test_every_metric_is_watched_or_left_out_on_purpose() -> None:
 
 @pytest.mark.parametrize("window", windows())
 def test_what_is_asked_for_exists(window: str) -> None:
-    known = set(declared()) | recorded()
+    metric_names = set(declared()) | recorded()
     values = {
         "window": window,
         **dict.fromkeys(EVERYTHING | {"series", "graded", "__interval", "__range", "__rate_interval"}, "1m"),
@@ -57,8 +57,10 @@ def test_what_is_asked_for_exists(window: str) -> None:
 
     names = {bare(name) for query in asked() for name in named_metrics(fill(query.expr, values))}
 
-    assert names - known == set()
-    assert {bare(name) for expr in rule_expressions(RULES).values() for name in named_metrics(expr)} - known == set()
+    assert names - metric_names == set()
+    assert {
+        bare(name) for expr in rule_expressions(RULES).values() for name in named_metrics(expr)
+    } - metric_names == set()
 
 
 @each_case("query", asked(), ids=lambda query: f"{query.dashboard}:{query.where}:{query.ref}")

@@ -54,14 +54,14 @@ def ask(server: Prometheus, query: Asked, at: float | None = None, **chosen: str
 
 def values(uid: str) -> dict[str, str]:
     """Return the values of variables when a dashboard opens."""
-    found = {"__range": "5m", "__interval": "4s", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
-    found["graded"] = ".+"
+    names = {"__range": "5m", "__interval": "4s", "__rate_interval": "4s", "series": "shop / safety / safety / prod"}
+    names["graded"] = ".+"
     for variable in dashboards()[uid]["templating"]["list"]:
         if variable["type"] == "custom":
-            found[variable["name"]] = variable["current"]["value"]
+            names[variable["name"]] = variable["current"]["value"]
         elif variable.get("allValue"):
-            found[variable["name"]] = variable["allValue"]
-    return found
+            names[variable["name"]] = variable["allValue"]
+    return names
 
 
 def _key(query: Asked) -> tuple[str, str, str]:
@@ -94,8 +94,8 @@ def test_each_window_can_be_chosen(server: Prometheus, answers: Mapping[Asked, A
 def test_one_of_each_can_be_chosen(server: Prometheus, answers: Mapping[Asked, Any]) -> None:
     """A single value, and several, are written differently."""
     for chosen in ({"service": "shop", "judge": "safety", "judge_model": MODEL}, {"judge": ["safety", "groundedness"]}):
-        found = {query: ask(server, query, **chosen) for query in answers}
-        silent = {_key(query) for query, answer in found.items() if not answer and answers[query]}
+        by_query = {query: ask(server, query, **chosen) for query in answers}
+        silent = {_key(query) for query, answer in by_query.items() if not answer and answers[query]}
         assert {key for key in silent if key[1] in {"What fires now", "annotation Quality alerts"}} == set()
 
 
@@ -106,7 +106,7 @@ def test_panels_repeat_for_each_series(answers: Mapping[Asked, Any]) -> None:
     query = next(query for query in answers if query.where == "variable series")
     texts = ["{" + ",".join(f'{k}="{v}"' for k, v in each["metric"].items()) + "} 1 2" for each in answers[query]]
 
-    names = [found[1] for text in texts if (found := re.search(regex, text))]
+    names = [match[1] for text in texts if (match := re.search(regex, text))]
 
     assert sorted(names) == [
         "shop / correctness / correctness / prod",
@@ -135,7 +135,7 @@ def test_lines_of_a_panel_can_be_told_apart(answers: Mapping[Asked, Any]) -> Non
             names.setdefault((query.dashboard, query.where), []).append(shown)
 
     assert names
-    assert {where: found for where, found in names.items() if len(set(found)) < len(found)} == {}
+    assert {where: results for where, results in names.items() if len(set(results)) < len(results)} == {}
 
 
 def test_rows_of_a_table_bear_its_columns_alone(answers: Mapping[Asked, Any]) -> None:
@@ -171,26 +171,26 @@ def of_judge(server: Prometheus, judge: str) -> dict[tuple[str, str], Any]:
 @pytest.mark.usefixtures("answers")
 def test_what_a_panel_says_is_not_added_to_what_its_members_say(server: Prometheus) -> None:
     """Those that judge correctness pass everything; only the panel of them fails, abstains and lacks a score."""
-    found = of_judge(server, "correctness")
+    result = of_judge(server, "correctness")
 
-    ended = by_label(found["How verdicts ended", "A"], "outcome")
+    ended = by_label(result["How verdicts ended", "A"], "outcome")
     assert {outcome for outcome, amount in ended.items() if amount} == {"pass"}
-    assert by_label(found["Why there is no score", "A"], "reason").get(PANEL_REASON, 0) == 0
-    assert set(by_label(found["Evaluations with a score", "A"], "judge").values()) == {1}
-    assert set(by_label(found["With a score", "A"], "").values()) == {1}
-    assert set(by_label(found["Failures, with their traces", "A"], "judge").values()) == {0}
-    assert found["How the scores of $graded spread", "A"] == [], "a judge of yes and no has no histogram"
-    funnel = {ref: by_label(answer, "")[""] for (where, ref), answer in found.items() if where.startswith("From publ")}
+    assert by_label(result["Why there is no score", "A"], "reason").get(PANEL_REASON, 0) == 0
+    assert set(by_label(result["Evaluations with a score", "A"], "judge").values()) == {1}
+    assert set(by_label(result["With a score", "A"], "").values()) == {1}
+    assert set(by_label(result["Failures, with their traces", "A"], "judge").values()) == {0}
+    assert result["How the scores of $graded spread", "A"] == [], "a judge of yes and no has no histogram"
+    funnel = {ref: by_label(answer, "")[""] for (where, ref), answer in result.items() if where.startswith("From publ")}
     assert funnel["E"] == pytest.approx(funnel["F"], rel=0.1)
 
 
 @pytest.mark.usefixtures("answers")
 def test_where_judge_models_are_told_apart_a_panel_is_one(server: Prometheus) -> None:
-    found = of_judge(server, "correctness")
+    result = of_judge(server, "correctness")
 
     for where in ("Every series", "Mean score", "Versions and models that judge", "Evaluations that ended"):
-        assert PANEL in by_label(found[where, "A"], "judge_model"), where
-    assert by_label(found["Disagreement of judge models", "A"], "metric") == {"disagreement": 1}
+        assert PANEL in by_label(result[where, "A"], "judge_model"), where
+    assert by_label(result["Disagreement of judge models", "A"], "metric") == {"disagreement": 1}
 
 
 @pytest.mark.parametrize(("panel", "most"), [("Low scores", 0.4), ("Failures", float("inf"))])
@@ -207,9 +207,9 @@ def test_bad_verdicts_point_to_their_traces(
 
 
 def test_a_changed_judge_is_marked_and_a_new_one_is_not(answers: Mapping[Asked, Any]) -> None:
-    (found,) = (answer for query, answer in answers.items() if query.where == "annotation Judges that changed")
+    (result,) = (answer for query, answer in answers.items() if query.where == "annotation Judges that changed")
 
-    assert [each["metric"] for each in found] == [
+    assert [each["metric"] for each in result] == [
         {"judge": "correctness", "version": "b" * 8, "judge_model": MODEL},
     ]
 

@@ -82,7 +82,11 @@ def test_what_is_installed_is_pinned() -> None:
             assert run.words[run.words.index("install") + 1 :][:2] == ["-c", "constraints.txt"]
             named = run.words[run.words.index("install") + 3 :]
             assert all(f"\n{word}==" in pinned or word.startswith("/src/wheels/") for word in named)
-    extras = {Requirement(one).name for extra in IN_THE_IMAGE for one in project()["optional-dependencies"][extra]}
+    extras = {
+        Requirement(requirement).name
+        for extra in IN_THE_IMAGE
+        for requirement in project()["optional-dependencies"][extra]
+    }
     assert extras == {*named} - {"setuptools", "/src/wheels/*.whl"}
 
 
@@ -120,11 +124,11 @@ def test_no_secret_and_no_file_from_elsewhere_comes_in() -> None:
 def test_every_image_has_one_version_in_one_file() -> None:
     """What the file does not name, or names and nothing uses, is an error."""
     images = versions.read()
-    known = {image[0].partition("=")[2] for image in images.values()}
+    names = {image[0].partition("=")[2] for image in images.values()}
     named = {word for instruction in all_of("FROM") for word in instruction.words[:1]}
     named |= {service["image"] for service in services().values()}
     named.add(load_chart().values["image"])
-    assert named == known
+    assert named == names
 
 
 def test_a_changed_version_reaches_every_file(tmp_path: Path) -> None:
@@ -149,10 +153,10 @@ def test_a_changed_version_reaches_every_file(tmp_path: Path) -> None:
         own = f"TRACEJUDGE={registry}/tracejudge-worker:{tag}"
         moved = versions.read(re.sub("(?m)^TRACEJUDGE=.*$", f"{own}{digest}", text))
         write(tmp_path, versions.rewritten(moved, tmp_path), alone=False)
-        found = {user: (tmp_path / user).read_text(encoding="utf-8") for user in versions.USERS}
-        assert f"\n  image: {registry}/tracejudge-worker:{tag}\n" in found["compose.yaml"]
-        assert f"\nimage: {registry}/tracejudge-worker:{tag}{digest}\n" in found["helm/tracejudge/values.yaml"]
-        assert f"\nversion: {chart}\nappVersion: {tag}\n" in found["helm/tracejudge/Chart.yaml"]
+        by_user = {user: (tmp_path / user).read_text(encoding="utf-8") for user in versions.USERS}
+        assert f"\n  image: {registry}/tracejudge-worker:{tag}\n" in by_user["compose.yaml"]
+        assert f"\nimage: {registry}/tracejudge-worker:{tag}{digest}\n" in by_user["helm/tracejudge/values.yaml"]
+        assert f"\nversion: {chart}\nappVersion: {tag}\n" in by_user["helm/tracejudge/Chart.yaml"]
     # Back to what is committed: nothing but versions was rewritten.
     assert versions.rewritten(versions.read(), tmp_path) == {
         user: (ROOT / "deploy" / user).read_text(encoding="utf-8") for user in changed
@@ -179,8 +183,8 @@ def test_a_release_adds_the_digests_of_images_for_both_platforms(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     digest, kept = f"@sha256:{'ab' * 32}", f"@sha256:{'cd' * 32}"
-    given = "# A comment.\nPYTHON=python:3.11{0}\nREDIS=redis:7{1}\nTRACEJUDGE=localhost:5000/own:1{0}\n"
-    assert versions.with_digests(given.format("", kept)) == given.format(digest, kept)
+    text = "# A comment.\nPYTHON=python:3.11{0}\nREDIS=redis:7{1}\nTRACEJUDGE=localhost:5000/own:1{0}\n"
+    assert versions.with_digests(text.format("", kept)) == text.format(digest, kept)
     for line, says in (
         ("HALF=half:1", "half:1: no image for linux/arm64"),
         ("ABSENT=absent:1", "absent:1: docker buildx finds no digest: ERROR: absent:1: not found"),
@@ -267,8 +271,8 @@ def namespaces() -> None:
 
 def ended(image: Image, words: list[str], variables: Mapping[str, str] | None = None, **how: Any) -> tuple[int, str]:
     process = started(image, words, variables or {}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
-    said, _ = process.communicate(timeout=60)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
 
 
 @contextmanager
@@ -301,8 +305,8 @@ def test_the_image_holds_the_application_and_no_tools(image: Image) -> None:
     script = (
         "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()))"
     )
-    status, said = ended(image, ["python", "-c", script])
-    installed = set(said.split())
+    status, output = ended(image, ["python", "-c", script])
+    installed = set(output.split())
     own = {f"{name}=={project()['version']}" for name in ("tracejudge", "tracejudge-worker")}
     assert status == 0
     assert own <= installed
@@ -367,8 +371,8 @@ def test_as_process_1_it_ends_with_status_0_at_sigterm_and_releases_its_leases( 
 def test_the_entrypoint_is_the_command_line(image: Image) -> None:
     entrypoint = image.last["ENTRYPOINT"].words
     assert ended(image, [*entrypoint, "--help"])[0] == 0
-    status, said = ended(image, [*entrypoint, *image.last["CMD"].words, "--help"])
-    assert (status, "--roles" in said) == (0, True)
+    status, output = ended(image, [*entrypoint, *image.last["CMD"].words, "--help"])
+    assert (status, "--roles" in output) == (0, True)
 
 
 @pytest.mark.slow("installs the image")

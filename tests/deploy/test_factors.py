@@ -7,7 +7,7 @@ from promtool_run import Scene, run_groups
 from scenes_quality import FAST, Monitored
 
 from deploy.generated import write
-from deploy.rules import generate
+from deploy.rules.rule_files import generate
 from deploy.rules.table import Objective, load
 
 
@@ -24,5 +24,5 @@ def test_factors_of_a_row(promtool: str, tmp_path: Path) -> None:
         world.shares("0.1x60", 0.05, **labels).of_series("quality_objective", "0.8x60", **labels)
     scene = Scene("factors", world).group([FAST])
     scene["alert_rule_test"] = [{"eval_time": "15m", "alertname": FAST, "exp_alerts": []}]
-    said = run_groups(promtool, [tmp_path / "shares.yaml", tmp_path / "quality.yaml"], [scene], tmp_path)
-    assert said.count("Labels:") == said.count('judge="faithfulness"') == 1
+    output = run_groups(promtool, [tmp_path / "shares.yaml", tmp_path / "quality.yaml"], [scene], tmp_path)
+    assert output.count("Labels:") == output.count('judge="faithfulness"') == 1

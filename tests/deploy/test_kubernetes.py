@@ -45,8 +45,8 @@ from queries import selectors
 from support.cases import each_case
 from support.processes import Program, free_port, wait_until
 
-from deploy.dashboards import FOLDER as DASHBOARDS
-from deploy.rules import FOLDER as RULES
+from deploy.dashboards.grafana import FOLDER as DASHBOARDS
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import FOLDER, load
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
@@ -55,8 +55,8 @@ from worker.core.config.reading import key_types
 from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
 from worker.core.telemetry.metrics import worker_metrics
-from worker.features.board.settings import BOARD
-from worker.features.gateway.settings import GATEWAY
+from worker.features.board.feature import BOARD
+from worker.features.gateway.feature import GATEWAY
 
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
@@ -78,27 +78,29 @@ def each_example() -> Any:
 
 
 def of_kind(objects: Objects, kind: str) -> dict[str, dict[str, Any]]:
-    return {name: one for (found, name), one in objects.items() if found == kind}
+    return {name: each for (names, name), each in objects.items() if names == kind}
 
 
 def test_thirteen_examples_are_valid_in_three_versions_of_kubernetes() -> None:
     """Each different object once: many are those of other examples too."""
     assert len(EXAMPLES) == 13
-    different = {json.dumps(one, sort_keys=True): one for objects in everything().values() for one in objects.values()}
-    kinds = {one["kind"] for one in different.values()}
+    different = {
+        json.dumps(each, sort_keys=True): each for objects in everything().values() for each in objects.values()
+    }
+    kinds = {each["kind"] for each in different.values()}
     assert {"Deployment", "Service", "Ingress", "PodMonitor", "ServiceMonitor", "PrometheusRule"} < kinds
     assert {"ConfigMap", "PodDisruptionBudget", "NetworkPolicy", "ScaledObject"} < kinds
-    assert not [problem for one in different.values() for problem in problems(one)]
+    assert not [problem for each in different.values() for problem in problems(each)]
 
 
 def test_a_misspelt_field_of_any_kind_is_a_problem() -> None:
     seen = set()
     for objects in everything().values():
-        for (kind, _), one in objects.items():
-            if kind not in seen and "spec" in one:
+        for (kind, _), each in objects.items():
+            if kind not in seen and "spec" in each:
                 seen.add(kind)
                 for path in ((), ("spec",), ("metadata",)):
-                    wrong = copy.deepcopy(one)
+                    wrong = copy.deepcopy(each)
                     place = wrong
                     for name in path:
                         place = place[name]
@@ -120,10 +122,12 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
         options = command.make_context(verb, list(arguments), parent=context).params
         ours = settings(objects, tmp_path, container)
         fields = {
-            one["name"].removeprefix("TRACEJUDGE_").lower() for one in container["env"] if "TRACEJUDGE_" in one["name"]
+            variable["name"].removeprefix("TRACEJUDGE_").lower()
+            for variable in container["env"]
+            if "TRACEJUDGE_" in variable["name"]
         }
         assert fields <= set(key_types()), name
-        listens = {one["name"]: one["containerPort"] for one in container["ports"]}
+        listens = {port["name"]: port["containerPort"] for port in container["ports"]}
         match verb:
             case "worker":
                 assert listens == {"metrics": ours.metrics_port} == {"metrics": Settings().metrics_port}
@@ -139,7 +143,7 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
             case "board":
                 assert listens == {"http": options["port"], "metrics": options["metrics_port"]}
                 assert options["port"] == BOARD.of(Settings()).port
-                assert BOARD.of(ours).token_env in {one["name"] for one in container["env"]}
+                assert BOARD.of(ours).token_env in {variable["name"] for variable in container["env"]}
         grace = objects["Deployment", name]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace == ours.grace_s + 25
         scheme = "HTTPS" if ours.metrics_tls_cert else "HTTP"
@@ -159,8 +163,8 @@ def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str
     container = dict(containers(objects))[f"tracejudge-{name}"]
     written(objects, tmp_path)
     metrics = str({part["name"]: part["containerPort"] for part in container["ports"]}["metrics"])
-    given = {one["name"]: one.get("value", "a-token-of-a-Secret") for one in container["env"]}
-    environment = given | {
+    variables = {variable["name"]: variable.get("value", "a-token-of-a-Secret") for variable in container["env"]}
+    environment = variables | {
         "TRACEJUDGE_REDIS_URL": redis_url,
         "TRACEJUDGE_PREFIX": prefix,
         "TRACEJUDGE_METRICS_PORT": str(port),
@@ -185,9 +189,11 @@ def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str
             # The chart's hook, which `helm test` runs.
             doctor = [sys.executable, "-m", "worker.cli", *hook(example)["spec"]["containers"][0]["args"], "--json"]
             ran = subprocess.run(doctor, cwd=tmp_path, env=os.environ | environment, capture_output=True, check=False)
-            found = {one["name"]: one["result"] for one in json.loads(ran.stdout)["parts"]}
+            by_name = {part["name"]: part["result"] for part in json.loads(ran.stdout)["parts"]}
             # Roles are found by heartbeats, some seconds after the start.
-            assert {found[one] for one in ("configuration", "redis", "broker", "model default")} == {"ok"}, ran.stdout
+            assert {by_name[redi] for redi in ("configuration", "redis", "broker", "model default")} == {"ok"}, (
+                ran.stdout
+            )
         page = client.get("/metrics")
         assert page.status_code == 200
         assert f"tracejudge_{'traces' if name == 'worker-all' else name}_" in page.text
@@ -197,11 +203,11 @@ def test_probes_and_scrapes_are_answered(example: str, name: str, redis_url: str
 def test_every_role_and_queue_of_the_split_example_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     objects = everything()["roles"]
-    run = [dict(zip(one["args"][1::2], one["args"][2::2], strict=True)) for _, one in containers(objects)]
-    assert sorted(one["--roles"] for one in run) == ["export", "ingest", "judge", "judge", "monitor"]
+    run = [dict(zip(each["args"][1::2], each["args"][2::2], strict=True)) for _, each in containers(objects)]
+    assert sorted(each["--roles"] for each in run) == ["export", "ingest", "judge", "judge", "monitor"]
     _, container = next(containers(objects))
     ours = settings(objects, tmp_path, container)
-    served = {ours.queue(one["--queues"]) for one in run if "--queues" in one}
+    served = {ours.queue(each["--queues"]) for each in run if "--queues" in each}
     assert served == make_app(ours).tracejudge_queues
 
 
@@ -214,50 +220,50 @@ def selected(objects: Objects, selector: Mapping[str, Any]) -> set[str]:
 @each_example()
 def test_each_deployment_selects_its_own_pods_and_mounts_what_there_is(example: str) -> None:
     objects = everything()[example]
-    for name, one in of_kind(objects, "Deployment").items():
-        spec = one["spec"]["template"]["spec"]
+    for name, each in of_kind(objects, "Deployment").items():
+        spec = each["spec"]["template"]["spec"]
         budget = of_kind(objects, "PodDisruptionBudget")[name]
         spread = [part["labelSelector"] for part in spec.get("topologySpreadConstraints", ())]
         assert all(
-            selected(objects, by) == {name} for by in (one["spec"]["selector"], budget["spec"]["selector"], *spread)
+            selected(objects, by) == {name} for by in (each["spec"]["selector"], budget["spec"]["selector"], *spread)
         )
         maps = {volume["configMap"]["name"] for volume in spec["volumes"] if "configMap" in volume}
         assert maps == {CONFIG[1]}
         mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
         assert mounted == {volume["name"] for volume in spec["volumes"]}
-    for one in of_kind(objects, "ScaledObject").values():
-        assert "replicas" not in objects["Deployment", one["spec"]["scaleTargetRef"]["name"]]["spec"]
+    for each in of_kind(objects, "ScaledObject").values():
+        assert "replicas" not in objects["Deployment", each["spec"]["scaleTargetRef"]["name"]]["spec"]
 
 
 @each_example()
 def test_services_policies_and_monitors_lead_to_ports_of_pods(example: str) -> None:
     objects = everything()[example]
     listens = {name: {part["name"] for part in container["ports"]} for name, container in containers(objects)}
-    for name, one in of_kind(objects, "Service").items():
-        assert selected(objects, {"matchLabels": one["spec"]["selector"]}) == {name}
-        assert listens[name] == {part["targetPort"] for part in one["spec"]["ports"]}
-    for one in of_kind(objects, "Ingress").values():
-        backend = one["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    for name, each in of_kind(objects, "Service").items():
+        assert selected(objects, {"matchLabels": each["spec"]["selector"]}) == {name}
+        assert listens[name] == {part["targetPort"] for part in each["spec"]["ports"]}
+    for each in of_kind(objects, "Ingress").values():
+        backend = each["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
         assert backend["port"]["name"] in {
             part["name"] for part in objects["Service", backend["name"]]["spec"]["ports"]
         }
-    for one in of_kind(objects, "NetworkPolicy").values():
-        named = {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]}
-        assert all(listens[name] == named for name in selected(objects, one["spec"]["podSelector"]))
+    for each in of_kind(objects, "NetworkPolicy").values():
+        named = {port["port"] for rule in each["spec"]["ingress"] for port in rule["ports"]}
+        assert all(listens[name] == named for name in selected(objects, each["spec"]["podSelector"]))
     for kind, endpoints in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
-        for one in of_kind(objects, kind).values():
-            assert selected(objects, one["spec"]["selector"])
-            assert {(part["port"], part["path"]) for part in one["spec"][endpoints]} == {("metrics", "/metrics")}
+        for each in of_kind(objects, kind).values():
+            assert selected(objects, each["spec"]["selector"])
+            assert {(part["port"], part["path"]) for part in each["spec"][endpoints]} == {("metrics", "/metrics")}
     # The rules ask for the job that the operator takes from this label.
-    by = {one["spec"]["jobLabel"] for one in of_kind(objects, "PodMonitor").values()}
+    by = {entry["spec"]["jobLabel"] for entry in of_kind(objects, "PodMonitor").values()}
     assert {pod["metadata"]["labels"][label] for label in by for _, pod in pods(objects)} <= {load().job}
 
 
 def hook(example: str) -> dict[str, Any]:
     """Render the pod of `helm test`."""
     texts = load_chart().render(values_of(example), name="tracejudge").values()
-    (found,) = (text for text in texts if "helm.sh/hook" in text)
-    pod: dict[str, Any] = yaml.safe_load(found)
+    (result,) = (text for text in texts if "helm.sh/hook" in text)
+    pod: dict[str, Any] = yaml.safe_load(result)
     return pod
 
 
@@ -279,7 +285,7 @@ def test_pods_have_no_rights_and_hold_no_secret(example: str) -> None:
         assert "memory" in container["resources"]["limits"]
         mounts = container["volumeMounts"]
         assert {mount["mountPath"] for mount in mounts if not mount.get("readOnly")} == {"/tmp"}  # noqa: S108
-    assert "password" not in json.dumps([one for _, one in pods(objects)]).lower()
+    assert "password" not in json.dumps([pod for _, pod in pods(objects)]).lower()
 
 
 def test_rules_and_dashboards_are_the_generated_ones() -> None:
@@ -291,19 +297,19 @@ def test_rules_and_dashboards_are_the_generated_ones() -> None:
         assert objects["PrometheusRule", f"tracejudge-{path.stem}"]["spec"] == yaml.safe_load(text)
     assert "localhost" not in json.dumps(list(of_kind(objects, "PrometheusRule").values()))
     for path in DASHBOARDS.glob("*.json"):
-        found = objects["ConfigMap", f"tracejudge-dashboard-{path.stem.removeprefix('tracejudge-')}"]
-        assert json.loads(found["data"][path.name]) == json.loads(path.read_text(encoding="utf-8"))
-        assert len(found["data"][path.name]) < 1 << 20  # what a ConfigMap may hold
+        paths = objects["ConfigMap", f"tracejudge-dashboard-{path.stem.removeprefix('tracejudge-')}"]
+        assert json.loads(paths["data"][path.name]) == json.loads(path.read_text(encoding="utf-8"))
+        assert len(paths["data"][path.name]) < 1 << 20  # what a ConfigMap may hold
 
 
 def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promtool: str, tmp_path: Path) -> None:
     """Computed by promtool: one of two workers is saturated; a worker of another Deployment counts for nothing."""
     objects = everything()["scaling"]
     scaled = objects["ScaledObject", "tracejudge-worker-all"]["spec"]
-    queries = [one["metadata"]["query"] for one in scaled["triggers"]]
+    queries = [trigger["metadata"]["query"] for trigger in scaled["triggers"]]
     for query in queries:
         for metric, matchers in selectors(query):
-            assert metric in {one.full_name for one in worker_metrics()}, query
+            assert metric in {rule.full_name for rule in worker_metrics()}, query
             assert {"job=", "namespace="} <= set(re.findall(r"\w+=", matchers)), query
     base = 'job="tracejudge",namespace="tracejudge",pod="tracejudge-worker-%s"'
     busy, idle, other = base % "all-6c7d8-abcde", base % "all-6c7d8-fghij", base % "all-in-6c7d8-abcde"
@@ -331,7 +337,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
     file.write_text(yaml.safe_dump({"tests": tests}))
     ran = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    thresholds = [float(one["metadata"]["threshold"]) for one in scaled["triggers"]]
+    thresholds = [float(trigger["metadata"]["threshold"]) for trigger in scaled["triggers"]]
     assert thresholds == [5_000, 100, 0.8]
 
 
@@ -437,10 +443,10 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
     ids=lambda value: str(value)[:80],
 )
 def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], says: str) -> None:
-    given = {**GOOD, **values}
+    fields = {**GOOD, **values}
     name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
     with pytest.raises(helm_python.HelmError) as error:
-        load_chart().render(given, name=name)
+        load_chart().render(fields, name=name)
     assert re.search(says, str(error.value)), error.value
 
 
@@ -450,7 +456,9 @@ def test_parts_may_run_elsewhere_and_addresses_may_be_settings() -> None:
     address = {"name": "TRACEJUDGE_REDIS_URL", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}
     for values in ({"config": 'redis_url = "redis://redis"'}, {"env": [address]}):
         (_, container) = next(containers(rendered(values)))
-        assert [one for one in container["env"] if one["name"] == address["name"]] == values.get("env", [])
+        assert [variable for variable in container["env"] if variable["name"] == address["name"]] == values.get(
+            "env", []
+        )
 
 
 def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all() -> None:
@@ -459,8 +467,8 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
     def variable(name: str, value: str) -> dict[str, str]:
         return {"name": name, "value": value}
 
-    def files(*given: str) -> list[dict[str, str]]:
-        return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(given)]
+    def files(*fields: str) -> list[dict[str, str]]:
+        return [{"secret": name, "path": f"/{number}/{name}"} for number, name in enumerate(fields)]
 
     made = rendered(
         {
@@ -474,21 +482,27 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
             "board": {"enabled": True},
         }
     )
-    assert not [problem for one in made.values() for problem in problems(one)]
-    found = {}
+    assert not [problem for each in made.values() for problem in problems(each)]
+    values = {}
     for name, pod in pods(made):
         (container,) = pod["spec"]["containers"]
-        volumes = {one["name"]: one["secret"]["secretName"] for one in pod["spec"]["volumes"] if "secret" in one}
-        assert len({one["name"] for one in pod["spec"]["volumes"]}) == len(volumes) + 2, name
-        assert all(re.fullmatch(r"[a-z0-9-]+", one) for one in volumes), name
-        mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-        given = {one["name"]: one["value"] for one in container["env"] if not one["name"].startswith("TRACEJUDGE_")}
-        assert len([one["name"] for one in container["env"]]) == len({one["name"] for one in container["env"]}), name
+        volumes = {
+            volume["name"]: volume["secret"]["secretName"] for volume in pod["spec"]["volumes"] if "secret" in volume
+        }
+        assert len({volume["name"] for volume in pod["spec"]["volumes"]}) == len(volumes) + 2, name
+        assert all(re.fullmatch(r"[a-z0-9-]+", volume) for volume in volumes), name
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        variables = {
+            each["name"]: each["value"] for each in container["env"] if not each["name"].startswith("TRACEJUDGE_")
+        }
+        assert len([each["name"] for each in container["env"]]) == len({each["name"] for each in container["env"]}), (
+            name
+        )
         mounted = {path: volumes[volume] for path, volume in mounts.items() if volume in volumes}
-        found[name.removeprefix("tracejudge-")] = given, mounted
+        values[name.removeprefix("tracejudge-")] = variables, mounted
     shared = {"/0/tls.example.com": "tls.example.com", "/1/config": "config"}
     keys = {"/0/keys": "keys", "/1/keys": "keys"}
-    assert found == {
+    assert values == {
         "worker-all": ({"ALL": "all", "LEVEL": "all", "KEY": "of-workers"}, shared | keys),
         "worker-other": ({"ALL": "all", "LEVEL": "other"}, shared | keys),
         "gateway": ({"ALL": "all", "LEVEL": "gateway"}, shared | {"/0/tmp": "tmp"}),
@@ -507,19 +521,22 @@ def test_workers_of_some_shards_are_scaled_by_their_own_gauges() -> None:
     )
     (worker,) = (container for _, container in containers(made))
     assert worker["args"][-2:] == ["--shards", "0,1"]
-    queries = [one["metadata"]["query"] for one in made["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]]
+    queries = [
+        container["metadata"]["query"]
+        for container in made["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]
+    ]
     assert ["pod=~" in query for query in queries] == [True, True, True]
     unlike = everything()["scaling"]["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]
-    assert ["pod=~" in one["metadata"]["query"] for one in unlike] == [False, False, True]
+    assert ["pod=~" in kind["metadata"]["query"] for kind in unlike] == [False, False, True]
 
 
 @each_example()
 def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_cloud(example: str) -> None:
     """With Cilium a block of addresses contains no pod, so pods are selected as well."""
-    for name, one in of_kind(everything()[example], "NetworkPolicy").items():
+    for name, each in of_kind(everything()[example], "NetworkPolicy").items():
         if values_of(example).get("networkPolicy", {}).get("egress"):
             continue
-        _, anywhere = one["spec"]["egress"]
+        _, anywhere = each["spec"]["egress"]
         assert {"namespaceSelector": {}} in anywhere["to"], name
         blocks = [block["ipBlock"] for block in anywhere["to"] if "ipBlock" in block]
         assert {block["cidr"] for block in blocks} == {"0.0.0.0/0", "::/0"}, name
@@ -532,9 +549,9 @@ def test_outgoing_connections_reach_pods_and_addresses_but_no_metadata_of_a_clou
 def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
     off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": False, "topologyKeys": []}
     assert {kind for kind, _ in rendered({**GOOD, **off})} == {"Deployment", "ConfigMap"}
-    for user, found in ((1_000_660_000, {1_000_660_000}), (None, {None})):
+    for user, user_ids in ((1_000_660_000, {1_000_660_000}), (None, {None})):
         specs = [pod["spec"]["securityContext"] for _, pod in pods(rendered({**GOOD, "user": user}))]
-        assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == found
+        assert {spec.get(name) for spec in specs for name in ("runAsUser", "runAsGroup", "fsGroup")} == user_ids
         assert all(spec["runAsNonRoot"] for spec in specs)
     served = {"enabled": True, "ingress": {"enabled": True, "host": "a.example.com", "className": "nginx"}}
     monitoring = dict.fromkeys(("podMonitor", "serviceMonitor", "rules", "dashboards"), True)
@@ -554,12 +571,12 @@ def test_parts_can_be_switched_off_and_all_on_at_once() -> None:
             "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
         }
     )
-    assert not [problem for one in made.values() for problem in problems(one)]
+    assert not [problem for each in made.values() for problem in problems(each)]
     assert made[CONFIG]["data"].keys() == {"canary.jsonl", "objectives.toml", "tracejudge.toml"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for _, pod in pods(made)} == {115}
     assert {
-        one["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]["name"]
-        for one in of_kind(made, "PodMonitor").values()
+        each["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]["name"]
+        for each in of_kind(made, "PodMonitor").values()
     } == {"a"}
 
 
@@ -642,9 +659,9 @@ def test_the_chart_is_of_this_version_and_layout() -> None:
 
 def test_helm_finds_nothing_to_complain_of_and_an_archive_renders_the_same(tmp_path: Path) -> None:
     """The archive holds the files that the folder links to."""
-    found = lint(CHART, values_of("roles"), strict=True)
-    assert not found["errors"]
-    assert [one["error"] for one in found["messages"]] == ["icon is recommended"]
+    findings = lint(CHART, values_of("roles"), strict=True)
+    assert not findings["errors"]
+    assert [finding["error"] for finding in findings["messages"]] == ["icon is recommended"]
     with Chart.load(package(CHART, destination=tmp_path)) as archive:
         for example in ("minimal", "monitoring"):
             values = values_of(example)

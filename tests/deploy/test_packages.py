@@ -76,15 +76,17 @@ def test_wheels_hold_every_file_of_the_packages_and_nothing_else(wheels: dict[st
 @BUILT
 def test_metadata_is_complete_and_links_of_the_readme_lead_somewhere(wheels: dict[str, Path]) -> None:
     for name, wheel in wheels.items():
-        found = metadata(wheel)
+        result = metadata(wheel)
         oldest = int(str(project(name)["requires-python"]).removeprefix(">=3."))
-        declared = [one for one in found.get_all("Classifier", []) if re.search(r":: 3\.\d+$", one)]
+        declared = [
+            classifier for classifier in result.get_all("Classifier", []) if re.search(r":: 3\.\d+$", classifier)
+        ]
         assert declared == [f"Programming Language :: Python :: 3.{minor}" for minor in range(oldest, 15)]
-        assert {url.partition(",")[0] for url in found.get_all("Project-URL", [])} >= {"Documentation", "Source"}
-        assert "Apache-2.0" in found["License-Expression"]
-        assert found["Author"] == "TraceJudge authors"
-        assert "Typing :: Typed" in found.get_all("Classifier", [])
-        assert re.findall(r"\]\((?!https://|#)[^)]*\)", found.get_payload()) == []
+        assert {url.partition(",")[0] for url in result.get_all("Project-URL", [])} >= {"Documentation", "Source"}
+        assert "Apache-2.0" in result["License-Expression"]
+        assert result["Author"] == "TraceJudge authors"
+        assert "Typing :: Typed" in result.get_all("Classifier", [])
+        assert re.findall(r"\]\((?!https://|#)[^)]*\)", result.get_payload()) == []
     extras = set(metadata(wheels[WORKER]).get_all("Provides-Extra", []))
     assert extras >= {"board", "gateway", "gepa", "local"}
 
@@ -114,8 +116,8 @@ def test_the_demo_runs_from_the_wheels_alone(installed: Path, tmp_path: Path) ->
     command = [installed / "tracejudge", "demo", "--seconds", "4", "--json"]
     done = run(command, tmp_path, {"PATH": f"{installed}:{shell}"})
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["lost"], found["published"] > 0, found["published"]) == (0, True, found["sampled"])
+    document = json.loads(done.stdout)
+    assert (document["lost"], document["published"] > 0, document["published"]) == (0, True, document["sampled"])
 
 
 @BUILT
@@ -186,14 +188,14 @@ def test_a_distribution_that_replaced_our_files_is_reported(wheels: dict[str, Pa
 @BUILT
 def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Path], tmp_path: Path) -> None:
     bills = {path.name.partition("-")[0]: path for path in release.sbom(wheels[SDK].parent, tmp_path)}
-    extras = {one: {*metadata(wheels[one]).get_all("Provides-Extra", [])} - {"dev", "release"} for one in PROJECTS}
+    extras = {each: {*metadata(wheels[each]).get_all("Provides-Extra", [])} - {"dev", "release"} for each in PROJECTS}
     assert "gateway" in extras[WORKER]
     for name, bill in bills.items():
         requirements = [wheels[SDK], f"{wheels[name]}[{','.join(sorted(extras[name]))}]"]
         text = bill.read_text(encoding="utf-8")
-        found = json.loads(text)
-        assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
-        assert found["metadata"]["component"]["name"] == project(name)["name"]
+        document = json.loads(text)
+        assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+        assert document["metadata"]["component"]["name"] == project(name)["name"]
         own = install(tmp_path / name, Path(sys.executable), *requirements)
         listed = subprocess.run(
             [sys.executable, "-m", "uv", "--quiet", "pip", "list", "--python", own, "--format", "json"],
@@ -201,12 +203,14 @@ def test_the_bills_of_materials_name_what_the_wheels_bring(wheels: dict[str, Pat
             text=True,
             check=True,
         )
-        brought = {(one["name"].lower().replace("_", "-"), one["version"]) for one in json.loads(listed.stdout)}
-        described = {(one["name"].lower().replace("_", "-"), one["version"]) for one in found["components"]}
+        brought = {(load["name"].lower().replace("_", "-"), load["version"]) for load in json.loads(listed.stdout)}
+        described = {
+            (component["name"].lower().replace("_", "-"), component["version"]) for component in document["components"]
+        }
         own_name = (str(project(name)["name"]), str(project(name)["version"]))
         bundled = {("uplot", "1.6.32")} if name == WORKER else set()
         assert described == brought - {own_name} | bundled
-        assert [one["name"] for one in found["components"] if "purl" not in one] == []
+        assert [component["name"] for component in document["components"] if "purl" not in component] == []
         assert "file:" not in text
         assert str(tmp_path) not in text
     # Collects what it would ask about, and asks nobody.

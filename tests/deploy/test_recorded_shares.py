@@ -60,5 +60,5 @@ def test_recorded(name: str, promtool: str, rules: Path, tmp_path: Path) -> None
         for each, value in zip(names, values, strict=True)
     ]
     group = {"name": name, "interval": "1m", "input_series": world.input_series(), "promql_expr_test": tests}
-    said = run_groups(promtool, [rules / "shares.yaml"], [group], tmp_path, "5m")
-    assert "FAILED" not in said, said
+    output = run_groups(promtool, [rules / "shares.yaml"], [group], tmp_path, "5m")
+    assert "FAILED" not in output, output

@@ -18,9 +18,9 @@ from support.scrape import samples_of
 
 from deploy.__main__ import main
 from deploy.generated import differences, write
-from deploy.rules import FOLDER as RULES
-from deploy.rules import generate
 from deploy.rules.promql import RATED
+from deploy.rules.rule_files import FOLDER as RULES
+from deploy.rules.rule_files import generate
 from deploy.rules.table import load
 from judges.registry import catalogue
 from worker.core.telemetry.metrics import SERIES, worker_metrics
@@ -93,8 +93,8 @@ def test_alerts_are_the_known_ones() -> None:
 
 @each_case("alert", ALERTS)
 def test_alert_has_a_test_of_each_kind(alert: str) -> None:
-    wanted = KINDS | ({"all_failed", "no_traffic"} if alert in RATIOS else set())
-    assert wanted <= {case.kind for case in TESTED if case.alert == alert}
+    expected_names = KINDS | ({"all_failed", "no_traffic"} if alert in RATIOS else set())
+    assert expected_names <= {case.kind for case in TESTED if case.alert == alert}
 
 
 def test_no_moment_of_a_scene_is_untested() -> None:
@@ -142,9 +142,9 @@ def test_its_dashboard_exists_and_has_the_variables_that_are_filled_in(rule: dic
 
 def test_rules_use_only_metrics_that_exist() -> None:
     """Rules use exported or recorded metrics only, and the labels of series."""
-    known = {rule["record"] for rule in every_rule(FILES) if "record" in rule} | set(exported())
+    labels_of_alerts = {rule["record"] for rule in every_rule(FILES) if "record" in rule} | set(exported())
     used = {name for path in FILES for name in re.findall(r"\btracejudge[_:][a-z0-9_:]+", path.read_text())}
-    assert used - known == set()
+    assert used - labels_of_alerts == set()
     assert (*SERIES, "metric") == RATED
 
 

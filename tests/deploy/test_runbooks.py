@@ -19,10 +19,10 @@ from support.cases import each_case
 from support.scrape import samples_of
 
 import tracejudge
-from deploy.rules import FOLDER as RULES
 from deploy.rules.promql import RATED
+from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import PATH as TABLE
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.cli import cli
 from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import OUTCOMES, worker_metrics
@@ -89,7 +89,7 @@ def test_form(page: Page) -> None:
 
 def test_the_guide_lists_each_alert_with_its_severity() -> None:
     severities: dict[str, set[str]] = {}
-    for rule in (one for one in every_rule(FILES) if "alert" in one):
+    for rule in (file for file in every_rule(FILES) if "alert" in file):
         severities.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
     guide = (FOLDER.parent / "alerts.md").read_text(encoding="utf-8")
     rows = [(row[1], row[2]) for row in (line.split("|") for line in guide.splitlines()) if len(row) > 2]
@@ -128,9 +128,9 @@ def parse(words: list[str]) -> None:
     context = click.Context(cli, info_name=name, help_option_names=list(cli.context_settings["help_option_names"]))
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
-        found = command.get_command(context, name)
-        assert found, f"no command {name}"
-        command = found
+        result = command.get_command(context, name)
+        assert result, f"no command {name}"
+        command = result
     with command.make_context(name, words, parent=context):
         pass
 
@@ -186,27 +186,27 @@ def test_quotes_stand_somewhere(page: Page) -> None:
 @each_alert
 def test_figures_are_those_of_the_table(page: Page) -> None:
     """Each page names its part of the table, every figure and duration in it, and the severity of the alert."""
-    said = page.part("How sure it is")
+    section = page.part("How sure it is")
     for figure in figures(page):
-        assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", said), f"no {figure} in: {said}"
+        assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", section), f"no {figure} in: {section}"
     words = {"page": "page", "ticket": "ticket", "info": "Information"}
     for rule in rules_of(page):
-        assert words[rule["labels"]["severity"]] in said
+        assert words[rule["labels"]["severity"]] in section
 
 
 def figures(page: Page) -> Iterator[str]:
     """Yield the values of the page's part of the table as they are written in a text."""
     table: Any = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    found = re.search(r"Set in `\[([a-z_.]+)\]` of \[objectives.toml\]", page.part("How sure it is"))
-    assert found, "no `[part]` of objectives.toml"
+    match = re.search(r"Set in `\[([a-z_.]+)\]` of \[objectives.toml\]", page.part("How sure it is"))
+    assert match, "no `[part]` of objectives.toml"
     part = table
-    for name in found[1].split("."):
+    for name in match[1].split("."):
         part = part[name]
     exprs = " ".join(rule["expr"] for rule in rules_of(page))
     for key, value in part.items():
         if value != "0s" and (key != "window" or value in exprs):
             yield written(value)
-    if found[1].startswith("burn."):
+    if match[1].startswith("burn."):
         yield written(table["min_judgements"])
 
 
@@ -220,38 +220,38 @@ def written(value: float | str) -> str:
 @each_alert
 def test_silences_are_those_of_alertmanager(page: Page) -> None:
     """Both lists name exactly the alerts that an inhibition of the example binds this one to."""
-    said = re.fullmatch(r"- Silences (.+?) - Silenced by (.+)", page.part("Silences"))
-    assert said, page.part("Silences")
+    section = re.fullmatch(r"- Silences (.+?) - Silenced by (.+)", page.part("Silences"))
+    assert section, page.part("Silences")
     own = page.path.stem
-    assert set(alerts_in(said[1])) == {target for source, target in inhibited() if source == own}
-    assert set(alerts_in(said[2])) == {source for source, target in inhibited() if target == own}
+    assert set(alerts_in(section[1])) == {target for source, target in inhibited() if source == own}
+    assert set(alerts_in(section[2])) == {source for source, target in inhibited() if target == own}
 
 
 @cache
 def inhibited() -> set[tuple[str, str]]:
     """Return pairs of an alert and one that it silences, by the labels of the rules."""
     config = yaml.safe_load((ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
-    known = [{"alertname": rule["alert"], **rule["labels"]} for rule in every_rule(FILES) if "alert" in rule]
+    labels_of_alerts = [{"alertname": rule["alert"], **rule["labels"]} for rule in every_rule(FILES) if "alert" in rule]
     return {
         (source["alertname"], target["alertname"])
         for rule in config["inhibit_rules"]
-        for source in known
+        for source in labels_of_alerts
         if all(matches(matcher, source) for matcher in rule["source_matchers"])
-        for target in known
+        for target in labels_of_alerts
         if all(matches(matcher, target) for matcher in rule["target_matchers"])
     }
 
 
 def matches(matcher: str, labels: Mapping[str, str]) -> bool:
-    found = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.*)"', matcher)
-    assert found, matcher
-    pattern = found[3] if "~" in found[2] else re.escape(found[3])
-    return bool(re.fullmatch(pattern, labels.get(found[1], ""))) is not found[2].startswith("!")
+    match = re.fullmatch(r'(\w+)(=~|!~|!=|=)"(.*)"', matcher)
+    assert match, matcher
+    pattern = match[3] if "~" in match[2] else re.escape(match[3])
+    return bool(re.fullmatch(pattern, labels.get(match[1], ""))) is not match[2].startswith("!")
 
 
 def test_no_page_repeats_another() -> None:
-    for one, other in combinations(PAGES, 2):
-        assert not one.long_lines() & other.long_lines(), f"{one} and {other}"
+    for page, other in combinations(PAGES, 2):
+        assert not page.long_lines() & other.long_lines(), f"{page} and {other}"
 
 
 def rules_of(page: Page) -> list[dict[str, Any]]:
@@ -277,7 +277,7 @@ def vocabulary() -> set[str]:
     words |= set(
         re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
     )
-    exporters = ("delivery/receiver_delivery", "delivery/receiver_client", "otlp/receiver")
+    exporters = ("delivery/receiver_delivery", "delivery/receiver_client", "delivery/otlp_receiver")
     named = "".join(code(f"worker/base/{name}.py") for name in exporters)
     words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/core/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
@@ -289,8 +289,8 @@ def source() -> str:
     """Return the code and the tables that pages may quote."""
     folders = ("worker", "judges", "producers/tracejudge", "deploy/prometheus", "docs")
     kinds = {".py", ".lua", ".toml", ".yaml", ".yml", ".md"}
-    found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)
-    files = [path for path in found if path.parent != FOLDER]
+    paths = (path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds)
+    files = [path for path in paths if path.parent != FOLDER]
     return "\n".join(path.read_text(encoding="utf-8") for path in [*files, ROOT / "Makefile", ROOT / "README.md"])
 
 

@@ -29,17 +29,17 @@ FOUND_NOTHING = {
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[tuple[str, int], Any]:
     """Ask each until it finds something; one that Prometheus refuses raises."""
     program = find_program("prometheus")
-    found: dict[tuple[str, int], Any] = {}
+    values: dict[tuple[str, int], Any] = {}
     with serve(Traffic()) as port, prometheus(program, tmp_path_factory.mktemp("prometheus"), port) as server:
         deadline = time.monotonic() + FINDING_S
         while time.monotonic() < deadline:
             for page, place, query in QUERIES:
-                if not found.get((page, place)):
-                    found[page, place] = server.query(query)
-            if all(answer or key in FOUND_NOTHING for key, answer in found.items()):
+                if not values.get((page, place)):
+                    values[page, place] = server.query(query)
+            if all(answer or key in FOUND_NOTHING for key, answer in values.items()):
                 break
             time.sleep(1)
-    return found
+    return values
 
 
 @each_case(("page", "place", "query"), QUERIES, ids=[f"{page}-{place}" for page, place, _ in QUERIES])

@@ -25,9 +25,8 @@ from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
 from judges.features.python import protocol as frames
 from judges.features.python.api import judge as mark
-from judges.registry import configured, read_judge
+from judges.registry import check_table, configured, read_judge
 from tracejudge import Trace
-from worker.core.config.judge_files import check
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
 from worker.features.panels.feature import MAX_MODELS
@@ -100,7 +99,7 @@ def test_all_judges_of_the_folder_are_live_with_the_configuration() -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", OWN)
 def test_a_file_defines_a_judge(name: str) -> None:
-    check(read_judge(Path(name)))
+    check_table(read_judge(Path(name)))
 
 
 @pytest.mark.slow("mypy")

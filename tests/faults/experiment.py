@@ -25,7 +25,7 @@ from support.replies import slow, yes_no
 from support.scrape import Scrape
 
 import tracejudge
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import StoreError
 

@@ -8,7 +8,7 @@ from support.otlp import OtlpReceiver
 from support.pipeline import Pipeline
 
 from judges.core.verdict import Verdict
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.core.storage.client import StoreError
 
 __all__ = ["VERDICTS", "check_accounting", "is_clean", "unfinished_work", "unread_groups"]
@@ -61,14 +61,14 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
     """Return the consumer groups with pending or unread entries."""
-    found = {}
+    values = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         last = _last_id(pipeline, stream)
         for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
             pending, position = group["pending"], _parts(group["last-delivered-id"])
             if pending or position < last:
-                found[group["name"].decode()] = (pending, position, last)
-    return found
+                values[group["name"].decode()] = (pending, position, last)
+    return values
 
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:

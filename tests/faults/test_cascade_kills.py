@@ -36,27 +36,31 @@ def test_second_judgings_survive_kills(experiment: Experiment) -> None:
                 experiment.start(**settings)
         experiment.assert_accounting(spans=False)
     verdicts = [entry.verdict for entry in experiment.pipeline.outbox() if entry.kind == "j"]
-    found = [(one, step) for one in verdicts if (step := step_of(one)) is not None]
-    assert len(found) == len(verdicts) > len(experiment.judges) * TRACES
-    due = {repeat_id(one.evaluation_id, JUDGE_MODEL, 0) for one, step in found if step.is_chosen and not step.first}
-    second = Counter(one.evaluation_id for one, step in found if step.first)
+    values = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
+    assert len(values) == len(verdicts) > len(experiment.judges) * TRACES
+    due = {
+        repeat_id(value.evaluation_id, JUDGE_MODEL, 0) for value, step in values if step.is_chosen and not step.first
+    }
+    second = Counter(value.evaluation_id for value, step in values if step.first)
     assert second == Counter(due), "each once"
     assert len(due) > TRACES / 4
     for judge in experiment.judges:
-        first = sum(1 for one, step in found if one.judge == judge and not step.first)
-        expected = sum(one.scores[0].probability or 0.0 for one, step in found if one.judge == judge and not step.first)
-        correction = sum(
-            (float(bool(one.scores[0].passed)) - step.probability[one.scores[0].metric]) / step.rate
-            for one, step in found
-            if one.judge == judge and step.first
+        first = sum(1 for value, step in values if value.judge == judge and not step.first)
+        expected = sum(
+            value.scores[0].probability or 0.0 for value, step in values if value.judge == judge and not step.first
         )
-        wanted = (TRACES, pytest.approx(expected, abs=1e-3), pytest.approx(correction, abs=1e-3))
+        correction = sum(
+            (float(bool(value.scores[0].passed)) - step.probability[value.scores[0].metric]) / step.rate
+            for value, step in values
+            if value.judge == judge and step.first
+        )
+        expected_values = (TRACES, pytest.approx(expected, abs=1e-3), pytest.approx(correction, abs=1e-3))
         assert first == TRACES
 
-        def is_counted(judge: str = judge, wanted: object = wanted) -> bool:
+        def is_counted(judge: str = judge, required: object = expected_values) -> bool:
             of_judge = [
                 sums for labels, sums in read_sums(experiment.pipeline.store, time.time()).items() if labels[2] == judge
             ]
-            return [(sums.first, sums.expected, sums.correction) for sums in of_judge] == [wanted]
+            return [(sums.first, sums.expected, sums.correction) for sums in of_judge] == [required]
 
         wait_until(is_counted, bounded_s(30), f"all verdicts of {judge} to be counted")

@@ -19,10 +19,10 @@ from redis_faults import server_of
 from support.proxy import CommandProxy
 from support.replay_parts import NOTHING, Replays
 from support.session_parts import COMPLETE, Sessions, said
-from support.stage_parts import APPEND, Chosen, Ground, make_trace, make_traces, only, rules_of, samples
+from support.stage_parts import APPEND, Chosen, Keyspace, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary
@@ -40,8 +40,8 @@ from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.storage.client import StoreError, script_sources
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import FileSettings
 from worker.features.receivers.files import FileExporter
-from worker.features.receivers.settings import FileSettings
 
 SAFETY = Rule(name="all", judges=("safety",))
 TRACES = 5
@@ -59,10 +59,10 @@ class Service:
 
     def publish(self, process: "Process", *payloads: object) -> None:
         entries = [msgspec.json.encode(each) for each in payloads]
-        keys = process.ground.keys
+        keys = process.keyspace.keys
         names = (keys.traces, keys.producer("p1"), keys.caps, keys.producers)
         arguments = (self.batches + 1, "p1", 10**6, 3600, "shop", self.confirmed, "t" * len(entries), *entries)
-        process.ground.store.call(lambda client: client.eval(APPEND, len(names), *names, *arguments))
+        process.keyspace.store.call(lambda client: client.eval(APPEND, len(names), *names, *arguments))
         self.batches += 1
         self.confirmed += len(entries)
 
@@ -71,17 +71,17 @@ class Process:
     """A worker with its exporters, and an operator: one after the other, until Redis is away."""
 
     def __init__(
-        self, ground: Ground, service: Service, rules: Sequence[Rule], folder: Path, *, restarted: bool
+        self, keyspace: Keyspace, service: Service, rules: Sequence[Rule], folder: Path, *, restarted: bool
     ) -> None:
-        self.ground, self.service, self.restarted = ground, service, restarted
+        self.keyspace, self.service, self.restarted = keyspace, service, restarted
         options = {"rules": tuple(rules), "receivers": {"archive": FileSettings(path=str(folder))}, "batch_size": 2}
-        self.chosen = Chosen(ground, **options)
+        self.chosen = Chosen(keyspace, **options)
         self.chosen.ingest.stopping.set()  # so that it does not wait for Redis to answer
         self.settings, self.metrics = self.chosen.settings, self.chosen.metrics
         self.options = options
-        self.ledger = Ledger(ground.store, self.settings)
-        self.leases = Leases(ground.store, tries_ttl_s=3600)
-        made = (self.settings, ground.store, self.metrics)
+        self.ledger = Ledger(keyspace.store, self.settings)
+        self.leases = Leases(keyspace.store, tries_ttl_s=3600)
+        made = (self.settings, keyspace.store, self.metrics)
         sums = QualitySums(*made, rules_of(self.settings))
         # What the monitor computes from its sums is computed again at any time.
         sums._tasks = ()
@@ -92,10 +92,10 @@ class Process:
             self.service.publish(self, *payloads[self.service.confirmed :])
 
     def ingest(self) -> None:
-        self.ground.store.make_group(self.ground.keys.traces, INGEST_GROUP)
+        self.keyspace.store.make_group(self.keyspace.keys.traces, INGEST_GROUP)
         if self.restarted:
-            self.chosen.take(self.ground.claim())
-        self.chosen.take(self.ground.read())
+            self.chosen.take(self.keyspace.claim())
+        self.chosen.take(self.keyspace.read())
 
     def judge(self, *failing: int) -> None:
         """Judge what waits; evaluations of these traces are given up."""
@@ -104,17 +104,17 @@ class Process:
         self.leases.sweep(["lexical"])
         for held in self.leases.take("lexical", "ours", 10):
             batch = batches.decode(held.payload)
-            parts = [(item, one) for item in batch.items for one in item.evaluations]
-            ended = self.ledger.already_finished({one.id: one.period for _, one in parts})
-            parts = [(item, one) for item, one in parts if one.id not in ended]
-            gone = [(item, one) for item, one in parts if int(item.trace.trace_id, 16) - 1 in failing]
-            scored = [Finished.of(verdict(item, one), one.period) for item, one in parts if (item, one) not in gone]
+            parts = [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
+            ended = self.ledger.already_finished({part.id: part.period for _, part in parts})
+            parts = [(item, part) for item, part in parts if part.id not in ended]
+            gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
+            scored = [Finished.of(verdict(item, part), part.period) for item, part in parts if (item, part) not in gone]
             letters = [
                 (
-                    DeadLetter(1, one, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
-                    verdict(item, one),
+                    DeadLetter(1, evaluation, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),
+                    verdict(item, evaluation),
                 )
-                for item, one in gone
+                for item, evaluation in gone
             ]
             self.leases.renew([held.lease])
             if scored:
@@ -125,27 +125,27 @@ class Process:
 
     def export(self) -> None:
         if self.restarted:
-            self.ground.client.delete(self.ground.keys.monitor)
+            self.keyspace.client.delete(self.keyspace.keys.monitor)
         for exporter in self.exporters:
             exporter.prepare()
             exporter.run_once()
-        self.ground.measure(groups=GROUPS, report_cuts=True)
+        self.keyspace.measure(groups=GROUPS, report_cuts=True)
 
     def retry_dead(self) -> None:
-        letters = DeadLetterStore(self.ground.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter())]
-        for group in grouped(letters.read(wanted), 2):
-            retry(self.ground.store, self.settings, group)
+        letters = DeadLetterStore(self.keyspace.store)
+        ids = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter())]
+        for group in grouped(letters.read(ids), 2):
+            retry(self.keyspace.store, self.settings, group)
 
     def drop_dead(self) -> None:
         self.ledger.remove(
-            [found.letter.evaluation.id for found in DeadLetterStore(self.ground.store).find(VerdictFilter())]
+            [stored.letter.evaluation.id for stored in DeadLetterStore(self.keyspace.store).find(VerdictFilter())]
         )
 
     def _expire(self) -> None:
         """Advance the time: leases of the process that has ended expire."""
-        for batch_id in self.ground.leases():
-            self.ground.client.zadd(self.ground.keys.leases, {batch_id: 1}, xx=True)
+        for batch_id in self.keyspace.leases():
+            self.keyspace.client.zadd(self.keyspace.keys.leases, {batch_id: 1}, xx=True)
 
 
 def verdict(item: batches.Item, evaluation: batches.Evaluation) -> Verdict:
@@ -189,14 +189,14 @@ def dead_letters(process: Process) -> None:
 def replay(process: Process) -> None:
     process.publish(*traces())
     process.ingest()
-    Replays(process.ground, rules=(NOTHING,)).make("safety")
+    Replays(process.keyspace, rules=(NOTHING,)).make("safety")
     process.judge()
 
 
 def conversation(process: Process) -> None:
     process.publish(*(said("s1", number) for number in range(TRACES)))
     process.ingest()
-    Sessions(process.ground, **process.options).pause()
+    Sessions(process.keyspace, **process.options).pause()
     process.judge()
 
 
@@ -204,16 +204,16 @@ def labels(process: Process) -> None:
     process.publish(*traces())
     process.ingest()
     process.judge()
-    store = process.ground.store
-    given = [Label(make_trace(number).trace_id, "safety", "safety", passed=True, drawn=1.0) for number in range(2)]
+    store = process.keyspace.store
+    identifier = [Label(make_trace(number).trace_id, "safety", "safety", passed=True, drawn=1.0) for number in range(2)]
     for number in range(2):
         keep_trace(store, make_trace(number), 10**6)
-    write_labels(store, given)
+    write_labels(store, identifier)
     matcher = OutboxMatcher(store)
     while matcher.step():
         pass
-    found = read_labels(store)
-    assert [len(one.verdicts) for one in found] == [1, 1]
+    labels_by_trace = read_labels(store)
+    assert [len(each.verdicts) for each in labels_by_trace] == [1, 1]
 
 
 def forgetting(process: Process) -> None:
@@ -222,10 +222,10 @@ def forgetting(process: Process) -> None:
     process.judge(1)
     if not process.restarted:
         labelled = Label(make_trace(0).trace_id, "safety", "safety", passed=True, drawn=1.0)
-        keep_trace(process.ground.store, make_trace(0, user_id="u1"), 10**6)
-        write_labels(process.ground.store, [labelled])
-    forget_everywhere(process.ground.store, process.settings, ForgetTarget(user_id="u1"))
-    assert read_labels(process.ground.store) == []
+        keep_trace(process.keyspace.store, make_trace(0, user_id="u1"), 10**6)
+        write_labels(process.keyspace.store, [labelled])
+    forget_everywhere(process.keyspace.store, process.settings, ForgetTarget(user_id="u1"))
+    assert read_labels(process.keyspace.store) == []
 
 
 EXPORTED = {"open_group", "acknowledge", "add_quality", "measure", "hold", "claim"}
@@ -281,18 +281,18 @@ def _crash(url: str, proxy: CommandProxy, scene: tuple[Steps, Rule], folder: Pat
     """Run a scene until the cut, and once more after it; return what does not balance then."""
     direct, service, (steps, rule) = redis.Redis.from_url(url), Service(), scene
     direct.flushall()
-    ground = Ground(f"redis://127.0.0.1:{proxy.port}/0", "crash")
-    ground.client.close()
-    ground.client = direct
-    first = Process(ground, service, (rule,), folder, restarted=False)
+    keyspace = Keyspace(f"redis://127.0.0.1:{proxy.port}/0", "crash")
+    keyspace.client.close()
+    keyspace.client = direct
+    first = Process(keyspace, service, (rule,), folder, restarted=False)
     counted = _counted(first.metrics)
     try:
         steps(first)
     except (StoreError, redis.ConnectionError):
         assert proxy.cut is not None
-    ground.store.close()
-    with Ground(url, "crash") as ground:
-        second = Process(ground, service, (rule,), folder, restarted=True)
+    keyspace.store.close()
+    with Keyspace(url, "crash") as keyspace:
+        second = Process(keyspace, service, (rule,), folder, restarted=True)
         for exporter in second.exporters:
             exporter.stale_ms = 0
         try:
@@ -300,18 +300,18 @@ def _crash(url: str, proxy: CommandProxy, scene: tuple[Steps, Rule], folder: Pat
             second.export()
         except AssertionError as error:
             return [str(error)]
-        return [*_unbalanced(ground), *_not_exported(ground, _counted(second.metrics) - counted, folder)]
+        return [*_unbalanced(keyspace), *_not_exported(keyspace, _counted(second.metrics) - counted, folder)]
 
 
-def _unbalanced(ground: Ground) -> Iterator[str]:
-    account = read_account(ground.store)
+def _unbalanced(keyspace: Keyspace) -> Iterator[str]:
+    account = read_account(keyspace.store)
     if (account.published, account.lost, account.unread, account.waiting, account.dead) != (TRACES, 0, 0, 0, 0):
         yield f"{account}"
     if account.chosen != account.scored + account.removed:
         yield f"not all has ended: {account}"
-    if any(ground.waiting().values()) or ground.leases() or ground.pending():
-        yield f"left: {ground.waiting()}, {ground.leases()}"
-    if any(name.startswith("forgetting:") for name in ground.everything()):
+    if any(keyspace.waiting().values()) or keyspace.leases() or keyspace.pending():
+        yield f"left: {keyspace.waiting()}, {keyspace.leases()}"
+    if any(name.startswith("forgetting:") for name in keyspace.everything()):
         yield "trace ids of a person are left"
 
 
@@ -319,19 +319,19 @@ def _counted(metrics: Metrics) -> float:
     return sum(only(samples(metrics), "verdicts_total").values())
 
 
-def _not_exported(ground: Ground, counted: float, folder: Path) -> Iterator[str]:
-    scored = ground.accounting().get("scored", 0)
+def _not_exported(keyspace: Keyspace, counted: float, folder: Path) -> Iterator[str]:
+    scored = keyspace.accounting().get("scored", 0)
     if counted > scored:
         yield f"the metrics count {counted} verdicts"
-    left = [group for group in GROUPS if ground.pending(group, ground.keys.verdicts)]
-    ids = [entry["evaluation_id"] for entry in ground.outbox("j")]
+    left = [group for group in GROUPS if keyspace.pending(group, keyspace.keys.verdicts)]
+    ids = [entry["evaluation_id"] for entry in keyspace.outbox("j")]
     lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     files = [json.loads(line)["evaluation_id"] for line in lines]
     if left or len(set(ids)) != len(ids) or max(Counter(files).values(), default=0) > 2:
         yield f"pending for {left}, {len(ids)} verdicts, {len(files)} lines"
-    if ground.accounting().get("removed"):
+    if keyspace.accounting().get("removed"):
         return  # some verdicts were erased
-    counts = ground.counted(
+    counts = keyspace.counted(
         "outbox", *(f"{name}:{group}" for name in ("exported", "outbox_cut_off") for group in GROUPS)
     )
     read = [counts[f"exported:{group}"] + counts[f"outbox_cut_off:{group}"] for group in GROUPS]

@@ -15,7 +15,7 @@ from support.pipeline import Worker, make_traces
 from support.processes import wait_until
 
 import tracejudge
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.base.embedded import ServerBinary
 
 TRACES = number(5_000, least=500)

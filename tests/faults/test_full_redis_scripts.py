@@ -21,7 +21,7 @@ from worker.core.queue.ledger import Finished, Ledger
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.backlog import Caps, measure
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 MODEL = "judge"
 GROUP = "metrics"

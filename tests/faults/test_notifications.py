@@ -109,10 +109,10 @@ class MessageRelay:
 
     def _relay(self) -> None:
         while not self._stop.is_set():
-            found = self._there.brpop([self._queue], timeout=0.2)
-            if found is not None:
-                self.kept.append(found[1])
-                self.deliver(found[1], self._random.choice((0, 1, COPIES)))
+            values = self._there.brpop([self._queue], timeout=0.2)
+            if values is not None:
+                self.kept.append(values[1])
+                self.deliver(values[1], self._random.choice((0, 1, COPIES)))
 
 
 def queue_of(experiment: Experiment) -> str:
@@ -176,7 +176,7 @@ def test_the_thread_pool_is_killed_in_the_middle_of_a_task(experiment: Experimen
     victim.program.signal(signal.SIGUSR2)
     wait_until(lambda: CLIENT.get(health).status_code != 200, what="the worker to be unhealthy")
     experiment.endpoint.behaviour = yes_no()
-    experiment.start("heir")
+    experiment.start("successor")
     experiment.wait_finished(experiment.evaluations)
     assert time.monotonic() - killed_at < RECOVERY_S
     assert victim.program.terminate() == 0
@@ -194,7 +194,7 @@ def test_a_worker_with_a_blocked_event_loop_loses_its_leases_and_ends(experiment
     health = f"http://127.0.0.1:{victim.port}/healthz"
     wait_until(lambda: CLIENT.get(health).status_code != 200, RECOVERY_S, "the worker to be unhealthy")
     experiment.endpoint.behaviour = yes_no()
-    experiment.start("heir")
+    experiment.start("successor")
     experiment.wait_finished(experiment.evaluations)
     assert time.monotonic() - stopped_at < RECOVERY_S + STOPS_S, "renewal ends after 10 s, and a lease lasts 15 s"
     asked_at = time.monotonic()

@@ -78,29 +78,29 @@ class Writer:
             if self._stopped.wait(BATCH / A_SECOND):
                 return
             verdicts = [verdict(first + more, chance) for more in range(BATCH)]
-            new = [Finished.of(one, self._period) for one in verdicts]
+            new = [Finished.of(each, self._period) for each in verdicts]
             again = chance.sample(before, min(5, len(before)))
             assert sum(self._ledger.record(new + again)) == BATCH
             before = new
-            for one in verdicts:
-                self.totals[one.service, one.outcome] += 1
-                if one.outcome == "scored":
-                    self.totals[one.service, "weight"] += int(one.weight)
-                    self.totals[one.service, "passed"] += int(one.weight * one.scores[0].value)
+            for each in verdicts:
+                self.totals[each.service, each.outcome] += 1
+                if each.outcome == "scored":
+                    self.totals[each.service, "weight"] += int(each.weight)
+                    self.totals[each.service, "passed"] += int(each.weight * each.scores[0].value)
 
 
 def totals(store: Store, *, fine: bool) -> Totals:
     """Add up the buckets of each service."""
-    found: Totals = Counter()
+    counts: Totals = Counter()
     for series_id, series in read_series(store).items():
         for bucket in next(read_buckets(store, [series_id], time.time() - 86_400, time.time() + 60, fine=fine)):
             sums = bucket.sums.total
-            found[series.service, "scored"] += sums.judgements
-            found[series.service, "abstained"] += bucket.abstained.verdicts
-            found[series.service, "unscored"] += bucket.unscored.verdicts
-            found[series.service, "weight"] += int(sums.weight)
-            found[series.service, "passed"] += int(sums.passed)
-    return found
+            counts[series.service, "scored"] += sums.judgements
+            counts[series.service, "abstained"] += bucket.abstained.verdicts
+            counts[series.service, "unscored"] += bucket.unscored.verdicts
+            counts[series.service, "weight"] += int(sums.weight)
+            counts[series.service, "passed"] += int(sums.passed)
+    return counts
 
 
 def in_ledger(store: Store) -> Counter[str]:

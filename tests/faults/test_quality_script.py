@@ -86,7 +86,7 @@ def test_a_hindered_script_changes_nothing_and_loses_nothing(server: EmbeddedRed
         for number in range(2):
             client.xadd(keys.verdicts, {"v": 1, "j": msgspec.json.encode(VERDICT)}, id=f"{AT_S * 1000}-{number}")
         read = store.read_group(keys.verdicts, "monitor", "reader", count=10, block_ms=1)
-        first, second = (entry for one in read if isinstance(entry := read_outbox_entry(one), OutboxEntry))
+        first, second = (entry for each in read if isinstance(entry := read_outbox_entry(each), OutboxEntry))
         sums.deliver([first])
         hashes = [
             key

@@ -118,11 +118,11 @@ def evaluations_sent(experiment: Experiment) -> Counter[str]:
 
 def sent_once(experiment: Experiment, *, but: int = 0) -> Counter[str]:
     """Wait until all evaluations except `but` have reached the receiver; none may arrive twice."""
-    wanted = experiment.evaluations - but
-    wait_until(lambda: len(evaluations_sent(experiment)) >= wanted, what=f"{wanted} evaluations to be exported")
-    found = evaluations_sent(experiment)
-    assert (len(found), set(found.values())) == (wanted, {1})
-    return found
+    expected = experiment.evaluations - but
+    wait_until(lambda: len(evaluations_sent(experiment)) >= expected, what=f"{expected} evaluations to be exported")
+    choices = evaluations_sent(experiment)
+    assert (len(choices), set(choices.values())) == (expected, {1})
+    return choices
 
 
 def dropped(worker: Worker) -> dict[str, int]:
@@ -159,7 +159,7 @@ def test_spans_wait_for_a_misconfigured_receiver_and_the_log_reports_it_once(exp
     for status, answer in answers.items():
         experiment.otlp.behaviour = answer
         experiment.publish(AT_ONCE)
-        wait_until(lambda said=f"HTTP {status}": lines(worker, said), what=f"the log to tell of {status}")
+        wait_until(lambda log_lines=f"HTTP {status}": lines(worker, log_lines), what=f"the log to tell of {status}")
         if status == 401:  # each takes ten seconds more: the first stands for all
             unready(worker, f"export-otel: receiver answers HTTP {status}: ")
         wait_until(lambda: counted(experiment) == experiment.evaluations, what="metrics, which do not wait")
@@ -264,9 +264,9 @@ def test_spans_beyond_the_cap_of_the_outbox_are_counted_while_the_receiver_is_mi
     wait_until(lambda: experiment.pipeline.counter("exported:otel") >= 200, what="what is left to be exported")
     experiment.settle()
     cut = experiment.pipeline.counter("outbox_cut_off:otel")
-    found = evaluations_sent(experiment)
-    assert set(found.values()) == {1}
-    assert len(found) >= 200
-    assert experiment.evaluations - len(found) <= cut, "some are neither exported nor counted as cut off"
+    choices = evaluations_sent(experiment)
+    assert set(choices.values()) == {1}
+    assert len(choices) >= 200
+    assert experiment.evaluations - len(choices) <= cut, "some are neither exported nor counted as cut off"
     assert dropped(worker) == {}
     assert worker.scrape().value("tracejudge_outbox_cut_off_total", exporter="otel") > 0

@@ -33,18 +33,22 @@ def test_repeats_survive_kills(experiment: Experiment) -> None:
     # Verdicts of repeats have no spans.
     experiment.assert_accounting(spans=False)
     verdicts = [entry.verdict for entry in experiment.pipeline.outbox() if entry.kind == "j"]
-    drawn = [one for one in verdicts if one.origin == "live" and position(one.evaluation_id, "repeat") < SHARE]
-    due = {repeat_id(one.evaluation_id, name) for one in drawn for name in (JUDGE_MODEL, SECOND)}
-    assert {one.evaluation_id for one in verdicts if one.origin == "repeat"} == due
-    pairs = Counter((one.judge, one.judge_model) for one in verdicts if one.origin == "repeat")
+    drawn = [
+        verdict
+        for verdict in verdicts
+        if verdict.origin == "live" and position(verdict.evaluation_id, "repeat") < SHARE
+    ]
+    due = {repeat_id(verdict.evaluation_id, name) for verdict in drawn for name in (JUDGE_MODEL, SECOND)}
+    assert {verdict.evaluation_id for verdict in verdicts if verdict.origin == "repeat"} == due
+    pairs = Counter((verdict.judge, verdict.judge_model) for verdict in verdicts if verdict.origin == "repeat")
 
     def counted() -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         span = time.time() - 86_400, time.time() + 86_400
         for (judge, _, first, second, _), amount in read_counts(experiment.pipeline.store, "repeats", *span).items():
             assert first == JUDGE_MODEL
-            found[judge, second] += amount
-        return found
+            counts[judge, second] += amount
+        return counts
 
     wait_until(lambda: counted() == pairs, bounded_s(30), "all pairs to be counted")
     assert pairs.total() > 100

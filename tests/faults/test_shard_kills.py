@@ -17,7 +17,7 @@ from support.processes import bounded_s, wait_until
 
 import tracejudge
 from tracejudge.sharding import shard_of
-from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, summed
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
@@ -60,9 +60,9 @@ class Shards:
 
     def judgements_in_sums(self) -> int:
         store, now = self.stores[0], time.time()
-        series = [one for one, labels in read_series(store).items() if not labels.segment]
-        found = read_buckets(store, series, now - HOUR_S, now + HOUR_S, fine=True)
-        return sum(bucket.sums.total.judgements for buckets in found for bucket in buckets)
+        series = [stored for stored, labels in read_series(store).items() if not labels.segment]
+        buckets = read_buckets(store, series, now - HOUR_S, now + HOUR_S, fine=True)
+        return sum(bucket.sums.total.judgements for of_series in buckets for bucket in of_series)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
         msgspec.structs.replace(trace, session_id=f"session {number % SESSIONS}" if number % 3 == 0 else None)
         for number, trace in enumerate(make_traces(2 * TRACES))
     ]
-    expected: Counter[int] = Counter(shard_of(one.trace_id, one.session_id, SHARDS) for one in traces)
+    expected: Counter[int] = Counter(shard_of(each.trace_id, each.session_id, SHARDS) for each in traces)
     assert min(expected[shard] for shard in range(SHARDS)) > TRACES // SHARDS, "each server has its part"
     alive = [store for store in shards.stores if store.shard != killed]
     tracejudge.init(service="tests", shards=shards.urls, prefix=shards.prefix)
@@ -123,10 +123,12 @@ def test_each_trace_is_judged_once_though_one_of_three_servers_is_killed(shards:
 
     account = wait_until(settled, SETTLING_S, "all traces to be settled")
     assert (account.sampled, account.scored, account.lost, account.lost_by_redis) == (len(traces), len(traces), 0, 0)
-    of_shard = {store.shard: Counter(one.verdict.trace_id for one in shards.verdicts(store)) for store in shards.stores}
+    of_shard = {
+        store.shard: Counter(entry.verdict.trace_id for entry in shards.verdicts(store)) for store in shards.stores
+    }
     once = Counter({trace.trace_id: 1 for trace in traces})
     assert sum(of_shard.values(), Counter()) == once, "each trace is judged once"
-    assert {shard: len(found) for shard, found in of_shard.items()} == expected
+    assert {shard: len(names) for shard, names in of_shard.items()} == expected
     wait_until(lambda: shards.judgements_in_sums() >= len(traces), SETTLING_S, "the sums of the monitor")
     assert shards.judgements_in_sums() == len(traces)
     wait_until(lambda: shards.counted() >= len(traces), SETTLING_S, "the metrics of both workers")
@@ -175,17 +177,19 @@ def test_servers_are_added_one_by_one_under_traffic(shards: Shards) -> None:
 
     account = wait_until(settled, SETTLING_S, "all traces to be settled")
     assert (account.sampled, account.scored, account.lost) == (len(published), len(published), 0)
-    found = {store.shard: {one.verdict.trace_id for one in shards.verdicts(store)} for store in shards.stores}
-    assert sum(map(len, found.values())) == len(published) == account.scored, "each trace is judged once"
-    assert set().union(*found.values()) == set(published)
+    by_shard = {store.shard: {entry.verdict.trace_id for entry in shards.verdicts(store)} for store in shards.stores}
+    assert sum(map(len, by_shard.values())) == len(published) == account.scored, "each trace is judged once"
+    assert set().union(*by_shard.values()) == set(published)
     for number, store in enumerate(shards.stores):
-        assert len(shards.verdicts(store)) == len(found[number])
-        since = {one: session for one, session in published.items() if one not in by_now}
-        assert {one for one in since if one in found[number]} == {
-            one for one, session in since.items() if shard_of(one, session, SHARDS) == number
+        assert len(shards.verdicts(store)) == len(by_shard[number])
+        since = {trace_id: session for trace_id, session in published.items() if trace_id not in by_now}
+        assert {trace_id for trace_id in since if trace_id in by_shard[number]} == {
+            trace_id for trace_id, session in since.items() if shard_of(trace_id, session, SHARDS) == number
         }
-    assert any(shard_of(one, before[one], SHARDS) == SHARDS - 1 for one in before), "names move, what is stored stays"
-    assert not found[SHARDS - 1] & set(before)
+    assert any(shard_of(trace_id, before[trace_id], SHARDS) == SHARDS - 1 for trace_id in before), (
+        "names move, what is stored stays"
+    )
+    assert not by_shard[SHARDS - 1] & set(before)
     wait_until(lambda: shards.judgements_in_sums() >= len(published), SETTLING_S, "the sums of the monitor")
     assert shards.judgements_in_sums() == len(published)
 
@@ -200,7 +204,7 @@ def test_workers_that_serve_different_servers_pass_messages_on(shards: Shards) -
         for number, trace in enumerate(traces, 1):
             tracejudge.publish(trace)
             began = time.monotonic()
-            wait_until(lambda: sum(len(shards.verdicts(one)) for one in shards.stores) == number, SETTLING_S)  # noqa: B023
+            wait_until(lambda: sum(len(shards.verdicts(store)) for store in shards.stores) == number, SETTLING_S)  # noqa: B023
             waited.append(time.monotonic() - began)
     finally:
         tracejudge.shutdown()

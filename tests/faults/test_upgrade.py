@@ -41,7 +41,7 @@ CHEAP, STRONG = "cheap-judge", "strong-judge"
 # Of each trace: two judges with repeats, and a panel of two models, which is an evaluation too.
 LIVE = {("groundedness", JUDGE_MODEL), ("relevance_to_query", JUDGE_MODEL)}
 FIRST = {("safety", CHEAP)}
-PANEL = {("safety", one) for one in (JUDGE_MODEL, SECOND, f"majority({JUDGE_MODEL},{SECOND})")}
+PANEL = {("safety", verdict) for verdict in (JUDGE_MODEL, SECOND, f"majority({JUDGE_MODEL},{SECOND})")}
 pytestmark = pytest.mark.slow("workers of two versions one after the other")
 
 
@@ -58,7 +58,7 @@ class Upgrade:
         """Start the worker of a version, with batches of every kind: plain, panels, repeats, cascades, talks."""
         model = {"provider": "openai", "base_url": self.experiment.endpoint.base_url, "max_in_flight": 32}
         chat = {"default": JUDGE_MODEL, "second": SECOND, "strong": STRONG}
-        models = {name: model | {"model": one} for name, one in chat.items()} | {"cheap": self._cheap}
+        models = {name: model | {"model": each} for name, each in chat.items()} | {"cheap": self._cheap}
         rules = [
             {"name": "all", "judges": list(self.experiment.judges), "repeat": 0.3, "second_model": "second"},
             {"name": "panel", "judges": ["safety"], "model": ["default", "second"], "combine": "majority"},
@@ -108,17 +108,17 @@ class Upgrade:
         assert (account.published, account.sampled, account.dropped) == (published, published, 0)
         assert (account.scored, account.dead, account.lost) == (account.chosen, 0, 0)
         verdicts = [entry.verdict for entry in self.experiment.pipeline.outbox() if entry.kind == "j"]
-        steps = [(one, step) for one in verdicts if (step := step_of(one)) is not None]
-        second = Counter(one.evaluation_id for one, step in steps if step.first)
-        live = (one for one in verdicts if one.origin == "live" and one.evaluation_id not in second)
-        found = Counter((one.judge, one.judge_model) for one in live if not is_talk(one))
-        assert found == Counter(dict.fromkeys(LIVE | PANEL | FIRST, published))
-        due = (one.evaluation_id for one, step in steps if step.is_chosen and not step.first)
-        assert second == Counter(repeat_id(one, STRONG, 0) for one in due), "each second judging is made once"
+        steps = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
+        second = Counter(each.evaluation_id for each, step in steps if step.first)
+        live = (verdict for verdict in verdicts if verdict.origin == "live" and verdict.evaluation_id not in second)
+        counts = Counter((verdict.judge, verdict.judge_model) for verdict in live if not is_talk(verdict))
+        assert counts == Counter(dict.fromkeys(LIVE | PANEL | FIRST, published))
+        due = (each.evaluation_id for each, step in steps if step.is_chosen and not step.first)
+        assert second == Counter(repeat_id(verdict, STRONG, 0) for verdict in due), "each second judging is made once"
         assert len(second) > published / 4
-        talks = Counter(one.session_id for one in verdicts if is_talk(one) and one.origin == "live")
+        talks = Counter(verdict.session_id for verdict in verdicts if is_talk(verdict) and verdict.origin == "live")
         assert talks == Counter({f"talk {place}": 1 for place in range(published // SESSION)})
-        repeats = sum(one.origin == "repeat" for one in verdicts)
+        repeats = sum(verdict.origin == "repeat" for verdict in verdicts)
         assert repeats > published / 10
 
 
@@ -139,13 +139,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     old = tmp_path_factory.mktemp("last-release")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
         packed.extractall(old, filter="data")
-    found = {OLD: old, NEW: ROOT}
+    names = {OLD: old, NEW: ROOT}
     (old / "where.py").write_text(WHERE)
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", RUN, old, "where"], cwd=old, capture_output=True, text=True, check=True
     )
-    assert [line for line in said.stdout.split() if not line.startswith(f"{old}/")] == []
-    return found
+    assert [line for line in output.stdout.split() if not line.startswith(f"{old}/")] == []
+    return names
 
 
 @pytest.fixture

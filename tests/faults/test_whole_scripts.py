@@ -18,7 +18,7 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Verdict
 from judges.registry import catalogue
 from tracejudge import LateFeedback, Trace
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.dead_letters.retry import grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary
@@ -36,7 +36,7 @@ from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.features.late_feedback.pending import PendingFeedback
-from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, Found
+from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, PublicationRef
 from worker.features.sessions.conversations import DueSession, SessionSelector, decode_session
 from worker.features.sessions.feature import SessionKeys
 
@@ -131,27 +131,27 @@ class Scene:
 
     def record(self) -> None:
         first, second, *_ = self._evaluations(0)
-        both = [(verdict(one, trace), one.period) for trace, one in (first, second)]
+        both = [(verdict(each, trace), each.period) for trace, each in (first, second)]
         self.ledger.record([Finished.of(each, period, keep=True) for each, period in both])
 
     def add_dead_letter(self) -> None:
-        letters = [(self._letter(item), verdict(one, item.trace, "timeout")) for item, one in self._items(1)]
+        letters = [(self._letter(item), verdict(each, item.trace, "timeout")) for item, each in self._items(1)]
         self.ledger.add_dead_letter(letters)
 
     def retry(self) -> None:
         letters = DeadLetterStore(self.store)
-        wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter())][:1]
-        for group in grouped(letters.read(wanted), 2):
+        ids = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter())][:1]
+        for group in grouped(letters.read(ids), 2):
             retry(self.store, SETTINGS, group)
 
     def record_dead(self) -> None:
         """Record a verdict of an evaluation that became a dead letter."""
-        (trace, one), *_ = self._evaluations(1)
-        self.ledger.record([Finished.of(verdict(one, trace), one.period)])
+        (trace, evaluation), *_ = self._evaluations(1)
+        self.ledger.record([Finished.of(verdict(evaluation, trace), evaluation.period)])
 
     def remove(self) -> None:
-        _, (_, one) = self._evaluations(1)
-        self.ledger.remove([one.id])
+        _, (_, evaluation) = self._evaluations(1)
+        self.ledger.remove([evaluation.id])
 
     def finish(self) -> None:
         self.leases.finish(self.held[0].lease.batch_id, MODEL)
@@ -161,17 +161,19 @@ class Scene:
         Forgetting(self.store, SETTINGS, ForgetTarget(trace_id=trace.trace_id)).run()
 
     def pull(self) -> None:
-        members = PendingFeedback(self.store, 60.0).all()
+        members = PendingFeedback(self.store, 60.0).read_all()
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
-        feedback = FeedbackOnTrace(trace_id, members, [Found(entry[0].decode(), 100)])
+        feedback = FeedbackOnTrace(trace_id, members, [PublicationRef(entry[0].decode(), 100)])
         FeedbackSelector(SETTINGS, self.store, _planner(self.store).sampler.rules).select([feedback])
 
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""
         (session,) = self.store.call(lambda client: client.zrange(self.keys.sessions_due, 0, -1))
-        found = self.store.call(lambda client: client.hgetall(SessionKeys(self.keys.prefix).session(session.decode())))
-        due = DueSession(session.decode(), decode_session(found))
+        sessions = self.store.call(
+            lambda client: client.hgetall(SessionKeys(self.keys.prefix).session(session.decode()))
+        )
+        due = DueSession(session.decode(), decode_session(sessions))
         SessionSelector(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).select([due])
 
     def acknowledge(self) -> None:
@@ -181,10 +183,10 @@ class Scene:
 
     def _items(self, place: int) -> list[tuple[batches.Item, batches.Evaluation]]:
         batch = batches.decode(self.held[place].payload)
-        return [(item, one) for item in batch.items for one in item.evaluations]
+        return [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
 
     def _evaluations(self, place: int) -> list[tuple[Trace, batches.Evaluation]]:
-        return [(item.trace, one) for item, one in self._items(place)]
+        return [(item.trace, each) for item, each in self._items(place)]
 
     def _letter(self, item: batches.Item) -> DeadLetter:
         return DeadLetter(1, item.evaluations[0], "default", MODEL, "timeout", 2, time.time(), time.time(), item=item)
@@ -305,18 +307,18 @@ def test_a_script_that_is_hindered_runs_as_a_whole_or_not_at_all(scene: Scene) -
             scene.held = held
             with present:
                 spoiled = scene.content()
-                said = attempt(step)
-                found = scene.content()
-            refusals += said is not None
+                reply = attempt(step)
+                result = scene.content()
+            refusals += reply is not None
             # Only a single script is atomic. Forgetting runs several and is repeated; so does fetching a batch that is
             # missing, whose lease expires.
             several = name == "forget" or (name == "take" and ":batch:" in cause)
-            if said is not None and not several and found != spoiled:
-                failures.append(f"{name}, {cause}: refused half-way: {said}")
-            if said is None and cause.startswith("the user") and scene.counted() != after:
+            if reply is not None and not several and result != spoiled:
+                failures.append(f"{name}, {cause}: refused half-way: {reply}")
+            if reply is None and cause.startswith("the user") and scene.counted() != after:
                 failures.append(f"{name}, {cause}: done in part")
-            if said is not None and "refused the command (Error)" in said:
-                failures.append(f"{name}, {cause}: not foreseen: {said}")
+            if reply is not None and "refused the command (Error)" in reply:
+                failures.append(f"{name}, {cause}: not foreseen: {reply}")
         scene.restore(before)
         scene.held = held
         assert attempt(step) is None, f"{name} with nothing in its way any more"

@@ -71,11 +71,11 @@ WRONG_USAGE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
-def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
+    assert message in words(ended.err)
     assert "Traceback" not in ended.err
 
 

@@ -27,16 +27,15 @@ from support.configuration import (
 from judges.core.model import ModelSettings
 from worker.base.delivery.settings import HeaderSource
 from worker.core import features
-from worker.core.config import reading, rule_checks
+from worker.core.config import loading, reading
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.config.tables import installed_tables
-from worker.core.features import installed
-from worker.features.board.settings import Board
-from worker.features.budgets.settings import Budget
-from worker.features.cascades.settings import Cascade
-from worker.features.gateway.settings import Gateway
-from worker.features.receivers.settings import PhoenixSettings
+from worker.core.features import installed, installed_tables
+from worker.features.board.feature import Board
+from worker.features.budgets.feature import Budget
+from worker.features.cascades.feature import Cascade
+from worker.features.gateway.feature import Gateway
+from worker.features.receivers.feature import PhoenixSettings
 
 CANARY = str(files("worker.features.canary").joinpath("canary.jsonl"))
 VARIABLES: Variables = {
@@ -170,7 +169,7 @@ def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None], te
 
 
 def test_every_key_of_a_rule_that_needs_a_feature_has_one() -> None:
-    assert {key for feature in installed() for key in feature.rule_keys} == set(rule_checks._OF_FEATURES)
+    assert {key for feature in installed() for key in feature.rule_keys} == set(loading._OF_FEATURES)
 
 
 def test_no_feature_is_configured_by_default() -> None:

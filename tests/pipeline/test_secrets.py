@@ -184,15 +184,15 @@ def _envelope(
 
 def quoting(call: Call) -> replies.Reply:
     """Answer with each kind of reply, all containing the prompt."""
-    said = call.text()[-3000:]
+    text = call.text()[-3000:]
     ways = (
-        replies.yes_no(rationale=said),
-        replies.failing(400, said),
-        replies.answers(said),
-        replies.failing(500, said),
-        replies.refuses(said),
-        replies.not_json(said),
-        replies.failing(400, said, code="content_filter"),
+        replies.yes_no(rationale=text),
+        replies.failing(400, text),
+        replies.answers(text),
+        replies.failing(500, text),
+        replies.refuses(text),
+        replies.not_json(text),
+        replies.failing(400, text, code="content_filter"),
     )
     return ways[call.index % len(ways)]
 
@@ -327,8 +327,8 @@ MISTAKES = {
 def test_the_error_of_a_wrong_setting_is_one_line_without_the_secret(settings: dict[str, Any]) -> None:
     planted = PlantedSecrets()
     word = planted("setting")
-    given = {f"TRACEJUDGE_{name.upper()}": _filled(value, word) for name, value in settings.items()}
-    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    variables = {f"TRACEJUDGE_{name.upper()}": _filled(value, word) for name, value in settings.items()}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in variables.items()}
     with pytest.raises(SettingsError) as raised:
         make_app(load(texts))
     assert len(str(raised.value).splitlines()) == 1
@@ -346,8 +346,8 @@ def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
     at_redis: AtRedis, redis_url: str, planted: PlantedSecrets, settings: dict[str, Any]
 ) -> None:
     word = planted("setting")
-    given = {name: _filled(value, word) for name, value in settings.items()}
-    worker = at_redis(redis_url).worker(wait=False, **given)
+    fields = {name: _filled(value, word) for name, value in settings.items()}
+    worker = at_redis(redis_url).worker(wait=False, **fields)
     assert worker.program.wait() == 2
     assert len(worker.program.stderr.splitlines()) == 1
     assert planted.found_in(worker.program.output) == []
@@ -355,5 +355,5 @@ def test_a_wrong_setting_is_reported_in_one_line_without_the_secret(
 
 def _filled(value: object, word: str) -> object:
     if isinstance(value, dict):
-        return {name: _filled(one, word) for name, one in value.items()}
+        return {name: _filled(each, word) for name, each in value.items()}
     return value.format(*[word] * 9) if isinstance(value, str) else value

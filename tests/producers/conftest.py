@@ -59,8 +59,8 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., StartedSdk]]
 
     def started(*, server: RedisServer | None = None, **arguments: Any) -> StartedSdk:
         server = server or request.getfixturevalue("sdk_redis")
-        given = {"service": "shop", "redis_url": server.patient_url, "prefix": f"t{secrets.token_hex(4)}"}
-        tracejudge.init(**{**given, **arguments})
+        fields = {"service": "shop", "redis_url": server.patient_url, "prefix": f"t{secrets.token_hex(4)}"}
+        tracejudge.init(**{**fields, **arguments})
         client = api._Current.client
         assert client is not None
         readers.append(redis.Redis(port=server.port))

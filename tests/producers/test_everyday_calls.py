@@ -26,53 +26,53 @@ _LOSSES = {"unreadable", "no_text", "missing"}
 
 def _without_defaults(trace: dict[str, Any], call: everyday_calls.Call) -> dict[str, Any]:
     """Return a trace without the ids and the time that the call did not give."""
-    given = (call.arrives or {}).keys()
-    absent = set() if {"started_at", "ended_at"} & given else {"ended_at"}
-    return {name: value for name, value in trace.items() if name not in absent | ({*_IDS} - given)}
+    keys = (call.arrives or {}).keys()
+    absent = set() if {"started_at", "ended_at"} & keys else {"ended_at"}
+    return {name: value for name, value in trace.items() if name not in absent | ({*_IDS} - keys)}
 
 
 def _differences(
-    sdk: StartedSdk, ids: list[str], said: dict[str, set[str]], calls: list[everyday_calls.Call]
+    sdk: StartedSdk, ids: list[str], reasons: dict[str, set[str]], calls: list[everyday_calls.Call]
 ) -> list[str]:
     arrived = {trace["trace_id"]: trace for trace in sdk.traces()}
     wrong = []
-    for given, trace_id in zip(calls, ids, strict=True):
+    for call, trace_id in zip(calls, ids, strict=True):
         trace = arrived.get(trace_id)
         if trace is not None:
-            trace = _without_defaults(trace, given)
-        if trace != given.arrives:
-            wrong.append(f"{given.name}: {trace} arrived, not {given.arrives}")
-        if said.get(trace_id, set()) != given.reports:
-            wrong.append(f"{given.name}: reported {said.get(trace_id, set())}, not {set(given.reports)}")
+            trace = _without_defaults(trace, call)
+        if trace != call.arrives:
+            wrong.append(f"{call.name}: {trace} arrived, not {call.arrives}")
+        if reasons.get(trace_id, set()) != call.reports:
+            wrong.append(f"{call.name}: reported {reasons.get(trace_id, set())}, not {set(call.reports)}")
     return wrong
 
 
 @pytest.mark.swallows
 def test_every_everyday_call_arrives_whole(start: Callable[..., StartedSdk], monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = start(max_bytes=1 << 30)
-    said: dict[str, set[str]] = {}
+    reasons: dict[str, set[str]] = {}
 
     def add(notes: Iterable[Note], trace_id: str, _: str | None) -> None:
-        said.setdefault(trace_id, set()).update(f"{note.reason} {note.field}" for note in notes)
+        reasons.setdefault(trace_id, set()).update(f"{note.reason} {note.field}" for note in notes)
 
     monkeypatch.setattr(sdk.client._delivery.reports, "add", add)
     calls = everyday_calls.CALLS
     assert len(calls) >= 200
     wrong = []
     # A given trace id repeats, so that these calls go one at a time.
-    repeated = [given for given in calls if "trace_id" in (given.arrives or {})]
-    others = [given for given in calls if "trace_id" not in (given.arrives or {})]
-    ids = [tracejudge.publish(*given.given, **given.fields) for given in others]
+    repeated = [call for call in calls if "trace_id" in (call.arrives or {})]
+    others = [call for call in calls if "trace_id" not in (call.arrives or {})]
+    ids = [tracejudge.publish(*call.given, **call.fields) for call in others]
     assert tracejudge.flush(60)
-    wrong += _differences(sdk, ids, said, others)
-    for given in repeated:
-        said.clear()
-        trace_id = tracejudge.publish(*given.given, **given.fields)
+    wrong += _differences(sdk, ids, reasons, others)
+    for call in repeated:
+        reasons.clear()
+        trace_id = tracejudge.publish(*call.given, **call.fields)
         assert tracejudge.flush(60)
-        wrong += _differences(sdk, [trace_id], said, [given])
+        wrong += _differences(sdk, [trace_id], reasons, [call])
     assert not wrong, "\n".join([f"{len(wrong)} differences", *wrong])
     # Only calls without any content are dropped.
-    dropped = sum(given.arrives is None for given in calls)
+    dropped = sum(values.arrives is None for values in calls)
     assert sdk.client.totals(Kind.TRACE).dropped == {"invalid": dropped}
 
 
@@ -93,10 +93,10 @@ def _is_json(fields: dict[str, Any]) -> bool:
         if type(value) is list:
             return all(map(is_plain, value))
         if type(value) is dict:
-            return all(type(key) is str and is_plain(one) for key, one in value.items())
+            return all(type(key) is str and is_plain(each) for key, each in value.items())
         return value is None or type(value) in (str, int, float, bool)
 
-    return is_plain(fields) and not any(one in json.dumps(fields) for one in ("NaN", "Infinity", "\\ud8", "\\udc"))
+    return is_plain(fields) and not any(each in json.dumps(fields) for each in ("NaN", "Infinity", "\\ud8", "\\udc"))
 
 
 @pytest.mark.swallows
@@ -108,11 +108,11 @@ def test_the_gateway_reads_the_same_calls_in_json() -> None:
     wrong = []
     for call in calls:
         body = json.dumps({"service": "bot", **call.fields}).encode()
-        found = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
-        trace = _without_defaults(json.loads(found.entries[0].payload), call) if found.entries else None
+        intake_result = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
+        trace = _without_defaults(json.loads(intake_result.entries[0].payload), call) if intake_result.entries else None
         if trace != call.arrives:
-            wrong.append(f"{call.name}: {trace} arrived, not {call.arrives}; {found.rejected}")
-        told = {one.field for one in found.left_out}
+            wrong.append(f"{call.name}: {trace} arrived, not {call.arrives}; {intake_result.rejected}")
+        told = {field.field for field in intake_result.left_out}
         lost = {report.split()[1].partition(".")[0] for report in call.reports if report.split()[0] in _LOSSES}
         if trace is not None and told - {"other"} != lost & set(everyday_calls.Trace.__struct_fields__):
             wrong.append(f"{call.name}: {told} left out, not {lost}")

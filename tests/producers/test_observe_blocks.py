@@ -112,12 +112,12 @@ class Computed:
 
 
 @tracejudge.observe(name="search", kind="retriever")
-def search(found: Any) -> Any:
-    return found
+def search(result: Any) -> Any:
+    return result
 
 
 @pytest.mark.parametrize(
-    ("found", "context"),
+    ("result", "context"),
     [
         pytest.param(DOCUMENTS, CONTEXT, id="documents of many sorts"),
         pytest.param({"documents": ["a"]}, ["a"], id="wrapped"),
@@ -130,9 +130,9 @@ def search(found: Any) -> Any:
         pytest.param([object()], None, id="no text"),
     ],
 )
-def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk, found: Any, context: Any) -> None:
+def test_what_a_retriever_returns_is_the_context(sdk: StartedSdk, result: Any, context: Any) -> None:
     with tracejudge.trace(name="answer"):
-        search(found)
+        search(result)
     assert the_trace(sdk).get("context") == context
 
 
@@ -192,10 +192,10 @@ def test_outside_of_a_trace_what_is_set_goes_nowhere(sdk: StartedSdk) -> None:
 
 
 def test_without_init_a_block_runs_and_has_an_id() -> None:
-    with tracejudge.trace(name="answer", trace_id="a" * 32) as given, tracejudge.trace() as drawn:
-        given.output = drawn.output = "Here."
-        given.set(nonsense=1)
-    assert given.trace_id == "a" * 32
+    with tracejudge.trace(name="answer", trace_id="a" * 32) as identifier, tracejudge.trace() as drawn:
+        identifier.output = drawn.output = "Here."
+        identifier.set(nonsense=1)
+    assert identifier.trace_id == "a" * 32
     assert (len(drawn.trace_id), len(drawn.span_id)) == (32, 16)
     assert drawn.trace_id == drawn.trace_id
 

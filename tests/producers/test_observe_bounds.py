@@ -113,7 +113,7 @@ def test_an_object_is_written_by_its_public_attributes() -> None:
 @pytest.mark.parametrize(("value", "written"), VALUES)
 def test_any_argument_and_result_arrive_at_the_reader(sdk: StartedSdk, value: object, written: object) -> None:
     with tracejudge.trace():
-        tracejudge.observe(name="f")(lambda given: given)(value)
+        tracejudge.observe(name="f")(lambda values: values)(value)
     (span,) = the_trace(sdk)["spans"]
     assert span["outputs"] == written
     assert span["inputs"] in (written, {"given": written}, {"given": NESTED[0]})
@@ -174,7 +174,7 @@ def steps_of(t: tracejudge.OpenTrace) -> list[Step]:
 
 
 def test_an_argument_of_any_size_is_bounded(sdk: StartedSdk) -> None:
-    tracejudge.observe(name="f")(lambda one, two: None)(["x" * 100] * 1_000_000, 1)  # noqa: ARG005
+    tracejudge.observe(name="f")(lambda first, two: None)(["x" * 100] * 1_000_000, 1)  # noqa: ARG005
     assert len(the_trace(sdk)["input"]) < VALUE_CHARACTERS * 1.1
 
 
@@ -235,7 +235,7 @@ def test_spans_are_bounded_in_size_together() -> None:
 @pytest.mark.usefixtures("sdk")
 def test_what_ended_leaves_nothing_to_the_garbage_collector() -> None:
     def left() -> int:
-        return sum(type(one) in {Step, Recording} for one in gc.get_objects())
+        return sum(type(get_object) in {Step, Recording} for get_object in gc.get_objects())
 
     @tracejudge.observe
     def stream() -> Iterator[str]:

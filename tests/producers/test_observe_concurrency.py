@@ -59,9 +59,9 @@ def test_asyncio_threads_go_along_with_their_trace(sdk: StartedSdk) -> None:
 
 def test_pools_go_along_when_given_the_context(sdk: StartedSdk) -> None:
     with ThreadPoolExecutor(4) as pool, tracejudge.trace(name="answer"):
-        given = [pool.submit(contextvars.copy_context().run, work, str(number)) for number in range(200)]
-        for one in given:
-            one.result()
+        futures = [pool.submit(contextvars.copy_context().run, work, str(number)) for number in range(200)]
+        for future in futures:
+            future.result()
     spans = the_trace(sdk)["spans"]
     assert sorted(int(span["outputs"]) for span in spans) == list(range(200))
 
@@ -107,8 +107,8 @@ def test_blocks_left_in_another_order_keep_no_context(sdk: StartedSdk) -> None:
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     work("after")
-    one, other = published(sdk)
-    assert [(span["name"], span["status"]) for span in one["spans"]] == [("second", "unfinished")]
+    first_trace, other = published(sdk)
+    assert [(span["name"], span["status"]) for span in first_trace["spans"]] == [("second", "unfinished")]
     assert (other["name"], recording.current_step()) == ("work", None)
 
 

@@ -183,9 +183,9 @@ def test_async_generators_open_at_the_end_of_their_loop_are_closed_once(sdk: Sta
 def test_send_throw_and_return_pass_through(sdk: StartedSdk) -> None:
     @tracejudge.observe(name="stream")
     def echo() -> Generator[str, str, str]:
-        said = yield "begin"
+        message = yield "begin"
         try:
-            yield said
+            yield message
         except KeyError as error:
             yield repr(error)
         return "end"
@@ -203,9 +203,9 @@ def test_send_throw_and_return_pass_through(sdk: StartedSdk) -> None:
 def test_asend_and_athrow_pass_through(sdk: StartedSdk) -> None:
     @tracejudge.observe(name="stream")
     async def echo() -> AsyncGenerator[str, str]:
-        said = yield "begin"
+        message = yield "begin"
         try:
-            yield said
+            yield message
         except KeyError as error:
             yield repr(error)
 
@@ -274,9 +274,9 @@ def test_interleaved_streams_keep_apart(sdk: StartedSdk) -> None:
             yield await work(who)
 
     async def main() -> None:
-        one, other = answer("one"), answer("other")
-        async with aclosing(one), aclosing(other):  # type: ignore[type-var]
-            for generator in (one, other, one, other):
+        first, other = answer("one"), answer("other")
+        async with aclosing(first), aclosing(other):  # type: ignore[type-var]
+            for generator in (first, other, first, other):
                 await anext(generator)
 
     asyncio.run(main())

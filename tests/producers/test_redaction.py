@@ -211,8 +211,8 @@ def test_finds_nothing_in_what_it_gave(text: str, expected: str) -> None:
 @each_case("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_text_takes_no_longer_than_its_length_and_hides_nothing_behind_it(text: str) -> None:
     # Ten times: what is quadratic takes minutes here, what is linear a second at most.
-    found = redact_secrets(f"{text * 10}\n-----END PRIVATE KEY-----\n ann@example.org 4111111111111111")
-    assert found.endswith(f"{EMAIL} {CARD}")
+    redacted = redact_secrets(f"{text * 10}\n-----END PRIVATE KEY-----\n ann@example.org 4111111111111111")
+    assert redacted.endswith(f"{EMAIL} {CARD}")
 
 
 def test_a_text_that_is_no_unicode_is_searched_all_the_same() -> None:
@@ -245,11 +245,13 @@ def test_the_patterns_without_possessive_quantifiers_find_the_same() -> None:
     patterns += [value for value in vars(redact).values() if isinstance(value, re.Pattern)]
     changed = {pattern: re.compile(without_possessive(pattern.pattern)) for pattern in patterns}
     assert sum(pattern.pattern != plain.pattern for pattern, plain in changed.items()) > 10
-    given: list[Any] = [*ISSUED.values(), *SURROUNDED.values(), *INNOCENT.values(), *HOSTILE.values()]
-    texts = [text for one in given for text in ((one,) if isinstance(one, str) else one[:1]) if len(text) < 10_000]
+    values: list[Any] = [*ISSUED.values(), *SURROUNDED.values(), *INNOCENT.values(), *HOSTILE.values()]
+    texts = [
+        text for value in values for text in ((value,) if isinstance(value, str) else value[:1]) if len(text) < 10_000
+    ]
     for text in texts:
         for pattern, plain in changed.items():
             if pattern is not redact._POSSESSIVE:
-                found, again = pattern.sub("#", text), plain.sub("#", text)
-                assert found == again, (pattern.pattern, text)
+                substituted, again = pattern.sub("#", text), plain.sub("#", text)
+                assert substituted == again, (pattern.pattern, text)
     assert not any(re.search(r"[*+?}]\+", re.sub(r"\[[^\]]*\]", "", plain.pattern)) for plain in changed.values())

@@ -30,8 +30,8 @@ def make_buffer(
 def test_items_come_out_in_the_order_they_were_put() -> None:
     buffer = make_buffer()
     items = [item(weight) for weight in (1, 2, 3)]
-    for one in items:
-        buffer.put(one)
+    for each in items:
+        buffer.put(each)
     assert buffer.take(max_items=2, max_bytes=1000) == items[:2]
     assert buffer.take(max_items=2, max_bytes=1000) == items[2:]
     assert buffer.take(max_items=2, max_bytes=1000) == []
@@ -41,7 +41,7 @@ def test_a_batch_ends_with_the_item_that_passes_its_bytes() -> None:
     buffer = make_buffer()
     for weight in (60, 60, 60):
         buffer.put(item(weight))
-    assert [one.size_bytes for one in buffer.take(max_items=10, max_bytes=100)] == [60, 60]
+    assert [lease.size_bytes for lease in buffer.take(max_items=10, max_bytes=100)] == [60, 60]
 
 
 def test_items_over_the_cap_are_dropped_until_a_batch_is_confirmed() -> None:
@@ -160,8 +160,8 @@ def test_ctrl_c_around_the_lock_leaves_it_free() -> None:
 def test_the_oldest_make_room_for_the_newest() -> None:
     buffer = make_buffer(max_items=3, max_bytes=100, drop="oldest")
     items = [item(weight) for weight in (10, 20, 30, 40, 60)]
-    for one in items:
-        buffer.put(one)
+    for each in items:
+        buffer.put(each)
     assert buffer.take(max_items=10, max_bytes=1000) == items[3:]
     assert buffer.totals() == Totals(published=5, accepted=5, dropped={"buffer_full": 2, "buffer_bytes": 1})
 
@@ -169,8 +169,8 @@ def test_the_oldest_make_room_for_the_newest() -> None:
 def test_what_is_on_the_wire_makes_no_room() -> None:
     buffer = make_buffer(max_items=2, drop="oldest")
     items = [item() for _ in range(2)]
-    for one in items:
-        buffer.put(one)
+    for each in items:
+        buffer.put(each)
     assert buffer.take(max_items=10, max_bytes=1000) == items
     buffer.put(item())
     assert buffer.totals() == Totals(published=3, accepted=2, dropped={"buffer_full": 1})

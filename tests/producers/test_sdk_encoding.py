@@ -14,8 +14,8 @@ encode = ItemEncoder(SETTINGS).encode
 
 
 def item(**fields: Any) -> Item:
-    given = {"trace_id": "1", "output": "", "id": "2", "span_id": "3", "started_at": 1_700_000_004}
-    return Item(Kind.TRACE, {**given, **fields}, 1, trace_id="1")
+    identifier = {"trace_id": "1", "output": "", "id": "2", "span_id": "3", "started_at": 1_700_000_004}
+    return Item(Kind.TRACE, {**identifier, **fields}, 1, trace_id="1")
 
 
 def test_a_trace_becomes_json_without_what_is_absent() -> None:
@@ -77,9 +77,9 @@ TIMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "stored"), TIMES.values(), ids=TIMES.keys())
-def test_without_any_time_a_trace_ended_when_it_was_published(given: dict[str, Any], stored: dict[str, Any]) -> None:
-    entry = encode(Item(Kind.TRACE, {"output": "", **given}, 1, published_at_s=7.5, trace_id="1"))
+@pytest.mark.parametrize(("text", "stored"), TIMES.values(), ids=TIMES.keys())
+def test_without_any_time_a_trace_ended_when_it_was_published(text: dict[str, Any], stored: dict[str, Any]) -> None:
+    entry = encode(Item(Kind.TRACE, {"output": "", **text}, 1, published_at_s=7.5, trace_id="1"))
     assert isinstance(entry, Entry)
     record = json.loads(entry.payload)
     assert {name: value for name, value in record.items() if name.endswith("_at")} == stored
@@ -110,10 +110,10 @@ TOOL_CONTEXTS: dict[str, tuple[dict[str, Any], list[object] | None]] = {
 
 def test_results_of_named_tools_become_the_context() -> None:
     naming = ItemEncoder(structs.replace(SETTINGS, context_tools=("kb_search",)))
-    for name, (given, context) in TOOL_CONTEXTS.items():
-        entry = naming.encode(item(**given))
+    for name, (body, context) in TOOL_CONTEXTS.items():
+        entry = naming.encode(item(**body))
         assert isinstance(entry, Entry), name
         assert json.loads(entry.payload).get("context") == context, name
-        plain = encode(item(**given))
+        plain = encode(item(**body))
         assert isinstance(plain, Entry), name
-        assert json.loads(plain.payload).get("context") == given.get("context"), name
+        assert json.loads(plain.payload).get("context") == body.get("context"), name

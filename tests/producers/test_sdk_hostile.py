@@ -73,16 +73,16 @@ def trace_each(field: str, value: Any) -> None:
 
 def observe_each(_: str, value: Any) -> None:
     @tracejudge.observe
-    def plain(given: Any) -> Any:
-        return given
+    def plain(values: Any) -> Any:
+        return values
 
     @tracejudge.observe
-    def stream(given: Any) -> Iterator[Any]:
-        yield given
+    def stream(values: Any) -> Iterator[Any]:
+        yield values
 
     @tracejudge.observe(input=raising(OwnExit()), output=raising(SystemExit(3)), kind="llm")
-    def chosen(given: Any) -> Any:
-        return given
+    def chosen(values: Any) -> Any:
+        return values
 
     assert plain(value) is value
     assert next(stream(value)) is value
@@ -207,7 +207,7 @@ BATTERY: dict[str, Callable[[Any], object]] = {
     "trace output": in_trace(lambda open_trace, value: open_trace.set(output=value)),
     "trace field": in_trace(lambda open_trace, value: open_trace.set(session_id=value, context=value, error=value)),
     "span": in_trace(lambda _, value: tracejudge.trace(name=value, kind=value).__enter__().__exit__(None, None, None)),
-    "observe": tracejudge.observe(lambda given: given),
+    "observe": tracejudge.observe(lambda value: value),
     "observe a kind": lambda value: tracejudge.observe(kind=value),
     "raise": raise_observed,
     "wrap_openai": tracejudge.wrap_openai,

@@ -48,8 +48,8 @@ def test_the_installed_sdk_publishes_on_each_python(host: Host, tmp_path: Path) 
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in pythons
     program = host.write("program.py", PROGRAM)
     settings = {name: value for name, value in host.environment().items() if name.startswith("TRACEJUDGE_")}
-    for place, (version, found) in enumerate(pythons.items(), 1):
-        python = install(tmp_path / version, found, f"{wheel}[otel]")
+    for place, (version, python_path) in enumerate(pythons.items(), 1):
+        python = install(tmp_path / version, python_path, f"{wheel}[otel]")
         done = run([python, "-W", "error", program], tmp_path, settings)
         assert (done.returncode, done.stdout.strip(), done.stderr) == (0, version, ""), done.stderr
         assert host.left().outputs == sorted(["Tea is hot.", "a span", "converted", "published"] * place), version

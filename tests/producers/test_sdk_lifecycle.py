@@ -63,8 +63,8 @@ def test_before_init_observe_and_trace_say_so_once(
             else:
                 with tracejudge.trace(name="n"):
                     pass
-        said = f"Traces are not published: call tracejudge.init before tracejudge.{function}"
-        assert caplog.messages == [said]
+        message = f"Traces are not published: call tracejudge.init before tracejudge.{function}"
+        assert caplog.messages == [message]
 
 
 def test_init_again_with_other_values_says_which(start: Start, caplog: pytest.LogCaptureFixture) -> None:

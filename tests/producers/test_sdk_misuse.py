@@ -96,13 +96,13 @@ def test_each_fault_is_said_once_with_field_type_and_place_and_without_a_text(
     tracejudge.publish(trace_id="t3", input="SECRET")
     assert tracejudge.flush(60)
     place = f"{__file__}:"
-    said = [message.partition(place) for message in caplog.messages]
-    assert [before for before, _, _ in said] == [
+    warnings = [message.partition(place) for message in caplog.messages]
+    assert [before for before, _, _ in warnings] == [
         "Field contxt is no field and is sent as a tag; did you mean context?; trace id t0; published at ",
         f"{_NO_TIME}; trace id t0; published at ",
         f"{_MISSING}; trace id t3; published at ",
     ]
-    assert all(line.isdigit() for _, _, line in said)
+    assert all(line.isdigit() for _, _, line in warnings)
     assert "SECRET" not in caplog.text
     assert len(sdk.traces()) == 4
     caplog.clear()
@@ -158,9 +158,9 @@ def test_names_without_end_cost_little_and_are_counted(caplog: pytest.LogCapture
     notes, began = Notes(), time.process_time()
     fields = convert_trace({"output": "a", **{f"name{number}": 1 for number in range(200_000)}, "contxt": "b"}, notes)
     assert len(fields["tags"]) == MAX_TAGS
-    assert Counter(note.reason for note in notes.found) == {"unknown_name": MAX_TAGS, "too_many": 1}
+    assert Counter(note.reason for note in notes.entries) == {"unknown_name": MAX_TAGS, "too_many": 1}
     reports = Reports(time.monotonic)
-    reports.add(notes.found, "t", "bot.py:1")
+    reports.add(notes.entries, "t", "bot.py:1")
     reports.summarize(at_end=True)
     assert time.process_time() - began < 3
     assert "too_many tags 199001" in caplog.messages[-1]
@@ -190,9 +190,9 @@ def test_a_second_init_repeats_no_warning(start: Callable[..., StartedSdk], capl
             tracejudge.publish(output="a", started_at="soon", **{f"key{number}": 1})
         tracejudge.publish({"output": "a", "my words are SECRET": 1})
         assert tracejudge.flush(60)
-    said = [message for message in caplog.messages if message.startswith("Field ")]
-    assert len(said) == 17
-    assert "Field (another) is no field" in said[-1]
+    warnings = [message for message in caplog.messages if message.startswith("Field ")]
+    assert len(warnings) == 17
+    assert "Field (another) is no field" in warnings[-1]
     assert "SECRET" not in caplog.text
 
 

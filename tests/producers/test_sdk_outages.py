@@ -17,7 +17,7 @@ from support.processes import wait_until
 import tracejudge
 from tracejudge.delivery import transport as redis_stream
 from tracejudge.delivery.buffer import Batch, Totals
-from tracejudge.delivery.sender import Stream
+from tracejudge.delivery.transport import RedisStream
 
 Start = Callable[..., StartedSdk]
 LONG_REPLY = "?socket_timeout=600"
@@ -205,7 +205,7 @@ def test_with_drop_oldest_the_newest_arrive_and_the_counts_balance(start: Start,
 class StallingStream:
     """The real stream, which stands still after a few batches until it may go on."""
 
-    def __init__(self, stream: Stream, go_on: threading.Event) -> None:
+    def __init__(self, stream: RedisStream, go_on: threading.Event) -> None:
         self._stream, self._go_on = stream, go_on
         self.stands = threading.Event()
         self.disconnect = stream.disconnect

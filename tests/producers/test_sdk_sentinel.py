@@ -140,7 +140,7 @@ def test_the_names_of_sentinels_and_of_their_master_are_checked_too(url: str, *,
         pytest.skip("no sentinels behind a socket")
     behind = pool(url.replace("://host", "+sentinel://h1:1,h2:2/m"))
     assert behind.connection_kwargs.get("ssl_check_hostname") is checked
-    asked = [one.connection_pool.connection_kwargs for one in behind.sentinel_manager.sentinels]
+    asked = [sentinel.connection_pool.connection_kwargs for sentinel in behind.sentinel_manager.sentinels]
     assert [options.get("ssl_check_hostname") for options in asked] == [checked, checked]
 
 
@@ -167,5 +167,5 @@ def test_a_url_of_sentinels_imports_no_driver_at_init(tmp_path: Path) -> None:
         "print([name for name in sys.modules if name.startswith('redis')])"
     )
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
-    said = run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    output = run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert output.stdout.strip() == "[]"

@@ -13,8 +13,8 @@ NOTHING = dict.fromkeys(("service", "redis_url", "environment", "release", "pref
 BOUNDS = {"max_items": 10, "max_bytes": 20, "max_stream": 30, "exit_timeout_s": 1}
 
 
-def load(environ: dict[str, str] | None = None, **given: Any) -> Settings:
-    return load_settings(**{**NOTHING, **BOUNDS, **given}, environ=environ or {})
+def load(environ: dict[str, str] | None = None, **variables: Any) -> Settings:
+    return load_settings(**{**NOTHING, **BOUNDS, **variables}, environ=environ or {})
 
 
 def test_defaults_fill_what_is_not_given() -> None:
@@ -93,9 +93,9 @@ REDACTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "functions"), REDACTIONS.values(), ids=REDACTIONS.keys())
-def test_redaction_is_a_row_of_functions(given: Any, functions: tuple[Any, ...]) -> None:
-    assert load(service="shop", redact=given).redact == functions
+@pytest.mark.parametrize(("value", "functions"), REDACTIONS.values(), ids=REDACTIONS.keys())
+def test_redaction_is_a_row_of_functions(value: Any, functions: tuple[Any, ...]) -> None:
+    assert load(service="shop", redact=value).redact == functions
 
 
 def test_a_function_given_stands_before_the_variable() -> None:

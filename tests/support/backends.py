@@ -101,8 +101,8 @@ class Backend(LoopbackServer):
             answer = self.answers.popleft()
             if isinstance(answer, int):
                 return web.Response(status=answer, text="as the test says")
-            found = answer(request)
-            return await found if hasattr(found, "__await__") else found
+            reply = answer(request)
+            return await reply if hasattr(reply, "__await__") else reply
         if not self.authorized(request):
             return web.Response(status=401)
         try:
@@ -174,8 +174,8 @@ class Mlflow(Backend):
         if trace.removeprefix("tr-") in self.absent:
             return web.json_response({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no trace"}, status=404)
         if request.method == "GET":
-            found = [each for kept in self.stored.values() for each in kept if each["trace_id"] == trace]
-            return web.json_response({"trace": {"trace_info": {"trace_id": trace, "assessments": found}}})
+            values = [each for kept in self.stored.values() for each in kept if each["trace_id"] == trace]
+            return web.json_response({"trace": {"trace_info": {"trace_id": trace, "assessments": values}}})
         known_fields(body, {"assessment": dict}, {"assessment"})
         item = body["assessment"]
         types = {
@@ -320,8 +320,8 @@ class Webhook(Backend):
 
     def accept(self, request: web.Request, body: Any) -> web.Response:
         signed = f"{request.headers['x-tracejudge-timestamp']}.".encode() + self.raw
-        wanted = hmac.new(KEY.encode(), signed, hashlib.sha256).hexdigest()
-        check(request.headers["x-tracejudge-signature"] == f"sha256={wanted}", "the signature")
+        signature = hmac.new(KEY.encode(), signed, hashlib.sha256).hexdigest()
+        check(request.headers["x-tracejudge-signature"] == f"sha256={signature}", "the signature")
         known_fields(body, {"version": int, "verdicts": list}, {"version", "verdicts"})
         if self.status_of_poison == 400:
             refused = [item["evaluation_id"] for item in body["verdicts"] if self.poisoned([item])]

@@ -20,7 +20,7 @@ from support.judged import judged
 from support.processes import wait_until
 from worker.core.config.settings import Settings
 from worker.features.board.board_server import BoardServer
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 
 JUDGES = ("facts_grounding", "ragbench", "retrieval_relevance", "groundedness")
 DOCUMENTS = ["Refunds are paid within 14 days.\nShipping is   free of charge above 50 euros.", "Opening hours: 9 to 5."]
@@ -103,7 +103,7 @@ def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> No
     """
     good = trace_row(1, output="Refunds are paid within 14 days. Shipping is free of charge above 50 euros.")
     names = ("facts_grounding", "relevance_to_query")
-    templates = {(one.judge, one.trace_id): one for one in judged([good, trace_row(2)], names)}
+    templates = {(name.judge, name.trace_id): name for name in judged([good, trace_row(2)], names)}
     chance, now_ms, number = random.Random(7), int(time.time() * 1000), 10
     for step in range(days * a_day):
         at_ms = now_ms - (days * a_day - step) * (DAY_MS // a_day)
@@ -139,17 +139,17 @@ def history(redis: Redis, prefix: str, *, days: int = 14, a_day: int = 40) -> No
 @contextmanager
 def summed(redis: Redis, redis_url: str, prefix: str) -> Iterator[None]:
     """Run a worker of the role monitor until it has added up the outbox."""
-    given = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
+    variables = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_METRICS_PORT": "0"}
     command = [sys.executable, "-m", "worker.cli", "worker", "--roles", "monitor"]
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **given}, **quiet)  # type: ignore[call-overload]
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, **quiet)  # type: ignore[call-overload]
         try:
 
             def done() -> bool:
-                groups = {one["name"]: one for one in redis.xinfo_groups(f"{prefix}:verdicts")}
-                found = groups.get(b"monitor", {"lag": 1, "pending": 1})
-                return found["lag"] == 0 and found["pending"] == 0
+                groups = {group["name"]: group for group in redis.xinfo_groups(f"{prefix}:verdicts")}
+                value = groups.get(b"monitor", {"lag": 1, "pending": 1})
+                return value["lag"] == 0 and value["pending"] == 0
 
             wait_until(done, what="the sums of the monitor")
             yield

@@ -86,9 +86,9 @@ class Browser:
 
     def evaluate(self, script: str) -> Any:
         """Return the value of a script, also of a promise."""
-        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        reply = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply["exceptionDetails"]
+        return reply["result"].get("value")
 
     def press(self, key: str) -> None:
         """Press a key; a page that follows is waited for with `loaded`."""
@@ -120,14 +120,14 @@ class Browser:
     def violations(self) -> list[str]:
         """Return what axe-core finds serious or critical on the page."""
         self.evaluate(axe_source())
-        found = self.evaluate("axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
-        return [f"{impact} {name}: {html}" for impact, name, html in found if impact in {"serious", "critical"}]
+        values = self.evaluate("axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
+        return [f"{impact} {name}: {html}" for impact, name, html in values if impact in {"serious", "critical"}]
 
     async def _connect(self, port: str) -> None:
         self._session = aiohttp.ClientSession()
         async with self._session.get(f"http://127.0.0.1:{port}/json") as answer:
             targets = await answer.json()
-        address = next(one["webSocketDebuggerUrl"] for one in targets if one["type"] == "page")
+        address = next(target["webSocketDebuggerUrl"] for target in targets if target["type"] == "page")
         self._socket = await self._session.ws_connect(address, max_msg_size=0)
 
     async def _call(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,8 +137,8 @@ class Browser:
         await self._until(lambda: number in self._answers)
         answer = self._answers.pop(number)
         assert "error" not in answer, (method, answer)
-        found: dict[str, Any] = answer["result"]
-        return found
+        values: dict[str, Any] = answer["result"]
+        return values
 
     async def _until(self, is_done: Any) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -149,18 +149,18 @@ class Browser:
                 else:
                     self._note(message["method"], message["params"])
 
-    def _note(self, method: str, found: dict[str, Any]) -> None:
+    def _note(self, method: str, values: dict[str, Any]) -> None:
         self._events.append(method)
         if method == "Runtime.exceptionThrown":
-            self.errors.append(str(found["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and found["type"] in {"error", "warning", "assert"}:
-            self.errors.append(str(found["args"]))
-        elif method == "Log.entryAdded" and found["entry"]["level"] in {"error", "warning"}:
-            self.errors.append(str(found["entry"]))
+            self.errors.append(str(values["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and values["type"] in {"error", "warning", "assert"}:
+            self.errors.append(str(values["args"]))
+        elif method == "Log.entryAdded" and values["entry"]["level"] in {"error", "warning"}:
+            self.errors.append(str(values["entry"]))
         elif method == "Page.javascriptDialogOpening":
-            self.dialogs.append(found["message"])
+            self.dialogs.append(values["message"])
         elif method == "Network.requestWillBeSent":
-            address = urlsplit(found["request"]["url"])
+            address = urlsplit(values["request"]["url"])
             if address.scheme not in {"data", "blob", "about"}:
                 self.hosts.add(address.netloc)
 

@@ -78,9 +78,9 @@ def refuse_shared_state(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if not isinstance(item, pytest.Function) or not hasattr(item.function, "loop_cases"):
             continue
-        known = item._fixtureinfo.name2fixturedefs
+        fixtures = item._fixtureinfo.name2fixturedefs
         for name in set(inspect.signature(item.function).parameters) - _RENEWED - _WITHOUT_STATE:
-            definitions = known.get(name, ())
+            definitions = fixtures.get(name, ())
             if definitions and definitions[-1].scope == "function" and not _is_argument(definitions[-1]):
                 raise pytest.UsageError(f"{item.nodeid}: its cases would share {name}; parametrise the test instead")
 
@@ -93,14 +93,14 @@ def _is_argument(definition: Any) -> bool:
 def _named(
     arguments: list[str], values: list[Any], ids: Iterable[str] | Callable[[Any], str] | None
 ) -> dict[str, Sequence[Any]]:
-    given = list(ids) if ids is not None and not callable(ids) else None
-    if given is not None and len(given) != len(values):
-        raise ValueError(f"{len(values)} cases for {', '.join(arguments)}, but {len(given)} ids")
+    identifiers = list(ids) if ids is not None and not callable(ids) else None
+    if identifiers is not None and len(identifiers) != len(values):
+        raise ValueError(f"{len(values)} cases for {', '.join(arguments)}, but {len(identifiers)} ids")
     cases: dict[str, Sequence[Any]] = {}
     for number, value in enumerate(values):
         case, name = _unpacked(arguments, value)
-        if given is not None:
-            name = given[number]
+        if identifiers is not None:
+            name = identifiers[number]
         elif callable(ids):
             name = ids(case[0])
         name = ascii(name)[1:-1] if name is not None else _described(arguments, case)

@@ -13,8 +13,8 @@ from judges.core.verdict import Score
 from support.cli_parts import Ended, Run, write_lines
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.shard_parts import home, three_grounds
-from support.stage_parts import Chosen, Ground, make_verdict
+from support.shard_parts import home, three_shards
+from support.stage_parts import Chosen, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
 from worker.cli import main
@@ -47,24 +47,24 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 
 
 @pytest.fixture
-def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Ground]]:
+def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keyspace]]:
     """Three servers, with published traces that are chosen, and a verdict on each."""
-    with three_grounds(redis_url, prefix) as grounds:
-        monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(ground.url for ground in grounds))
+    with three_shards(redis_url, prefix) as keyspaces:
+        monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(keyspace.url for keyspace in keyspaces))
         monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
         assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
-        for ground in grounds:
-            Chosen(ground).take()
+        for keyspace in keyspaces:
+            Chosen(keyspace).take()
         for number, trace in enumerate(TRACES):
             failed = Score("safety", float(number % 2), passed=bool(number % 2))
             verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
-            grounds[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
-        yield grounds
+            keyspaces[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
+        yield keyspaces
 
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
 WORDS_COUNT = (
-    ("worker.core.telemetry.heartbeat", "HEARTBEAT_MS"),
+    ("worker.core.telemetry.health", "HEARTBEAT_MS"),
     ("worker.base.doctor.command", "HEARTBEAT_MS"),
 )
 
@@ -73,7 +73,7 @@ WORDS_COUNT = (
 def _patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthen the doctor's waits and the age of workers' reports: this machine may be busy."""
     monkeypatch.setattr(Check.__new__, "__defaults__", (PATIENCE_S,))
-    monkeypatch.setattr("worker.base.otlp.receiver.CHECK_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("worker.base.delivery.otlp_receiver.CHECK_TIMEOUT_S", PATIENCE_S)
     for name in DOCTORS_TIMEOUTS:
         monkeypatch.setattr(importlib.import_module(f"worker.base.doctor.{name}"), "_TIMEOUT_S", PATIENCE_S)
     for name, constant in WORDS_COUNT:

@@ -59,10 +59,10 @@ def starts_something_once(path: Path) -> bool:
 
 
 def check_tier(item: pytest.Item) -> None:
-    found = [marker for tier in TIERS for marker in item.iter_markers(tier)]
-    if len({marker.name for marker in found}) > 1:
+    values = [marker for tier in TIERS for marker in item.iter_markers(tier)]
+    if len({marker.name for marker in values}) > 1:
         raise pytest.UsageError(f"{item.nodeid}: marked slow and endurance; a test has one tier")
-    for marker in found:
+    for marker in values:
         if not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0]):
             raise pytest.UsageError(f'{item.nodeid}: say why: @pytest.mark.{marker.name}("reason")')
 
@@ -72,7 +72,9 @@ def shares_a_fixture_of_its_module(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function):
         return False
     definitions: Sequence[Sequence[pytest.FixtureDef[object]]] = list(item._fixtureinfo.name2fixturedefs.values())
-    return any(known[-1].scope == "module" and not _is_argument(known[-1]) for known in definitions if known)
+    return any(
+        fixtures[-1].scope == "module" and not _is_argument(fixtures[-1]) for fixtures in definitions if fixtures
+    )
 
 
 def _is_argument(definition: pytest.FixtureDef[object]) -> bool:

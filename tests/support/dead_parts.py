@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from support.judging_parts import HOUR_S, Desks, choose, failing
-from support.stage_parts import Ground, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from support.judging_parts import HOUR_S, Workers, choose, failing
+from support.stage_parts import Keyspace, settings_of
+from worker.base.accounting import Account, read_account
 from worker.base.dead_letters.retry import Retried, grouped, retry
 from worker.base.dead_letters.store import DeadLetterStore, Retry
 from worker.base.lookup.verdict_filter import VerdictFilter
@@ -15,62 +15,64 @@ from worker.core.config.settings import Settings
 OLD_S = 7 * HOUR_S
 
 
-def give_up(ground: Ground, desk: Desks, count: int, *, first: int = 0, error: Exception | None = None) -> list[str]:
+def give_up(
+    keyspace: Keyspace, new_worker: Workers, count: int, *, first: int = 0, error: Exception | None = None
+) -> list[str]:
     """Run a worker that gives up evaluations of this many traces; return their ids, the oldest first."""
-    before = set(dead(ground))
-    worker = desk(failing(*range(first, first + count), error=error))
-    worker.run(*choose(ground, count, age_s=OLD_S, first=first))
+    before = set(dead(keyspace))
+    worker = new_worker(failing(*range(first, first + count), error=error))
+    worker.run(*choose(keyspace, count, age_s=OLD_S, first=first))
     worker.judging.stop(0.1)
-    return [evaluation_id for evaluation_id in dead(ground) if evaluation_id not in before]
+    return [evaluation_id for evaluation_id in dead(keyspace) if evaluation_id not in before]
 
 
-def dead(ground: Ground) -> list[str]:
+def dead(keyspace: Keyspace) -> list[str]:
     """List what is dead, the oldest first; each trace of theirs is there once, and all bytes are counted."""
-    ids = [raw.decode() for raw in ground.client.zrange(ground.keys.dead_due, 0, -1)]
-    letters, traces = ground.client.hgetall(ground.keys.dead), ground.client.hgetall(ground.keys.dead_traces)
+    ids = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)]
+    letters, traces = keyspace.client.hgetall(keyspace.keys.dead), keyspace.client.hgetall(keyspace.keys.dead_traces)
     assert {raw.decode() for raw in letters} == set(ids)
     refs = Counter(json.loads(letter)["trace"].encode() for letter in letters.values())
     assert traces.keys() == refs.keys()
-    counted = {name: int(amount) for name, amount in ground.client.hgetall(ground.keys.dead_refs).items()}
+    counted = {name: int(amount) for name, amount in keyspace.client.hgetall(keyspace.keys.dead_refs).items()}
     size = sum(map(len, (*letters.values(), *traces.values())))
     assert counted == (refs | {b"bytes": size} if ids else {})
     return ids
 
 
-def dead_bytes(ground: Ground) -> int:
-    return int(ground.client.hget(ground.keys.dead_refs, "bytes") or 0)
+def dead_bytes(keyspace: Keyspace) -> int:
+    return int(keyspace.client.hget(keyspace.keys.dead_refs, "bytes") or 0)
 
 
-def marks(ground: Ground) -> dict[str, Retry]:
-    found = ground.client.hgetall(ground.keys.dead_retries)
-    return {name.decode(): Retry.read(mark) for name, mark in found.items()}
+def marks(keyspace: Keyspace) -> dict[str, Retry]:
+    fields = keyspace.client.hgetall(keyspace.keys.dead_retries)
+    return {name.decode(): Retry.read(mark) for name, mark in fields.items()}
 
 
-def scheduled(ground: Ground, judge_model: str = "scripted") -> dict[str, float]:
+def scheduled(keyspace: Keyspace, judge_model: str = "scripted") -> dict[str, float]:
     """Seconds until each letter may be taken up by itself."""
-    seconds, microseconds = ground.client.time()
-    found = ground.client.zrange(ground.keys.dead_again(judge_model), 0, -1, withscores=True)
-    return {name.decode(): due_ms / 1000 - seconds - microseconds / 1e6 for name, due_ms in found}
+    seconds, microseconds = keyspace.client.time()
+    members = keyspace.client.zrange(keyspace.keys.dead_again(judge_model), 0, -1, withscores=True)
+    return {name.decode(): due_ms / 1000 - seconds - microseconds / 1e6 for name, due_ms in members}
 
 
-def make_retryable(ground: Ground, judge_model: str = "scripted") -> None:
+def make_retryable(keyspace: Keyspace, judge_model: str = "scripted") -> None:
     """Make all scheduled letters due."""
-    key = ground.keys.dead_again(judge_model)
-    if names := ground.client.zrange(key, 0, -1):
-        ground.client.zadd(key, dict.fromkeys(names, 1))
+    key = keyspace.keys.dead_again(judge_model)
+    if names := keyspace.client.zrange(key, 0, -1):
+        keyspace.client.zadd(key, dict.fromkeys(names, 1))
 
 
-def retry_all(ground: Ground, settings: Settings | None = None, ids: Sequence[str] = ()) -> list[Retried]:
-    settings = settings or settings_of(ground)
-    letters = DeadLetterStore(ground.store)
-    wanted = [found.letter.evaluation.id for found in letters.find(VerdictFilter(ids=ids))]
-    return [retry(ground.store, settings, group) for group in grouped(letters.read(wanted), settings.batch_size)]
+def retry_all(keyspace: Keyspace, settings: Settings | None = None, ids: Sequence[str] = ()) -> list[Retried]:
+    settings = settings or settings_of(keyspace)
+    letters = DeadLetterStore(keyspace.store)
+    identifiers = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter(ids=ids))]
+    return [retry(keyspace.store, settings, group) for group in grouped(letters.read(identifiers), settings.batch_size)]
 
 
-def balanced(ground: Ground) -> Account:
-    account = read_account(ground.store)
+def balanced(keyspace: Keyspace) -> Account:
+    account = read_account(keyspace.store)
     assert account.lost == 0
-    assert account.dead == len(dead(ground))
+    assert account.dead == len(dead(keyspace))
     of_reasons = sum(amount for reason, amount in account.reasons.items() if reason.startswith("dead:"))
     assert of_reasons == account.dead
     return account

@@ -203,8 +203,8 @@ def _of_list(question: Predicate | Choice | Score) -> Asked:
     if isinstance(question, Predicate):
         return Asked("predicate", question.instructions, ())
     if isinstance(question, Choice):
-        return Asked("choice", question.instructions, [one.value for one in question.choices])
-    return Asked("score", question.instructions, [one.label for one in question.levels])
+        return Asked("choice", question.instructions, [choice.value for choice in question.choices])
+    return Asked("score", question.instructions, [level.label for level in question.levels])
 
 
 def _of_map(question: Noul | MapChoice | ListScore) -> Asked:
@@ -212,38 +212,38 @@ def _of_map(question: Noul | MapChoice | ListScore) -> Asked:
     return Asked(kind, question.instructions, () if isinstance(question, Noul) else list(question.criteria))
 
 
-def _listed(question: Predicate | Choice | Score, asked: Asked, found: Sequence[float]) -> dict[str, Any]:
+def _listed(question: Predicate | Choice | Score, asked: Asked, probabilities: Sequence[float]) -> dict[str, Any]:
     answer: dict[str, Any] = {"type": asked.kind, "name": question.name}
     if asked.kind == "predicate":
-        return {**answer, "probability": found[0]}
-    by_option = list(zip(asked.options, found, strict=True))
-    answer["confidence"] = max(found)
+        return {**answer, "probability": probabilities[0]}
+    by_option = list(zip(asked.options, probabilities, strict=True))
+    answer["confidence"] = max(probabilities)
     if asked.kind == "choice":
-        answer["choice"] = asked.options[found.index(max(found))]
-        answer["probabilities"] = [{"value": value, "probability": one} for value, one in by_option]
+        answer["choice"] = asked.options[probabilities.index(max(probabilities))]
+        answer["probabilities"] = [{"value": value, "probability": share} for value, share in by_option]
     else:
-        answer["score"] = _expected(found)
+        answer["score"] = _expected(probabilities)
         answer["probabilities"] = [
-            {"label": label, "value": level, "probability": one} for level, (label, one) in enumerate(by_option)
+            {"label": label, "value": level, "probability": share} for level, (label, share) in enumerate(by_option)
         ]
     return answer
 
 
-def _mapped(asked: Asked, found: Sequence[float]) -> dict[str, Any]:
+def _mapped(asked: Asked, shares: Sequence[float]) -> dict[str, Any]:
     if asked.kind == "predicate":
-        return {"type": "noul", "noul": found[0]}
-    answer: Mapping[str, Any] = {"type": asked.kind, "confidence": max(found)}
+        return {"type": "noul", "noul": shares[0]}
+    answer: Mapping[str, Any] = {"type": asked.kind, "confidence": max(shares)}
     if asked.kind == "choice":
-        best = asked.options[found.index(max(found))]
-        return {**answer, "choice": best, "probabilities": dict(zip(asked.options, found, strict=True))}
-    levels = [str(level) for level in range(len(found))]
+        best = asked.options[shares.index(max(shares))]
+        return {**answer, "choice": best, "probabilities": dict(zip(asked.options, shares, strict=True))}
+    levels = [str(level) for level in range(len(shares))]
     legend = dict(zip(levels, asked.options, strict=True))
-    probabilities = dict(zip(levels, found, strict=True))
-    return {**answer, "score": _expected(found), "legend": legend, "probabilities": probabilities}
+    probabilities = dict(zip(levels, shares, strict=True))
+    return {**answer, "score": _expected(shares), "legend": legend, "probabilities": probabilities}
 
 
-def _expected(found: Sequence[float]) -> float:
-    return sum(level * one for level, one in enumerate(found))
+def _expected(probabilities: Sequence[float]) -> float:
+    return sum(level * probability for level, probability in enumerate(probabilities))
 
 
 def cut(reply: dict[str, Any]) -> bytes:

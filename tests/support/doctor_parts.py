@@ -7,7 +7,7 @@ from support.redis_kinds import TunedRedis
 from worker.base.embedded import ServerBinary, find_servers
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 
 ROLES = ("ingest", "judge", "export", "monitor")
 KEPT = ("--appendonly", "yes")
@@ -48,17 +48,17 @@ def examined(run: Run, *arguments: Any, url: str | None = None) -> tuple[Ended, 
     """Run the doctor, check what holds of every answer, and give its parts by name."""
     where = ("--redis-url", url) if url else ()
     ended = run("doctor", "--json", *where, *arguments)
-    found = {part["name"]: Part(part["result"], part["what"], part["mend"]) for part in ended.document["parts"]}
+    by_name = {part["name"]: Part(part["result"], part["what"], part["mend"]) for part in ended.document["parts"]}
     assert ended.err == ""
-    assert len(found) == len(ended.document["parts"]), "each part once"
-    is_broken = any(part.result == "broken" for part in found.values())
+    assert len(by_name) == len(ended.document["parts"]), "each part once"
+    is_broken = any(part.result == "broken" for part in by_name.values())
     assert (ended.code, ended.document["ok"]) == (int(is_broken), not is_broken)
-    assert all(bool(part.mend) == (part.result != "ok") for part in found.values()), found
-    return ended, found
+    assert all(bool(part.mend) == (part.result != "ok") for part in by_name.values()), by_name
+    return ended, by_name
 
 
 def part(run: Run, name: str = "model default", *arguments: str) -> Part:
     """Run the doctor without Redis, and give one part; the key is never shown."""
-    ended, found = examined(run, *arguments, url=NOWHERE)
+    ended, parts = examined(run, *arguments, url=NOWHERE)
     assert SECRET not in ended.out
-    return found[name]
+    return parts[name]

@@ -5,8 +5,8 @@ import threading
 from typing import Any
 
 from judges.core.verdict import Origin
-from support.stage_parts import Chosen, Ground, Notes, pressure_of, rules_of, samples, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from support.stage_parts import Chosen, Keyspace, Notes, pressure_of, rules_of, samples, settings_of
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses
@@ -26,15 +26,15 @@ class _NoWaits(threading.Event):
 class Passes:
     """One worker's passes, turned by hand."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.settings = settings_of(ground, **{"rules": (HEARD,), **settings})
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        self.settings = settings_of(keyspace, **{"rules": (HEARD,), **settings})
         self.metrics = Metrics(self.settings)
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
         self.stage = LateFeedbackPasses(
             self.settings,
-            ground.store,
+            keyspace.store,
             self.metrics,
             rules=rules_of(self.settings),
             notifier=notes,
@@ -74,53 +74,53 @@ class Passes:
         return {label.removeprefix("outcome="): value for (_, label), value in counted.items()}
 
 
-def complain(ground: Ground, trace_id: str, score: float = -1.0, comment: str | None = None) -> str:
+def complain(keyspace: Keyspace, trace_id: str, score: float = -1.0, comment: str | None = None) -> str:
     """Publish late feedback as any language does."""
-    said = {"trace_id": trace_id, "score": score} | ({} if comment is None else {"comment": comment})
-    return ground.add(said, kind="f")
+    feedback = {"trace_id": trace_id, "score": score} | ({} if comment is None else {"comment": comment})
+    return keyspace.add(feedback, kind="f")
 
 
-def gathered(ground: Ground) -> dict[str, float]:
+def gathered(keyspace: Keyspace) -> dict[str, float]:
     """Trace ids of what is gathered, with the seconds until each is due."""
-    seconds, microseconds = ground.client.time()
+    seconds, microseconds = keyspace.client.time()
     now_ms = seconds * 1000 + microseconds / 1000
-    found = ground.client.zrange(ground.keys.feedback, 0, -1, withscores=True)
-    return {json.loads(member)["trace_id"]: (due_ms - now_ms) / 1000 for member, due_ms in found}
+    members = keyspace.client.zrange(keyspace.keys.feedback, 0, -1, withscores=True)
+    return {json.loads(member)["trace_id"]: (due_ms - now_ms) / 1000 for member, due_ms in members}
 
 
-def make_due(ground: Ground) -> None:
+def make_due(keyspace: Keyspace) -> None:
     """Make everything gathered due."""
-    for member in ground.client.zrange(ground.keys.feedback, 0, -1):
-        ground.client.zadd(ground.keys.feedback, {member: 1})
+    for member in keyspace.client.zrange(keyspace.keys.feedback, 0, -1):
+        keyspace.client.zadd(keyspace.keys.feedback, {member: 1})
 
 
-def take(ground: Ground, **settings: Any) -> Chosen:
+def take(keyspace: Keyspace, **settings: Any) -> Chosen:
     """Run ingest on the whole stream, and make what it gathers due."""
-    chosen = Chosen(ground, **{"rules": (HEARD,), **settings})
+    chosen = Chosen(keyspace, **{"rules": (HEARD,), **settings})
     chosen.take()
-    make_due(ground)
+    make_due(keyspace)
     return chosen
 
 
-def evaluations(ground: Ground) -> list[tuple[str, str, Origin, float]]:
+def evaluations(keyspace: Keyspace) -> list[tuple[str, str, Origin, float]]:
     """List what is in batches: trace, judge, origin and probability."""
     return sorted(
         (item.trace.trace_id, evaluation.judge, evaluation.origin, evaluation.probability)
-        for batch in ground.batches().values()
+        for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     )
 
 
-def ended(ground: Ground) -> dict[str, int]:
+def ended(keyspace: Keyspace) -> dict[str, int]:
     """Outcomes of late feedback in the accounting; all feedback that was read has ended or is still pending."""
-    accounting = ground.accounting()
-    found = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
-    assert accounting.get("feedback", 0) == sum(found.values()) + ground.client.zcard(ground.keys.feedback)
-    return found
+    accounting = keyspace.accounting()
+    counts = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
+    assert accounting.get("feedback", 0) == sum(counts.values()) + keyspace.client.zcard(keyspace.keys.feedback)
+    return counts
 
 
-def balanced(ground: Ground) -> Account:
-    account = read_account(ground.store)
+def balanced(keyspace: Keyspace) -> Account:
+    account = read_account(keyspace.store)
     assert account.lost == 0
     return account

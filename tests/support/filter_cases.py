@@ -3,7 +3,7 @@
 import msgspec
 
 from judges.core.verdict import Score
-from support.stage_parts import Ground, make_verdict
+from support.stage_parts import Keyspace, make_verdict
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
 
 PASSED, FAILING = (
@@ -36,9 +36,9 @@ CASES = [
 ]
 
 
-def write_verdicts(ground: Ground) -> None:
+def write_verdicts(keyspace: Keyspace) -> None:
     for number, verdict in enumerate(VERDICTS, 1):
-        ground.client.xadd(ground.keys.verdicts, {"v": "1", "j": msgspec.json.encode(verdict)}, id=f"{number}-0")
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": msgspec.json.encode(verdict)}, id=f"{number}-0")
 
 
 def entry_ids(numbers: list[int]) -> list[str]:

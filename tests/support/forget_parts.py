@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from support.stage_parts import Ground, make_trace, settings_of
+from support.stage_parts import Keyspace, make_trace, settings_of
 from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
-from worker.core.config.redaction import UserKeys
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import UserKeys
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 PERSON = "u-1729"
 
 
 def forget(
-    ground: Ground,
+    keyspace: Keyspace,
     number: int | None = None,
     *,
     trace_id: str | None = None,
@@ -21,17 +21,17 @@ def forget(
     settings: Settings | None = None,
     **options: Any,
 ) -> Forgotten:
-    settings = settings or settings_of(ground)
-    known = UserKeys(settings, ground.store).all()
+    settings = settings or settings_of(keyspace)
+    user_keys = UserKeys(settings, keyspace.store).all()
     trace_id = trace_id if number is None else make_trace(number).trace_id
-    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=known)
-    return Forgetting(ground.store, settings, subject, **options).run()
+    subject = ForgetTarget(trace_id=trace_id, user_id=user_id, session_id=session_id, user_keys=user_keys)
+    return Forgetting(keyspace.store, settings, subject, **options).run()
 
 
 def found(**amounts: int) -> Forgotten:
     return Forgotten(**amounts)
 
 
-def assert_nowhere(ground: Ground, *texts: str) -> None:
-    everything = repr(ground.everything())
+def assert_nowhere(keyspace: Keyspace, *texts: str) -> None:
+    everything = repr(keyspace.everything())
     assert not [text for text in texts if text in everything]

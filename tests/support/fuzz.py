@@ -27,20 +27,20 @@ def entries(count: int, *, seed: int = 6) -> Iterator[Fields]:
 
 
 def _trace(number: int) -> dict[str, Any]:
-    said = f"{MARK} parcel {number}"
+    text = f"{MARK} parcel {number}"
     return {
         "trace_id": f"{number:032x}",
         "span_id": f"{number:016x}",
         "service": "poison",
-        "input": said,
-        "output": said,
-        "context": [{"text": said, "id": "1", "score": 0.5}],
-        "messages": [{"role": "user", "content": said}],
-        "tool_calls": [{"name": "look", "arguments": said, "result": said}],
-        "spans": [{"span_id": "a", "name": "step", "inputs": said, "outputs": said, "attributes": {"k": said}}],
+        "input": text,
+        "output": text,
+        "context": [{"text": text, "id": "1", "score": 0.5}],
+        "messages": [{"role": "user", "content": text}],
+        "tool_calls": [{"name": "look", "arguments": text, "result": text}],
+        "spans": [{"span_id": "a", "name": "step", "inputs": text, "outputs": text, "attributes": {"k": text}}],
         "usage": {"input_tokens": 1, "output_tokens": 2},
-        "feedback": {"score": -1, "comment": said},
-        "tags": {"team": said},
+        "feedback": {"score": -1, "comment": text},
+        "tags": {"team": text},
         "started_at": 1.5,
         "ended_at": 2.5,
     }

@@ -16,16 +16,17 @@ from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
 from support.processes import wait_until
-from support.stage_parts import Chosen, Ground, make_traces, settings_of
+from support.stage_parts import Chosen, Keyspace, make_traces, settings_of
 from tracejudge import Trace
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
 from worker.core.judging import consumer as consumer_module
-from worker.core.judging.consumer import JudgingConsumer, Shift, Sweeper
+from worker.core.judging.consumer import JudgingConsumer, Shift
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
+from worker.core.runtime.maintenance import Sweeper
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 
@@ -83,10 +84,10 @@ class Exchange:
 
     @property
     def dead(self) -> dict[str, float]:
-        return {name: 1.0 for name, one in self._limits.items() if one.blocked_for_s > 0}
+        return {name: 1.0 for name, limit in self._limits.items() if limit.blocked_for_s > 0}
 
 
-class Desk:
+class JudgingWorker:
     """One worker's judging. Its first model is ``default``; there may be others.
 
     ``asked`` tells which judge models any worker is there for. The test sets the limits, unless the models are
@@ -94,11 +95,11 @@ class Desk:
     """
 
     workers = 1
-    """As the notifier says, which the desk stands in for."""
+    """Number of workers, as the notifier reports it; this class replaces the notifier."""
 
     def __init__(
         self,
-        ground: Ground,
+        keyspace: Keyspace,
         *steps: Step | str | Answering,
         judges: Mapping[str, Judge] | None = None,
         models: Mapping[str, ModelSettings] | None = None,
@@ -106,12 +107,12 @@ class Desk:
         limited: Callable[[ChatModel], LimitedModel] | None = None,
         **settings: Any,
     ) -> None:
-        self.settings: Settings = settings_of(ground, models=models or {"default": MODEL}, **settings)
+        self.settings: Settings = settings_of(keyspace, models=models or {"default": MODEL}, **settings)
         self.models = {name: HeldModel(steps or (YES,), model) for name, model in self.settings.models.items()}
         self.model = self.models["default"]
         self.all_limits = {model.judge_model: FakeLimits() for model in self.settings.models.values()}
         self.limits = self.all_limits[self.model.settings.judge_model]
-        self.ledger = Ledger(ground.store, self.settings)
+        self.ledger = Ledger(keyspace.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
         seats = Graders(self.settings, judges)
@@ -122,10 +123,10 @@ class Desk:
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
         limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
         self.judging = JudgingConsumer(
-            self.settings, ground.store, self.evaluations, self.ledger, limits=limits, notifier=self
+            self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self
         )
         self._limits = limits
-        self.sweeper = Sweeper(self.settings, ground.store, self.judging, self, Exchange(limits, asked))
+        self.sweeper = Sweeper(self.settings, keyspace.store, self.judging, self, Exchange(limits, asked))
         self._pool = ThreadPoolExecutor(24, thread_name_prefix="celery")
         self._tasks: list[Future[Any]] = []
         self.notified: list[str] = []
@@ -211,15 +212,15 @@ class WatchedShift(Shift):
 consumer_module.Shift = WatchedShift
 
 
-class Desks(AbstractContextManager["Desks"]):
-    """Sets up workers, and ends them."""
+class Workers(AbstractContextManager["Workers"]):
+    """Makes judging workers; closes them when the block ends."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._opened: list[Desk] = []
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._opened: list[JudgingWorker] = []
 
-    def __call__(self, *steps: Step | str | Answering, **options: Any) -> Desk:
-        self._opened.append(Desk(self._ground, *steps, **options))
+    def __call__(self, *steps: Step | str | Answering, **options: Any) -> JudgingWorker:
+        self._opened.append(JudgingWorker(self._keyspace, *steps, **options))
         return self._opened[-1]
 
     def __exit__(self, *error: object) -> None:
@@ -254,80 +255,80 @@ def refuse(*_: Any, **__: Any) -> None:
 
 
 def choose(
-    ground: Ground, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
+    keyspace: Keyspace, count: int, *, batch_size: int = 32, age_s: float = 0.0, first: int = 0, **settings: Any
 ) -> list[str]:
     """Run ingest until it has written batches of some age; return them, the oldest first."""
-    known = ground.batches()
-    chosen = Chosen(ground, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
+    before = keyspace.batches()
+    chosen = Chosen(keyspace, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
     for trace in make_traces(range(first, first + count)):
-        ground.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
+        keyspace.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
     chosen.take()
-    made = sorted(ground.batches().keys() - known.keys())
-    return [aged(ground, batch_id, age_s) for batch_id in made] if age_s else made
+    made = sorted(keyspace.batches().keys() - before.keys())
+    return [aged(keyspace, batch_id, age_s) for batch_id in made] if age_s else made
 
 
-def aged(ground: Ground, batch_id: str, age_s: float) -> str:
+def aged(keyspace: Keyspace, batch_id: str, age_s: float) -> str:
     """Make a batch that is ready older; its id changes."""
-    keys, batch = ground.keys, ground.batches()[batch_id]
+    keys, batch = keyspace.keys, keyspace.batches()[batch_id]
     created_at = batch.created_at - age_s
     old_id = fresh_id(batch.judge_model, created_at)
-    rewrite(ground, batch_id, msgspec.structs.replace(batch, id=old_id, created_at=created_at))
-    ground.client.rename(keys.batch(batch_id), keys.batch(old_id))
+    rewrite(keyspace, batch_id, msgspec.structs.replace(batch, id=old_id, created_at=created_at))
+    keyspace.client.rename(keys.batch(batch_id), keys.batch(old_id))
     for name in (keys.ready(batch.judge_model), keys.leases):
-        assert ground.client.zrem(name, batch_id) == 1
-        ground.client.zadd(name, {old_id: made_at_ms(old_id)})
-    ground.make_due(old_id, in_s=HOUR_S)
+        assert keyspace.client.zrem(name, batch_id) == 1
+        keyspace.client.zadd(name, {old_id: made_at_ms(old_id)})
+    keyspace.make_due(old_id, in_s=HOUR_S)
     return old_id
 
 
-def rewrite(ground: Ground, batch_id: str, batch: Batch) -> None:
+def rewrite(keyspace: Keyspace, batch_id: str, batch: Batch) -> None:
     """Put another payload in a batch's place, with the accounting of bytes kept."""
     payload = msgspec.json.encode(batch)
-    more = len(payload) - ground.client.strlen(ground.keys.batch(batch_id))
-    ground.client.set(ground.keys.batch(batch_id), payload)
-    ground.client.hincrby(ground.keys.waiting, batch.judge_model, more)
+    more = len(payload) - keyspace.client.strlen(keyspace.keys.batch(batch_id))
+    keyspace.client.set(keyspace.keys.batch(batch_id), payload)
+    keyspace.client.hincrby(keyspace.keys.waiting, batch.judge_model, more)
 
 
-def texts(ground: Ground, batch_id: str) -> set[str]:
+def texts(keyspace: Keyspace, batch_id: str) -> set[str]:
     """Return what is judged in a batch."""
-    return {item.trace.output for item in ground.batches()[batch_id].items}
+    return {item.trace.output for item in keyspace.batches()[batch_id].items}
 
 
-def holders(ground: Ground) -> dict[str, str]:
-    return {batch.decode(): holder.decode() for batch, holder in ground.client.hgetall(ground.keys.holders).items()}
+def holders(keyspace: Keyspace) -> dict[str, str]:
+    return {batch.decode(): holder.decode() for batch, holder in keyspace.client.hgetall(keyspace.keys.holders).items()}
 
 
-def ready(ground: Ground, judge_model: str = "scripted") -> list[str]:
+def ready(keyspace: Keyspace, judge_model: str = "scripted") -> list[str]:
     """List the batches that anybody may take, the oldest first."""
-    return [batch_id.decode() for batch_id in ground.client.zrange(ground.keys.ready(judge_model), 0, -1)]
+    return [batch_id.decode() for batch_id in keyspace.client.zrange(keyspace.keys.ready(judge_model), 0, -1)]
 
 
-def judged(ground: Ground) -> list[str]:
+def judged(keyspace: Keyspace) -> list[str]:
     """List the traces that have a verdict, in order."""
-    return sorted(entry["trace_id"] for entry in ground.outbox("j"))
+    return sorted(entry["trace_id"] for entry in keyspace.outbox("j"))
 
 
-def letters(ground: Ground) -> dict[str, DeadLetter]:
+def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
     """Read the dead letters by evaluation id."""
-    found = {
+    values = {
         evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
-        for evaluation_id, letter in ground.client.hgetall(ground.keys.dead).items()
+        for evaluation_id, letter in keyspace.client.hgetall(keyspace.keys.dead).items()
     }
-    traces = {name.decode(): payload for name, payload in ground.client.hgetall(ground.keys.dead_traces).items()}
-    assert traces.keys() == {letter.trace for letter in found.values()}, "each once, and none without a letter"
-    return {name: one.whole(msgspec.json.decode(traces[one.trace], type=Trace)) for name, one in found.items()}
+    traces = {name.decode(): payload for name, payload in keyspace.client.hgetall(keyspace.keys.dead_traces).items()}
+    assert traces.keys() == {letter.trace for letter in values.values()}, "each once, and none without a letter"
+    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in values.items()}
 
 
 def ids(*numbers: int) -> list[str]:
     return [trace.trace_id for trace in make_traces(numbers)]
 
 
-def assert_settled(ground: Ground, *, scored: int, dead: int = 0) -> None:
+def assert_settled(keyspace: Keyspace, *, scored: int, dead: int = 0) -> None:
     """Check that nothing is left, and that each evaluation has ended once."""
-    account = read_account(ground.store)
-    found = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
-    assert found == (scored + dead, scored, dead, 0, 0)
-    assert (ground.batches(), ground.leases(), holders(ground)) == ({}, {}, {})
-    assert set(ground.waiting().values()) <= {0}
-    left = {key.split(":")[0] for key in ground.everything()}
+    account = read_account(keyspace.store)
+    result = (account.chosen, account.scored, account.dead, account.waiting, account.lost)
+    assert result == (scored + dead, scored, dead, 0, 0)
+    assert (keyspace.batches(), keyspace.leases(), holders(keyspace)) == ({}, {}, {})
+    assert set(keyspace.waiting().values()) <= {0}
+    left = {key.split(":")[0] for key in keyspace.everything()}
     assert not left & {"ready", "tries"}

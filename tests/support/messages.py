@@ -116,9 +116,9 @@ def _errors(call: Call) -> Iterator[str]:
         if not message["content"]:
             yield f"messages.{number}: all messages must have non-empty content"
     yield from _tool_errors(call.body)
-    wanted = call.body.get("output_config", {}).get("format")
-    if wanted is not None:
-        yield from _schema_errors("output_config.format.schema", wanted["schema"])
+    form = call.body.get("output_config", {}).get("format")
+    if form is not None:
+        yield from _schema_errors("output_config.format.schema", form["schema"])
 
 
 def _tool_errors(body: Mapping[str, Any]) -> Iterator[str]:

@@ -100,13 +100,13 @@ def _event(name: str | None, event: dict[str, Any]) -> bytes:
 
 
 def chat(body: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = {"role": "assistant", "content": _text(body), "refusal": None}
+    text: dict[str, Any] = {"role": "assistant", "content": _text(body), "refusal": None}
     if body["model"] == "calls":
         function = {"name": "search", "arguments": "".join(ARGUMENTS)}
-        said |= {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+        text |= {"content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
     if body["model"] == "refuses":
-        said |= {"content": None, "refusal": "No tea."}
-    choice = {"index": 0, "message": said, "finish_reason": "stop", "logprobs": None}
+        text |= {"content": None, "refusal": "No tea."}
+    choice = {"index": 0, "message": text, "finish_reason": "stop", "logprobs": None}
     usage = {"prompt_tokens": 12, "completion_tokens": 4, "total_tokens": 16}
     return {**_head("chatcmpl-1", "chat.completion", body), "choices": [choice], "usage": usage}
 
@@ -119,7 +119,7 @@ def chat_events(body: dict[str, Any]) -> Events:
     if body["model"] == "calls":
         head = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "search", "arguments": ""}}
         rest = [{"index": 0, "function": {"arguments": piece}} for piece in ARGUMENTS]
-        deltas = [{"role": "assistant", "tool_calls": [head]}, *({"tool_calls": [one]} for one in rest)]
+        deltas = [{"role": "assistant", "tool_calls": [head]}, *({"tool_calls": [tool]} for tool in rest)]
     head = _head("chatcmpl-1", "chat.completion.chunk", body)
     chunks = [
         {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}], "usage": None} for delta in deltas

@@ -64,7 +64,7 @@ def answer(turn: Turn) -> Answer | None:
         return Answer(json.dumps(TYPED))
     text = next((text for asked, text in _ANSWERS.items() if asked in query), None)
     if text is None:
-        times = sum("Where is my parcel?" in one for one in turn.queries)
+        times = sum("Where is my parcel?" in each for each in turn.queries)
         text = "It is still in Bern." if times > 1 else "It is in Bern."
     return Answer(_marked(turn.instructions, query, text) if "[[ ## " in turn.instructions else text)
 
@@ -125,23 +125,23 @@ class ModelServer(LoopbackServer):
         body = await request.json()
         messages = body["messages"]
         functions = [tool["function"] for tool in body.get("tools") or ()]
-        found = answer(
+        reply = answer(
             Turn(
-                [_text(one["content"]) for one in messages if one["role"] == "user"],
+                [_text(each["content"]) for each in messages if each["role"] == "user"],
                 messages[-1]["role"] in {"tool", "function"},
-                {one["name"]: one.get("parameters") for one in functions},
+                {each["name"]: each.get("parameters") for each in functions},
                 (body.get("response_format") or {}).get("type", "text") != "text",
-                " ".join(_text(one["content"]) for one in messages if one["role"] in {"system", "developer"}),
+                " ".join(_text(each["content"]) for each in messages if each["role"] in {"system", "developer"}),
             )
         )
-        if found is None:
+        if reply is None:
             return _failed({"error": {"message": FAILURE, "type": "invalid_request_error", "code": "policy"}})
         base = {"id": self._id("chatcmpl-"), "created": 1_790_000_000, "model": MODEL}
         call = None
-        if found.tool is not None:
-            function = {"name": found.tool, "arguments": json.dumps(found.arguments)}
+        if reply.tool is not None:
+            function = {"name": reply.tool, "arguments": json.dumps(reply.arguments)}
             call = [{"id": self._id("call_"), "type": "function", "function": function}]
-        message = {"role": "assistant", "content": found.text} | ({"tool_calls": call} if call else {})
+        message = {"role": "assistant", "content": reply.text} | ({"tool_calls": call} if call else {})
         reason = "tool_calls" if call else "stop"
         usage = {"prompt_tokens": _INPUT_TOKENS, "completion_tokens": _OUTPUT_TOKENS, "total_tokens": 120}
         if not body.get("stream"):
@@ -150,35 +150,35 @@ class ModelServer(LoopbackServer):
         if call:
             deltas = [message | {"tool_calls": [{"index": 0, **call[0]}]}]
         else:
-            deltas = [{"role": "assistant", "content": ""}, *({"content": part} for part in _pieces(found.text))]
+            deltas = [{"role": "assistant", "content": ""}, *({"content": part} for part in _pieces(reply.text))]
         chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({"choices": [], "usage": usage})
-        lines = [f"data: {json.dumps({**base, 'object': 'chat.completion.chunk', **one})}\n\n" for one in chunks]
+        lines = [f"data: {json.dumps({**base, 'object': 'chat.completion.chunk', **chunk})}\n\n" for chunk in chunks]
         return await _stream(request, [*lines, "data: [DONE]\n\n"])
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        given = body["input"]
-        items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-        found = answer(
+        inputs = body["input"]
+        items = [{"role": "user", "content": inputs}] if isinstance(inputs, str) else inputs
+        reply = answer(
             Turn(
-                [_text(one["content"]) for one in items if one.get("role") == "user"],
+                [_text(each["content"]) for each in items if each.get("role") == "user"],
                 items[-1].get("type") == "function_call_output",
                 {tool["name"]: tool.get("parameters") for tool in body.get("tools") or () if "name" in tool},
                 (body.get("text") or {}).get("format", {}).get("type", "text") != "text",
                 body.get("instructions") or "",
             )
         )
-        if found is None:
+        if reply is None:
             return _failed({"error": {"message": FAILURE, "type": "invalid_request_error", "code": "policy"}})
         item: dict[str, Any]
-        if found.tool is not None:
-            call = {"name": found.tool, "arguments": json.dumps(found.arguments), "call_id": self._id("call_")}
+        if reply.tool is not None:
+            call = {"name": reply.tool, "arguments": json.dumps(reply.arguments), "call_id": self._id("call_")}
             item = {"type": "function_call", "id": self._id("fc_"), "status": "completed", **call}
         else:
-            content = [{"type": "output_text", "text": found.text, "annotations": [], "logprobs": []}]
+            content = [{"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}]
             item = {"type": "message", "id": self._id("msg_"), "role": "assistant", "status": "completed"}
             item["content"] = content
         details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
@@ -202,47 +202,50 @@ class ModelServer(LoopbackServer):
             {"type": "response.created", "response": {**response, "output": [], "usage": None}},
             {"type": "response.output_item.added", **place, "item": {**item, "content": []}},
         ]
-        if found.text is not None:
+        if reply.text is not None:
             part = {"type": "output_text", "text": "", "annotations": []}
             events.append({"type": "response.content_part.added", **place, "content_index": 0, "part": part})
             events += [
                 {"type": "response.output_text.delta", **place, "content_index": 0, "delta": piece, "logprobs": []}
-                for piece in _pieces(found.text)
+                for piece in _pieces(reply.text)
             ]
         events.append({"type": "response.output_item.done", **place, "item": item})
         events.append({"type": "response.completed", "response": response})
         numbered = [{**event, "sequence_number": number} for number, event in enumerate(events)]
-        return await _stream(request, [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in numbered])
+        return await _stream(request, [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in numbered])
 
     async def _anthropic(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         messages = body["messages"]
         last = messages[-1]["content"]
-        found = answer(
+        reply = answer(
             Turn(
-                [_text(one["content"]) for one in messages if one["role"] == "user" and _text(one["content"])],
+                [_text(each["content"]) for each in messages if each["role"] == "user" and _text(each["content"])],
                 isinstance(last, list) and any(part.get("type") == "tool_result" for part in last),
                 {tool["name"]: tool.get("input_schema") for tool in body.get("tools") or ()},
                 "output_format" in body or "output_config" in body,
                 _text(body.get("system") or ""),
             )
         )
-        if found is None:
+        if reply is None:
             return _failed({"type": "error", "error": {"type": "invalid_request_error", "message": FAILURE}})
-        if found.tool is None:
-            block: dict[str, Any] = {"type": "text", "text": found.text}
+        if reply.tool is None:
+            block: dict[str, Any] = {"type": "text", "text": reply.text}
         else:
-            block = {"type": "tool_use", "id": self._id("toolu_"), "name": found.tool, "input": dict(found.arguments)}
+            block = {"type": "tool_use", "id": self._id("toolu_"), "name": reply.tool, "input": dict(reply.arguments)}
         usage = {"input_tokens": _INPUT_TOKENS, "output_tokens": _OUTPUT_TOKENS}
-        reason = "end_turn" if found.tool is None else "tool_use"
+        reason = "end_turn" if reply.tool is None else "tool_use"
         message = {"id": self._id("msg_"), "type": "message", "role": "assistant", "model": MODEL, "usage": usage}
         message |= {"content": [block], "stop_reason": reason, "stop_sequence": None}
         if not body.get("stream"):
             return web.json_response(message)
-        if found.tool is None:
-            empty, deltas = {**block, "text": ""}, [{"type": "text_delta", "text": one} for one in _pieces(found.text)]
+        if reply.tool is None:
+            empty, deltas = (
+                {**block, "text": ""},
+                [{"type": "text_delta", "text": piece} for piece in _pieces(reply.text)],
+            )
         else:
-            written = json.dumps(found.arguments)
+            written = json.dumps(reply.arguments)
             empty, deltas = {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": written}]
         begun = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
         events = [
@@ -257,35 +260,43 @@ class ModelServer(LoopbackServer):
             },
             {"type": "message_stop"},
         ]
-        return await _stream(request, [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events])
+        return await _stream(request, [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
 
     async def _google(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         contents = body["contents"]
-        parts = [part for one in contents[-1:] for part in one["parts"]]
-        declared = [one for tool in body.get("tools") or () for one in tool.get("functionDeclarations") or ()]
+        parts = [part for content in contents[-1:] for part in content["parts"]]
+        declared = [
+            function_declaration
+            for tool in body.get("tools") or ()
+            for function_declaration in tool.get("functionDeclarations") or ()
+        ]
         instructions = (body.get("systemInstruction") or {}).get("parts") or ()
-        found = answer(
+        reply = answer(
             Turn(
-                [_text(one["parts"]) for one in contents if one.get("role") == "user" and _text(one["parts"])],
+                [
+                    _text(content["parts"])
+                    for content in contents
+                    if content.get("role") == "user" and _text(content["parts"])
+                ],
                 any("functionResponse" in part for part in parts),
-                {one["name"]: one.get("parameters") for one in declared},
+                {tool["name"]: tool.get("parameters") for tool in declared},
                 "responseMimeType" in (body.get("generationConfig") or {}),
                 _text(list(instructions)),
             )
         )
-        if found is None:
+        if reply is None:
             return _failed({"error": {"code": 400, "message": FAILURE, "status": "INVALID_ARGUMENT"}})
-        pieces: list[dict[str, Any]] = [{"text": piece} for piece in _pieces(found.text or "")]
-        if found.tool is not None:
-            pieces = [{"functionCall": {"name": found.tool, "args": dict(found.arguments)}}]
+        pieces: list[dict[str, Any]] = [{"text": piece} for piece in _pieces(reply.text or "")]
+        if reply.tool is not None:
+            pieces = [{"functionCall": {"name": reply.tool, "args": dict(reply.arguments)}}]
         usage = {"promptTokenCount": _INPUT_TOKENS, "candidatesTokenCount": _OUTPUT_TOKENS, "totalTokenCount": 120}
         base = {"modelVersion": MODEL, "responseId": self._id("resp-"), "usageMetadata": usage}
         if not request.match_info["call"].endswith(":streamGenerateContent"):
-            whole = pieces if found.text is None else [{"text": found.text}]
+            whole = pieces if reply.text is None else [{"text": reply.text}]
             return web.json_response({**base, "candidates": [_candidate(whole, "STOP")]})
         chunks = [_candidate([piece], None) for piece in pieces[:-1]] + [_candidate(pieces[-1:], "STOP")]
-        lines = [f"data: {json.dumps({**base, 'candidates': [one]})}\r\n\r\n" for one in chunks]
+        lines = [f"data: {json.dumps({**base, 'candidates': [chunk]})}\r\n\r\n" for chunk in chunks]
         return await _stream(request, lines)
 
     async def _embeddings(self, request: web.Request) -> web.Response:

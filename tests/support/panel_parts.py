@@ -6,15 +6,15 @@ from typing import Any
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
-from support.judging_parts import YES, Desk, Desks, HeldModel, choose
-from support.stage_parts import Ground
-from worker.base.accounting.accounting import Account, read_account
+from support.judging_parts import YES, HeldModel, JudgingWorker, Workers, choose
+from support.stage_parts import Keyspace
+from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.ledger import read_outbox_entry
 
 NO = YES.replace('"yes"', '"no"')
 PRICE = Price(input=1.0, output=2.0)
-# Out of order, since their names are sorted; the first is `default` for the sake of the desk.
+# Out of order, since their names are sorted; the first is `default` for the sake of the test worker.
 MODELS = {
     "default": ModelSettings(provider="scripted", model="b", price=PRICE),
     "first": ModelSettings(provider="scripted", model="a", price=PRICE),
@@ -25,9 +25,9 @@ TOGETHER = Rule(name="together", judges=("safety",), model=("default", "first", 
 SETUP: Mapping[str, Any] = {"models": MODELS, "rules": (TOGETHER,)}
 
 
-def panel_desk(desk: Desks, *, a: Any = YES, b: Any = YES, c: Any = NO, **settings: Any) -> Desk:
+def panel_worker(new_worker: Workers, *, a: Any = YES, b: Any = YES, c: Any = NO, **settings: Any) -> JudgingWorker:
     """Set up a worker whose models say each its own."""
-    worker = desk(**{**SETUP, **settings})
+    worker = new_worker(**{**SETUP, **settings})
     for name, step in {"first": a, "default": b, "last": c}.items():
         worker.models[name] = _following(step, MODELS[name])
     return worker
@@ -37,38 +37,38 @@ def _following(step: Step | str | Answering, settings: ModelSettings) -> HeldMod
     return HeldModel((step,), settings)
 
 
-def chosen(ground: Ground, count: int = 1, **settings: Any) -> dict[str, str]:
+def chosen(keyspace: Keyspace, count: int = 1, **settings: Any) -> dict[str, str]:
     """Run ingest on traces for a panel; return batch ids by judge model, where each has one."""
-    choose(ground, count, **{**SETUP, **settings})
-    return {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
+    choose(keyspace, count, **{**SETUP, **settings})
+    return {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
 
 
-def finish(ground: Ground, worker: Desk) -> None:
+def finish(keyspace: Keyspace, worker: JudgingWorker) -> None:
     """Run the worker until nothing is left, or only what does not end."""
     for _ in range(5):
-        if not ground.batches():
+        if not keyspace.batches():
             return
-        ground.make_due()
+        keyspace.make_due()
         worker.sweep()
 
 
-def in_order(ground: Ground, worker: Desk, *judge_models: str) -> None:
+def in_order(keyspace: Keyspace, worker: JudgingWorker, *judge_models: str) -> None:
     """Run a worker once on the batch of each judge model, one after the other."""
-    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
+    by_model = {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
     for name in judge_models:
         worker.run(by_model[name])
 
 
-def verdicts(ground: Ground) -> dict[str, Verdict]:
+def verdicts(keyspace: Keyspace) -> dict[str, Verdict]:
     """Read the verdicts by judge model; of each there must be one."""
-    read = [read_outbox_entry(entry) for entry in ground.client.xrange(ground.keys.verdicts)]
-    found = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
-    by_model = {verdict.judge_model: verdict for verdict in found}
-    assert len(by_model) == len(found), "each once"
+    read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
+    judged = [entry.verdict for entry in read if entry is not None and entry.kind == "j"]
+    by_model = {verdict.judge_model: verdict for verdict in judged}
+    assert len(by_model) == len(judged), "each once"
     return by_model
 
 
-def balanced(ground: Ground) -> Account:
-    account = read_account(ground.store)
+def balanced(keyspace: Keyspace) -> Account:
+    account = read_account(keyspace.store)
     assert account.lost == 0
     return account

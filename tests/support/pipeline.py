@@ -12,7 +12,7 @@ import msgspec
 import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
@@ -129,10 +129,10 @@ def make_traces(count: int, *, first: int = 0, words: int = 20, **fields: Any) -
     made = []
     for number in range(first, first + count):
         digest = hashlib.blake2b(f"trace {number}".encode(), digest_size=16).hexdigest()
-        said = f"Parcel {number} holds {filler}."
-        basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": said}
+        text = f"Parcel {number} holds {filler}."
+        basis = {"service": "bot", "environment": "prod", "input": f"What is in parcel {number}?", "output": text}
         ids = {"trace_id": digest, "span_id": digest[:16], "id": digest[16:]}
-        made.append(tracejudge.Trace(**{**ids, **basis, "context": [said], **fields}))
+        made.append(tracejudge.Trace(**{**ids, **basis, "context": [text], **fields}))
     return made
 
 

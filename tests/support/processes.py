@@ -112,8 +112,8 @@ class Program:
         deadline = time.monotonic() + timeout_s
         while True:
             ended = not self.running  # read before the output, so that the last output is complete
-            if found := expression.search(self.output):
-                return found
+            if match := expression.search(self.output):
+                return match
             if ended or time.monotonic() > deadline:
                 raise AssertionError(f"{pattern!r} is not in the output: {self._state()}")
             time.sleep(0.02)

@@ -128,7 +128,7 @@ class Watched(NamedTuple):
 
     def knows_replica(self) -> bool:
         with Redis(port=self.port) as sentinel:
-            return any(one["master-link-status"] == "ok" for one in sentinel.sentinel_slaves(MASTER))
+            return any(replica["master-link-status"] == "ok" for replica in sentinel.sentinel_slaves(MASTER))
 
     def fail_over(self) -> None:
         """Make the replica the master and the master a replica; the sentinel does this ten seconds later."""

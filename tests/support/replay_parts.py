@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from judges.registry import configured
-from support.stage_parts import Chosen, Ground, settings_of
-from worker.base.accounting.accounting import Account, read_account
+from support.stage_parts import Chosen, Keyspace, settings_of
+from worker.base.accounting import Account, read_account
 from worker.base.replay.replay import (
     Chooser,
     Cursor,
@@ -26,15 +26,15 @@ NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
 class Replays:
     """Replays under one configuration; waits are recorded, and end the waiting work."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.ground = ground
-        self.settings = settings_of(ground, **settings)
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        self.keyspace = keyspace
+        self.settings = settings_of(keyspace, **settings)
         self.waited: list[WaitingWork] = []
 
-    def begin(self, *names: str, since: str = "1h", **wanted: Any) -> ReplayRun:
+    def begin(self, *names: str, since: str = "1h", **fields: Any) -> ReplayRun:
         judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
-        asked = first_state(self.settings, self.ground.store, ReplayOptions(judges, since, **wanted))
-        cursor = Cursor(self.ground.store, self.settings.ledger_ttl_s)
+        asked = first_state(self.settings, self.keyspace.store, ReplayOptions(judges, since, **fields))
+        cursor = Cursor(self.keyspace.store, self.settings.ledger_ttl_s)
         return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
 
     def go_on(self, cursor: Cursor, state: State | None = None) -> ReplayRun:
@@ -42,15 +42,15 @@ class Replays:
         state = state or cursor.read()
         judges = [configured(self.settings.judges)[name] for name in state.question.judges]
         chooser = Chooser(self.settings, state.question, judges)
-        return ReplayRun(self.settings, self.ground.store, chooser, cursor, state, wait=self._wait)
+        return ReplayRun(self.settings, self.keyspace.store, chooser, cursor, state, wait=self._wait)
 
-    def make(self, *names: str, **wanted: Any) -> dict[str, int]:
+    def make(self, *names: str, **fields: Any) -> dict[str, int]:
         """Make a whole replay and tell what it counted."""
-        return finish_replay(self.begin(*names, **wanted))
+        return finish_replay(self.begin(*names, **fields))
 
     def _wait(self, work: WaitingWork) -> None:
         self.waited.append(work)
-        self.ground.client.delete(self.ground.keys.waiting)
+        self.keyspace.client.delete(self.keyspace.keys.waiting)
 
 
 def finish_replay(run: ReplayRun) -> dict[str, int]:
@@ -65,19 +65,19 @@ def counts(state: State) -> dict[str, int]:
     return {name: amount for name, amount in state.counts._asdict().items() if amount}
 
 
-def take(ground: Ground, *rules: Rule, **settings: Any) -> Chosen:
+def take(keyspace: Keyspace, *rules: Rule, **settings: Any) -> Chosen:
     """Run ingest on the whole stream."""
-    chosen = Chosen(ground, rules=rules or (NOTHING,), **settings)
+    chosen = Chosen(keyspace, rules=rules or (NOTHING,), **settings)
     chosen.take()
     return chosen
 
 
-def in_batches(ground: Ground) -> list[tuple[str, Evaluation]]:
+def in_batches(keyspace: Keyspace) -> list[tuple[str, Evaluation]]:
     """List what is in batches, by trace."""
     return sorted(
         (
             (item.trace.trace_id, evaluation)
-            for batch in ground.batches().values()
+            for batch in keyspace.batches().values()
             for item in batch.items
             for evaluation in item.evaluations
         ),
@@ -85,19 +85,19 @@ def in_batches(ground: Ground) -> list[tuple[str, Evaluation]]:
     )
 
 
-def finish(ground: Ground, evaluation_id: str) -> None:
+def finish(keyspace: Keyspace, evaluation_id: str) -> None:
     """Write a verdict."""
-    finished = Finished(evaluation_id, field_of(evaluation_id), ground.today(), b"{}", "abstained", "")
-    Ledger(ground.store, settings_of(ground)).record([finished])
+    finished = Finished(evaluation_id, field_of(evaluation_id), keyspace.today(), b"{}", "abstained", "")
+    Ledger(keyspace.store, settings_of(keyspace)).record([finished])
 
 
-def add_dead_letter(ground: Ground, evaluation_id: str) -> None:
+def add_dead_letter(keyspace: Keyspace, evaluation_id: str) -> None:
     """Leave a dead letter as the script does."""
-    ground.client.hset(ground.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
-    ground.client.hincrby(ground.keys.account_all, "dead", 1)
+    keyspace.client.hset(keyspace.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
+    keyspace.client.hincrby(keyspace.keys.account_all, "dead", 1)
 
 
-def balanced(ground: Ground) -> Account:
-    account = read_account(ground.store)
+def balanced(keyspace: Keyspace) -> Account:
+    account = read_account(keyspace.store)
     assert account.lost == 0
     return account

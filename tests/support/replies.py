@@ -29,10 +29,10 @@ class ToolCall(NamedTuple):
     def arguments_object(self) -> dict[str, Any]:
         """Return them as Anthropic's API does, which repairs or drops arguments that are not an object."""
         try:
-            found = json.loads(self.arguments)
+            document = json.loads(self.arguments)
         except ValueError:
-            found = None
-        return found if isinstance(found, dict) else {}
+            document = None
+        return document if isinstance(document, dict) else {}
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from judges.core.verdict import Score, Verdict
-from support.stage_parts import Ground, rules_of
-from worker.base.monitor.settings import Monitor
+from support.stage_parts import Keyspace, rules_of
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
@@ -25,7 +25,7 @@ WEIGHTS = (1.0, 1.0, 4.0, 20.0)
 def verdict(number: int, at: float, **fields: Any) -> Verdict:
     """A verdict that was made at a time."""
     passed = fields.pop("passed", True)
-    given = {
+    values = {
         "evaluation_id": f"{number:032x}",
         "outcome": "scored",
         "scores": (Score("safety", float(passed), passed=passed),),
@@ -38,20 +38,20 @@ def verdict(number: int, at: float, **fields: Any) -> Verdict:
         "started_at": at - 0.5,
         "duration_s": 0.5,
     }
-    return Verdict(**(given | fields))
+    return Verdict(**(values | fields))
 
 
 def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
     """Verdicts of two services, in order; of each kind that the report must add, leave out, or tell apart."""
     random_ = random.Random(seed)
     times = sorted(round(NOW - random_.random() * 21 * DAY_S, 3) for _ in range(count))
-    found = []
+    values = []
     for number, at in enumerate(times):
         outcome = random_.choices(["scored", "abstained", "unscored"], [16, 1, 2])[0]
         weight = random_.choice(WEIGHTS)
         passed = random_.random() < (0.9 if at < NOW - 7 * DAY_S else 0.8)
         scores = (Score("safety", float(passed), passed=passed), Score("tone", 0.5))
-        found.append(
+        values.append(
             verdict(
                 number,
                 at,
@@ -70,24 +70,24 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
                 cost_usd=random_.choice([None, 0.001, 0.002]),
             )
         )
-    return found
+    return values
 
 
-def publish(ground: Ground, verdicts: Sequence[Verdict], **monitor: Any) -> None:
+def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
-    settings = Settings(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(**monitor))
-    sums = QualitySums(settings, ground.store, Metrics(settings), rules_of(settings))
+    settings = Settings(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
-    for number, one in enumerate(sorted(verdicts, key=lambda one: one.started_at)):
-        entry_id = f"{round((one.started_at + one.duration_s) * 1000)}-{number}"
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": msgspec.json.encode(one)}, id=entry_id)
-    while entries := ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
-        sums.deliver([one for one in map(read_outbox_entry, entries) if one is not None])
+    for number, each in enumerate(sorted(verdicts, key=lambda each: each.started_at)):
+        entry_id = f"{round((each.started_at + each.duration_s) * 1000)}-{number}"
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(each)}, id=entry_id)
+    while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=500, block_ms=1):
+        sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])
 
 
 def write_archive(path: Path, verdicts: Iterable[Verdict]) -> Path:
     """Write verdicts as lines of JSON."""
-    path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in verdicts))
+    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in verdicts))
     return path
 
 
@@ -103,17 +103,17 @@ class Expected(NamedTuple):
 
 def expected(verdicts: Iterable[Verdict], metric: str = "safety") -> Expected:
     """Compute the figures of live verdicts without the product."""
-    live = [one for one in verdicts if one.origin == "live"]
+    live = [each for each in verdicts if each.origin == "live"]
     rated = [
-        (one.weight, score.passed)
-        for one in live
-        for score in one.scores
+        (each.weight, score.passed)
+        for each in live
+        for score in each.scores
         if score.metric == metric and score.passed is not None
     ]
-    without = {kind: sum(one.weight for one in live if one.outcome == kind) for kind in ("abstained", "unscored")}
+    without = {kind: sum(each.weight for each in live if each.outcome == kind) for kind in ("abstained", "unscored")}
     total = sum(weight for weight, _ in rated)
     whole = total + sum(without.values())
-    costs = [one.cost_usd for one in live if one.cost_usd is not None]
+    costs = [each.cost_usd for each in live if each.cost_usd is not None]
     return Expected(
         len(rated),
         sum(weight for weight, passed in rated if passed) / total if total else 0.0,

@@ -40,10 +40,10 @@ class Scrape:
 
     def value(self, name: str, **labels: str) -> float:
         """Return the value of the only sample with these labels; fails for none and for several."""
-        found = self.samples(name, **labels)
-        if len(found) != 1:
-            raise AssertionError(f"{len(found)} samples of {name} with {labels}, not one: {found}")
-        return found[0].value
+        matching = self.samples(name, **labels)
+        if len(matching) != 1:
+            raise AssertionError(f"{len(matching)} samples of {name} with {labels}, not one: {matching}")
+        return matching[0].value
 
     def total(self, name: str, **labels: str) -> float:
         """Sum all samples with these labels; 0 for none."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from judges.registry import configured
-from support.stage_parts import Chosen, Ground, Notes, make_trace, pressure_of, settings_of
+from support.stage_parts import Chosen, Keyspace, Notes, make_trace, pressure_of, settings_of
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule
@@ -26,41 +26,41 @@ class _NoWaits(threading.Event):
 class Sessions:
     """One worker that gathers and judges conversations, turned by hand."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.settings = settings_of(ground, **{"rules": (COMPLETE,), **settings})
-        self.ground = ground
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        self.settings = settings_of(keyspace, **{"rules": (COMPLETE,), **settings})
+        self.keyspace = keyspace
         self.metrics = Metrics(self.settings)
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
         judges = configured(self.settings.judges)
-        selector = SessionSelector(self.settings, ground.store, judges, Graders(self.settings, judges))
+        selector = SessionSelector(self.settings, keyspace.store, judges, Graders(self.settings, judges))
         self.stage = SessionPasses(
-            self.settings, ground.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure
+            self.settings, keyspace.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure
         )
         self.stage.stopping = _NoWaits()
-        self.chosen = Chosen(ground, **{"rules": (COMPLETE,), **settings})
+        self.chosen = Chosen(keyspace, **{"rules": (COMPLETE,), **settings})
 
     def say(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
         """Publish traces of a session, and let ingest deal with them."""
         for number in numbers:
-            self.ground.add(said(session_id, number, **fields))
+            self.keyspace.add(said(session_id, number, **fields))
         self.chosen.take()
 
     def turn(self) -> None:
         # The lock of a worker of the same test, which would keep this one waiting for its TTL.
-        self.ground.client.delete(self.ground.keys.sessions_pass)
+        self.keyspace.client.delete(self.keyspace.keys.sessions_pass)
         self.stage.run_once()
 
     def pause(self, *members: str) -> None:
         """Make all gathered conversations due, and run a pass over them."""
-        for member in members or self.ground.client.zrange(self.ground.keys.sessions_due, 0, -1):
-            self.ground.client.zadd(self.ground.keys.sessions_due, {member: 1}, xx=True)
+        for member in members or self.keyspace.client.zrange(self.keyspace.keys.sessions_due, 0, -1):
+            self.keyspace.client.zadd(self.keyspace.keys.sessions_due, {member: 1}, xx=True)
         self.turn()
 
     def account(self) -> dict[str, int]:
         """Read what the accounting says of conversations."""
-        counts = self.ground.accounting()
+        counts = self.keyspace.accounting()
         return {name.split(":")[1]: amount for name, amount in counts.items() if name.startswith("session:") and amount}
 
 
@@ -70,12 +70,12 @@ def said(session_id: str, number: int, **fields: Any) -> Trace:
     return make_trace(number, **{**own, **fields})
 
 
-def evaluations(ground: Ground) -> list[tuple[Trace, Evaluation]]:
+def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    found = [
+    values = [
         (item.trace, evaluation)
-        for batch in ground.batches().values()
+        for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
-    return sorted(found, key=lambda one: (one[1].session.generation if one[1].session else 0, one[0].trace_id))
+    return sorted(values, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))

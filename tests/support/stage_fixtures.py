@@ -6,62 +6,62 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from judges.agent import tool_use
-from support.judging_parts import Desks
+from support.judging_parts import Workers
 from support.leases_parts import BEGIN_S, TTL_S, add
 from support.processes import PATIENCE_S
-from support.shard_parts import three_grounds
-from support.stage_parts import Ground
+from support.shard_parts import three_shards
+from support.stage_parts import Keyspace
 from worker.core.export import consumer as outbox
 from worker.core.queue.leases import Leases
 
 
 @pytest.fixture
-def ground(any_redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(any_redis_url, prefix) as ground:
-        yield ground
+def keyspace(any_redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(any_redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 @pytest.fixture
-def desk(ground: Ground) -> Iterator[Desks]:
-    """Sets up workers whose models follow a script."""
-    with Desks(ground) as desks:
-        yield desks
+def new_worker(keyspace: Keyspace) -> Iterator[Workers]:
+    """Makes workers whose models follow a script."""
+    with Workers(keyspace) as new_workers:
+        yield new_workers
 
 
 @pytest.fixture
-def grounds(redis_url: str, prefix: str) -> Iterator[list[Ground]]:
+def keyspaces(redis_url: str, prefix: str) -> Iterator[list[Keyspace]]:
     """Three Redis servers of one installation."""
-    with three_grounds(redis_url, prefix) as grounds:
-        yield grounds
+    with three_shards(redis_url, prefix) as keyspaces:
+        yield keyspaces
 
 
 @pytest.fixture
-def fresh_grounds(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Ground]]:
-    """Grounds on one connection each example clears for itself, for hypothesis keeps a test's fixtures."""
-    with Ground(any_redis_url, prefix) as ground:
+def fresh_keyspaces(any_redis_url: str, prefix: str) -> Iterator[Callable[[], Keyspace]]:
+    """Make a keyspace that is cleared for each example of hypothesis, which keeps a test's fixtures."""
+    with Keyspace(any_redis_url, prefix) as keyspace:
 
-        def fresh() -> Ground:
-            for key in ground.client.scan_iter(match=f"{prefix}:*", count=1000):
-                ground.client.delete(key)
-            return ground
+        def fresh() -> Keyspace:
+            for key in keyspace.client.scan_iter(match=f"{prefix}:*", count=1000):
+                keyspace.client.delete(key)
+            return keyspace
 
         yield fresh
 
 
 @pytest.fixture
-def leases(ground: Ground) -> Leases:
-    return Leases(ground.store, tries_ttl_s=TTL_S)
+def leases(keyspace: Keyspace) -> Leases:
+    return Leases(keyspace.store, tries_ttl_s=TTL_S)
 
 
 @pytest.fixture
-def batch_id(ground: Ground) -> str:
-    return add(ground)
+def batch_id(keyspace: Keyspace) -> str:
+    return add(keyspace)
 
 
 @pytest.fixture
-def batch_ids(ground: Ground) -> list[str]:
+def batch_ids(keyspace: Keyspace) -> list[str]:
     """Three batches, the oldest first."""
-    return [add(ground, made_at_s=BEGIN_S + number) for number in range(3)]
+    return [add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the stages' tests share: entries into the stream, and readers of what the stages leave in Redis."""
+"""Shared by the stages' tests: a keyspace that publishes entries and reads what the stages leave in Redis."""
 
 import itertools
 import json
@@ -37,8 +37,8 @@ HOUR = "472222"
 NEVER = 10**9
 
 
-class Ground(AbstractContextManager["Ground"]):
-    """One Redis under one prefix: a store as the stages use it, and a client of its own to look behind it."""
+class Keyspace(AbstractContextManager["Keyspace"]):
+    """The keys under one prefix of a Redis server, with the store that the stages use and a client that reads them."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url, self.prefix = url, prefix
@@ -86,7 +86,7 @@ class Ground(AbstractContextManager["Ground"]):
         """Read what no ingest has read."""
         return self.store.read_group(self.keys.traces, INGEST_GROUP, consumer, count=count, block_ms=1)
 
-    def claim(self, consumer: str = "heir") -> list[Entry]:
+    def claim(self, consumer: str = "successor") -> list[Entry]:
         """Claim what its reader has not acknowledged."""
         return self.store.claim_stale(self.keys.traces, INGEST_GROUP, consumer, idle_ms=0, count=READ_ALL)
 
@@ -107,9 +107,9 @@ class Ground(AbstractContextManager["Ground"]):
 
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        found = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
+        by_key = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
         # A worker may have ended one meanwhile.
-        return {key.decode().removeprefix(start): decode(batch) for key, batch in found.items() if batch is not None}
+        return {key.decode().removeprefix(start): decode(batch) for key, batch in by_key.items() if batch is not None}
 
     def ledger(self) -> dict[str, str]:
         """Read the ledger: evaluation id and `chosen`, or how it ended."""
@@ -212,16 +212,16 @@ class Notes:
 class Chosen:
     """An ingest whose thread does not run: tests hand it what they have read."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        self.settings = settings_of(ground, **settings)
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        self.settings = settings_of(keyspace, **settings)
         self.metrics = Metrics(self.settings)
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        planner = planner_of(self.settings, ground.store)
-        parts = self.settings, ground.store, self.metrics
+        planner = planner_of(self.settings, keyspace.store)
+        parts = self.settings, keyspace.store, self.metrics
         self.ingest = IngestConsumer(*parts, planner=planner, notifier=notes, pressure=self.pressure)
-        self._ground = ground
+        self._keyspace = keyspace
 
     def write_unusable(self) -> None:
         """Write what could not be used, as at the end of the thread."""
@@ -230,17 +230,17 @@ class Chosen:
 
     def take(self, entries: Sequence[Entry] | None = None) -> None:
         """Deal with entries, or with all that nobody has read."""
-        self.ingest.process(self._ground.read() if entries is None else entries)
+        self.ingest.process(self._keyspace.read() if entries is None else entries)
 
 
-def go_by(monkeypatch: pytest.MonkeyPatch, ground: "Ground", seconds: str) -> None:
+def go_by(monkeypatch: pytest.MonkeyPatch, keyspace: Keyspace, seconds: str) -> None:
     """Make all scripts of the worker read the time from an expression in Lua instead of from Redis."""
     theirs = store_module.script_sources()
     ours = {name: text.replace("redis.call('TIME')", f"{{{seconds}, 0}}") for name, text in theirs.items()}
     assert [name for name, text in ours.items() if "TIME" in text] == []
     assert {name for name, text in theirs.items() if "TIME" in text} >= {"choose", "put_back", "sweep", "take"}
     monkeypatch.setattr(store_module, "script_sources", lambda: ours)
-    monkeypatch.setattr(ground.store, "_scripts", Store(ground.url, ground.keys)._scripts)
+    monkeypatch.setattr(keyspace.store, "_scripts", Store(keyspace.url, keyspace.keys)._scripts)
 
 
 def pressure_of(settings: Settings) -> Backpressure:
@@ -248,10 +248,10 @@ def pressure_of(settings: Settings) -> Backpressure:
     return Backpressure(settings.max_waiting_bytes, {model.judge_model for model in settings.models.values()})
 
 
-def settings_of(ground: Ground, **settings: Any) -> Settings:
-    """Make settings on a ground; without rules every trace is judged for safety."""
+def settings_of(keyspace: Keyspace, **settings: Any) -> Settings:
+    """Make settings for a keyspace; without rules every trace is judged for safety."""
     rules = (Rule(name="all", judges=("safety",)),)
-    return Settings.from_keys(**{"redis_url": ground.url, "prefix": ground.prefix, "rules": rules, **settings})
+    return Settings.from_keys(**{"redis_url": keyspace.url, "prefix": keyspace.prefix, "rules": rules, **settings})
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -278,8 +278,8 @@ def encoded(payload: object) -> bytes:
 
 def make_trace(number: int, **fields: Any) -> Trace:
     """Make a trace with ids of its own, the same for the same number."""
-    known = {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}", "id": f"{number + 1:016x}"}
-    return Trace(**{"service": "shop", "input": "Is it warm?", "output": "It is.", **known, **fields})
+    defaults = {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}", "id": f"{number + 1:016x}"}
+    return Trace(**{"service": "shop", "input": "Is it warm?", "output": "It is.", **defaults, **fields})
 
 
 def make_traces(numbers: Iterable[int], **fields: Any) -> list[Trace]:
@@ -288,7 +288,7 @@ def make_traces(numbers: Iterable[int], **fields: Any) -> list[Trace]:
 
 def make_verdict(number: int = 0, **fields: Any) -> Verdict:
     """Make a verdict of its own evaluation."""
-    known = {
+    defaults = {
         "evaluation_id": f"{number + 1:032x}",
         "outcome": "abstained",
         "metrics": ("safety",),
@@ -301,7 +301,7 @@ def make_verdict(number: int = 0, **fields: Any) -> Verdict:
         "started_at": 1_700_000_000.25,
         "duration_s": 0.5,
     }
-    return Verdict(**{**known, **fields})
+    return Verdict(**{**defaults, **fields})
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:

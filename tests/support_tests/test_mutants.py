@@ -40,9 +40,9 @@ if not found and a < 7 then return math.min(a, b) end -- 3
 
 
 def test_python_is_changed_where_it_runs() -> None:
-    found = list(mutants_of_python(PYTHON))
-    assert [(line, change) for line, change, _ in found] == CHANGES
-    for line, change, text in found:
+    result = list(mutants_of_python(PYTHON))
+    assert [(line, change) for line, change, _ in result] == CHANGES
+    for line, change, text in result:
         differing = [
             number
             for number, pair in enumerate(zip(PYTHON.split("\n"), text.split("\n"), strict=True), 1)
@@ -97,10 +97,10 @@ def test_a_change_is_caught_or_survives_and_leaves_nothing_behind(
 
     assert mutants.main() == 1
 
-    said = capsys.readouterr().out
-    assert "unchanged   limit       passes" in said
-    assert "caught      limit       worker/limit.py:1  3 -> 4  (tests/test_limit.py::test_it, " in said
-    assert "caught      limit       worker/limit.py:2  5 -> 6  (the tests do not end, " in said
-    assert "survived    limit       worker/limit.py:3  5 -> 6  (" in said
-    assert "caught 3 of 4 (75%); recorded: 4 of 4" in said
+    output = capsys.readouterr().out
+    assert "unchanged   limit       passes" in output
+    assert "caught      limit       worker/limit.py:1  3 -> 4  (tests/test_limit.py::test_it, " in output
+    assert "caught      limit       worker/limit.py:2  5 -> 6  (the tests do not end, " in output
+    assert "survived    limit       worker/limit.py:3  5 -> 6  (" in output
+    assert "caught 3 of 4 (75%); recorded: 4 of 4" in output
     assert (tree / "worker" / "limit.py").read_text() == source

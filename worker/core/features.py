@@ -9,22 +9,22 @@ configuration may be under way. What is on the way of a trace is built only if t
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from msgspec import structs
 
 if TYPE_CHECKING:
-    from judges.core.faults import Fault
+    from judges.core.faults import Fault, Faults
     from judges.core.judge import Judge
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
-    from worker.core.config.errors import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
-    from worker.core.config.tables import Table
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan
@@ -214,6 +214,40 @@ class Command(NamedTuple):
     attribute: str = "command"
 
 
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """A key of the configuration that belongs to a feature or to a part of base.
+
+    In the file and in variables it looks as a key of the core. If the folder of its feature is removed, it is unknown.
+
+    Attributes:
+        key: The key in the file; the variable is `TRACEJUDGE_KEY`.
+        type: The type of the value, or of each table if there are several.
+        default: The value if the key is absent.
+        text: The text of the reference page.
+        is_named: Whether the value is tables by name, as `[key.NAME]`.
+        kinds: Types by what a named table has as `kind`, in place of ``type``. Each feature adds its own kinds.
+        is_secret: Whether hashes leave the value out.
+    """
+
+    key: str
+    type: Any
+    default: T
+    text: str
+    is_named: bool = False
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    is_secret: bool = False
+
+    def of(self, settings: "Settings") -> T:
+        """Return the value, or the default."""
+        value: T = settings.tables.get(self.key, self.default)
+        return value
+
+    def replace(self, settings: "Settings", value: T) -> "Settings":
+        """Return settings with another value."""
+        return structs.replace(settings, tables={**settings.tables, self.key: value})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
     """What one folder adds; everything is optional.
@@ -259,7 +293,7 @@ class Feature:
     keys: "type[KeySpace] | None" = None
     scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
-    tables: "Sequence[Table[Any]]" = ()
+    tables: Sequence[Table[Any]] = ()
     rule_keys: Sequence[str] = ()
     aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
     faults: "Callable[[Settings], Iterable[Fault]] | None" = None
@@ -301,6 +335,16 @@ def installed() -> tuple[Feature, ...]:
 def is_installed(name: str) -> bool:
     """Return whether a feature is installed, so that another one may import it."""
     return any(feature.name == name for feature in installed())
+
+
+@cache
+def installed_tables() -> Mapping[str, Table[Any]]:
+    """Return the tables of installed features by key; features that name the same key share it and its kinds."""
+    tables: dict[str, Table[Any]] = {}
+    for table in (table for feature in installed() for table in feature.tables):
+        kinds = {**tables[table.key].kinds, **table.kinds} if table.key in tables else table.kinds
+        tables[table.key] = replace(table, kinds=kinds)
+    return tables
 
 
 def imported(name: str) -> Any:

@@ -65,11 +65,11 @@ class Notes:
     """The notes on one entry."""
 
     def __init__(self) -> None:
-        self.found: list[Note] = []
+        self.entries: list[Note] = []
 
     def add(self, reason: str, field: str, kind: type | None = None, hint: str = "", times: int = 1) -> None:
         """Add a note."""
-        self.found.append(Note(reason, field, "" if kind is None else class_name(kind), hint, times))
+        self.entries.append(Note(reason, field, "" if kind is None else class_name(kind), hint, times))
 
     def add_further(self, count: int) -> None:
         """Add a note on tags that are left out, if there are any, because there are too many."""
@@ -78,7 +78,7 @@ class Notes:
 
     def add_cause(self, reason: str, field: str, cause: str) -> None:
         """Add a note on a whole entry that is dropped, with a cause that quotes nothing of it."""
-        self.found.append(Note(reason, field, cause))
+        self.entries.append(Note(reason, field, cause))
 
 
 class UnreadableError(ValueError):
@@ -88,8 +88,8 @@ class UnreadableError(ValueError):
 def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: bool = True) -> dict[str, Any]:
     """Return the fields of a trace that can be sent; empty if there is no content at all.
 
-    The trace id is the caller's task, as it must be known before. ``notes`` receive what could not be taken as given;
-    with ``sends_content`` values of unknown names are sent as tags.
+    ``fields`` may have any usual names, and values of any type. ``notes`` receive what could not be taken as it was;
+    with ``sends_content`` values of unknown names are sent as tags. The trace id is the caller's task.
     """
     named = _Named(_without_wrapper(fields), notes)
     messages = named.fields.pop("messages", None)
@@ -155,7 +155,7 @@ class _Named:
         self.tags: dict[str, Any] = {}
         self.counts: dict[str, Any] = {}  # Counts of tokens that were given beside the fields.
         self.system: Any = None
-        others = []
+        unread = []
         fields, further = bound_names(fields)
         notes.add_further(further)
         for name, value in fields.items():
@@ -165,9 +165,9 @@ class _Named:
                 elif type(value) is CutMark:
                     notes.add_further(value.names)
                 else:
-                    others.append((name if type(name) is str else key_text(name), value))
+                    unread.append((name if type(name) is str else key_text(name), value))
         # After the fields by their own names, then in the order of the table: some languages sort the names they write.
-        for name, value in sorted(others, key=lambda item: rank(item[0])) if len(others) > 1 else others:
+        for name, value in sorted(unread, key=lambda item: rank(item[0])) if len(unread) > 1 else unread:
             self._add(name, value)
 
     def _add(self, name: str, value: Any) -> None:
@@ -406,7 +406,7 @@ def _context(value: Any, notes: Notes) -> list[Document | str] | None:
     reader.read(value)
     for kind in reader.without_text:
         notes.add("no_text", "context", kind)
-    return reader.found or None
+    return reader.documents or None
 
 
 def _texts(value: Any, notes: Notes) -> list[str] | None:
@@ -591,7 +591,7 @@ def _messages(value: Any, notes: Notes) -> list[Chat]:
 
 
 def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> None:
-    """Add the messages; query and answer come from the end of a conversation where they are not given."""
+    """Add the messages; query and answer come from the end of a conversation if they are not given."""
     if isinstance(answer := read.get("output"), dict):
         del read["output"]
         for name, value in {"output": "", **answer}.items():

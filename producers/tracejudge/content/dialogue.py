@@ -33,8 +33,8 @@ def answer_in(value: Any) -> dict[str, Any] | None:
         if is_response(value):
             return response_fields(value)
         # Completions without messages, by a name beside the text.
-        for name, other in (("response", "done"), ("response", "source_nodes"), ("text", "raw")):
-            if isinstance(text := value.get(name), str) and other in value:
+        for name, second_key in (("response", "done"), ("response", "source_nodes"), ("text", "raw")):
+            if isinstance(text := value.get(name), str) and second_key in value:
                 return {"output": text}
         # Google puts the message under `content`, Amazon under `output`.
         candidates, output = value.get("candidates"), value.get("output")
@@ -70,7 +70,7 @@ def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
         inner = record.get("messages")
         by_speaker = [{role: text} for role, text in record.items() if role.lower() in _SPEAKERS]
         items = inner if isinstance(inner, list) else by_speaker if len(by_speaker) == len(record) > 0 else [value]
-    found: list[Chat] = []
+    readable: list[Chat] = []
     unread = []
     for item in items:
         plain_item = copied_parts(item)
@@ -78,8 +78,8 @@ def read_chats(value: Any) -> tuple[list[Chat], list[type]]:
         if chat is None:
             unread.append(type(item))
         else:
-            found.append(chat)
-    return found, unread
+            readable.append(chat)
+    return readable, unread
 
 
 def _chat(item: Any) -> Chat | None:
@@ -152,7 +152,7 @@ def add_chats(read: dict[str, Any], chats: list[Chat], *, keeps_history: bool) -
 
 
 def calls_of(chats: list[Chat]) -> list[ToolCall]:
-    """List the tool calls in order, each with the result of its id, or of its place where there are no ids."""
+    """List the tool calls in order, each with the result of its id, or of its place if there are no ids."""
     results = [result for chat in chats for result in chat.results]
     by_id = {result.id: result.result for result in results if result.id is not None}
     calls = [call for chat in chats for call in chat.calls]

@@ -107,7 +107,7 @@ def snapshot(value: Any, budget: Budget, left: list[int] | None = None, depth: i
 
 
 def without_traceback(error: BaseException) -> BaseException | str:
-    """Return a copy of an exception without its frames, which must not live on; where that cannot be, its type."""
+    """Return a copy of an exception without its frames, which must not live on; if that cannot be, its type."""
     # Its text is code of its class, and is asked for by the thread that sends.
     kind, arguments = type(error), _arguments_of(error)
     # The first class in C: others have the name of their module in their dictionary.
@@ -141,7 +141,7 @@ def text_of(value: object) -> str:
 
 
 def text_form(value: object) -> str | None:
-    """Return any value as text, with code of its own; None if it has none, as an object without any content.
+    """Return any value as text, by running its code; None if it has none, as an object without any content.
 
     Streams and coroutines have no text yet: reading them would take from the host.
     """
@@ -189,7 +189,7 @@ def _cut(text: str, budget: Budget) -> str:
 
 
 def _converted(value: Any, budget: Budget, depth: int) -> object:
-    # Through the methods of the base types: those of a subclass may do anything.
+    # Through the methods of the base types: a subclass's methods may do anything.
     kind = type(value)
     if issubclass(kind, Enum):
         return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
@@ -305,7 +305,7 @@ def _mapping(items: Iterable[tuple[object, object]], count: int, budget: Budget,
 
 
 def key_text(key: object, budget: Budget | None = None) -> str:
-    """Return the key of a dict as text, without code of its own: what is no text or number stands as its type."""
+    """Return the key of a dict as text, without running its code; other keys become their type."""
     name = plain(key, budget or Budget(), _MAX_DEPTH)
     return str.__str__(name) if isinstance(name, str) else text_of(name) or "null"
 

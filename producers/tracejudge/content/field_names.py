@@ -24,8 +24,8 @@ __all__ = [
 ]
 
 OTHER_NAMES: Final = {
-    field: tuple(others.split())
-    for field, others in {
+    field: tuple(names.split())
+    for field, names in {
         "trace_id": "trace",
         "service": "service_name app application",
         "environment": "env deployment_environment",
@@ -61,7 +61,7 @@ OTHER_NAMES: Final = {
         "tags": "tag metadata labels attributes extra",
     }.items()
 }
-"""Other names of each field. `content` is a reply where a whole message was sent as a trace."""
+"""Other names of each field. `content` is a reply if a whole message was sent as a trace."""
 SYSTEM_PROMPTS: Final = frozenset({"system", "system_prompt", "system_message", "system_instruction"})
 """Names of a text that becomes the first message, with the role `system`."""
 INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "input_token_count")
@@ -71,10 +71,10 @@ OUTPUT_TOKENS: Final = (
 """Names of the counts in `usage`; they are read at the top of a trace as well."""
 
 _FIELDS: Final = Trace.__struct_fields__
-_FIELD_OF: Final = {other: field for field, others in OTHER_NAMES.items() for other in others} | {
+_FIELD_OF: Final = {name: field for field, names in OTHER_NAMES.items() for name in names} | {
     field: field for field in _FIELDS
 }
-_RANK: Final = {other: place for others in OTHER_NAMES.values() for place, other in enumerate(others, 1)}
+_RANK: Final = {name: place for names in OTHER_NAMES.values() for place, name in enumerate(names, 1)}
 _BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
 MAX_TAGS: Final = 1_000
 """Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
@@ -87,7 +87,7 @@ def field_of(name: str) -> str | None:
 
 
 def meaning(name: str) -> str | None:
-    """Return the field that a name means, or the name itself where the converter reads it beside the fields."""
+    """Return the field that a name means, or the name itself if the converter reads it beside the fields."""
     # Names are anything that a client writes: the cache must not hold long ones.
     return _meaning(name) if len(name) <= _MAX_NAME_CHARS else None
 

@@ -1,6 +1,6 @@
 """Redaction of secrets and personal data by the built-in set, and by functions of the host.
 
-The set finds what has a form of its own: keys and tokens of well-known providers, private keys, passwords in URLs,
+The set finds values with a fixed form: keys and tokens of well-known providers, private keys, passwords in URLs,
 e-mail addresses, card numbers and IBANs. A rare form is enough (`ghp_...`); a common one needs a valid checksum (card
 numbers, IBANs). Names, postal addresses, phone numbers and passwords in prose have no form and are not found. Each
 find is replaced by a fixed mark that says what it was.

@@ -97,7 +97,7 @@ class _TextWalk:
 
 
 _MAX_VALUES: Final = 10_000
-# Items that carry the mark where a list holds objects; elsewhere the mark itself is the item.
+# Items that carry the mark if a list holds objects; elsewhere the mark itself is the item.
 _MARK_ITEMS: Final[dict[str, Callable[[str], object]]] = {
     "messages": lambda mark: {"role": "system", "content": mark},
     "tool_calls": lambda mark: {"name": mark},

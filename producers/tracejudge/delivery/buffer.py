@@ -396,14 +396,14 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
     """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
 
     Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. Of a
-    long collection, id or name only the part that is read is copied. The number is odd where a value may have code.
+    long collection, id or name only the part that is read is copied. The number is odd if a value may have code.
 
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.
     """
     # Written for speed: every publication passes here.
     total = _SHELL_BYTES
-    others: tuple[Any, ...] = ()
+    containers: tuple[Any, ...] = ()
     for name, value in fields.items():
         kind = type(value)
         if kind is str:
@@ -413,7 +413,7 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             size = own.__sizeof__()
             for inner in own:
                 if type(inner) is not str:
-                    others += (own,)
+                    containers += (own,)
                     break
                 size += inner.__sizeof__()
             else:
@@ -423,12 +423,12 @@ def copy_and_measure(fields: dict[str, Any]) -> int:
             total += own.__sizeof__()
             for inner in own.values():
                 if id(type(inner)) not in SCALARS:
-                    others += (own,)
+                    containers += (own,)
                     break
         elif id(kind) not in SCALARS:
-            fields[name] = other = copied_collection(value)
-            others += (other,)
-    total = (total + estimate_bytes(others)) | 1 if others else total & -2
+            fields[name] = copied = copied_collection(value)
+            containers += (copied,)
+    total = (total + estimate_bytes(containers)) | 1 if containers else total & -2
     return copy_and_measure(fields) if total > MAX_HASHED_CHARS and _cut_names(fields) else total
 
 

@@ -1,7 +1,7 @@
 """Encoding of items: conversion, defaults and ids, then redaction and truncation, then JSON."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from types import GeneratorType
 from typing import Any, Final
@@ -10,11 +10,11 @@ from msgspec.json import Encoder
 from msgspec.structs import asdict, astuple, replace
 
 from tracejudge.content.convert import Note, Notes, UnreadableError, convert_feedback, convert_trace
-from tracejudge.content.encode import ContentPolicy, copied
+from tracejudge.content.encode import ContentPolicy, copied, text_of
 from tracejudge.content.field_names import field_of
-from tracejudge.content.tool_context import tool_context
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.fork import NativeThread, Wakeup
+from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.values import SCALARS
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, class_name, report_internal_error
@@ -85,11 +85,11 @@ class ItemEncoder:
         if outcome is None:
             notes, outcome = Notes(), Reason.INVALID  # the other notes belong to the thread that was left
             notes.add_cause("invalid", item.kind.name.lower(), "a value whose conversion does not end")
-        self.notes = notes.found
+        self.notes = notes.entries
         return outcome
 
     def _run_code(self, task: Callable[[], Entry | Reason]) -> Entry | Reason | None:
-        """Run a conversion in a thread of its own; None if it, or too many before it, do not end."""
+        """Run a conversion in a separate thread; None if it, or too many before it, do not end."""
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         done, outcomes, began_s = Wakeup(), list[Entry | Reason](), time.monotonic()
 
@@ -115,7 +115,7 @@ class ItemEncoder:
         try:
             record = self._trace(item, notes) if item.kind is Kind.TRACE else convert_feedback(item.fields, notes)
             if record is None:
-                report_internal_error(UnreadableError(notes.found[-1].reason))
+                report_internal_error(UnreadableError(notes.entries[-1].reason))
                 return Reason.INVALID
             payload = _encoder.encode(self._prepared(record))
         except RedactionError as error:
@@ -160,3 +160,31 @@ class ItemEncoder:
         if self._context_tools and not fields.get("context"):
             fields["context"] = tool_context(fields, self._context_tools) or None
         return Trace(**fields)
+
+
+def tool_context(fields: Mapping[str, Any], tools: Collection[str]) -> list[Document]:
+    """Return the documents that the named tools returned, from the tool calls of a trace or else from its spans."""
+    calls = _results(fields.get("tool_calls"), ToolCall, "result", tools)
+    results = calls or _results(fields.get("spans"), Span, "outputs", tools)
+    context: list[Document] = []
+    for result in results:
+        text = text_of(result)
+        # A result that is no list of documents is one document.
+        context += documents_of(result) or ([] if text.strip() in {"", "null", '""', "[]", "{}"} else [Document(text)])
+    return context
+
+
+def _results(items: Any, kind: type[ToolCall] | type[Span], key: str, tools: Collection[str]) -> list[object]:
+    results: list[object] = []
+    name: object
+    for item in items or ():
+        if isinstance(item, kind):
+            name, result = item.name, getattr(item, key)
+        elif isinstance(item, dict):
+            name, result = item.get("name"), item.get(key)
+        else:
+            continue
+        # The GenAI conventions write the operation before the name: `execute_tool search`.
+        if isinstance(name, str) and name.removeprefix("execute_tool ") in tools and result is not None:
+            results.append(result)
+    return results

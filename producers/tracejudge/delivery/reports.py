@@ -22,7 +22,7 @@ _SITES: Final = 200
 _MAX_PAIRS: Final = 1_000
 _MAX_SUMMARY: Final = 50
 _MAX_NAME_CHARS: Final = 64
-# A name of another form may be a text: a service may pass a dict of its own.
+# A name of another form may be a text, because a service may pass any dict.
 _NAME: Final = re.compile(rf"argument \d+|[^\W\d][\w.$@-]{{0,{_MAX_NAME_CHARS}}}")
 _PACKAGE: Final = __file__.rpartition("delivery")[0]
 _FAULTS: Final = {

@@ -118,7 +118,7 @@ class RedisStream:
         prefix = settings.prefix
         keys = (f"{prefix}:traces", f"{prefix}:producer:{producer}", f"{prefix}:caps", f"{prefix}:producers")
         self._keys: tuple[Argument, ...] = (len(keys), *keys)
-        # Applies only where no worker runs: workers remove a producer's hash two days after its last batch.
+        # Applies only if no worker runs: workers remove a producer's hash two days after its last batch.
         self._constants: tuple[Argument, ...] = (producer, settings.max_stream, 30 * 24 * 3600, settings.service)
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:

@@ -42,7 +42,7 @@ class DocumentReader:
     """Reads documents in their order; `without_text` has the types of the items that yield no text."""
 
     def __init__(self, *, reads_rows: bool) -> None:
-        self.found: list[Document | str] = []
+        self.documents: list[Document | str] = []
         self.without_text: list[type] = []
         self._reads_rows = reads_rows  # whether a record with texts under any name is a document
 
@@ -74,9 +74,9 @@ class DocumentReader:
         if document is None and depth < _MAX_DEPTH and (inner := _results_in(value)) is not None:
             self.read(inner, depth)
         elif document is not None:
-            self.found.append(document)
+            self.documents.append(document)
         elif self._reads_rows and (row := _row(value)) is not None:
-            self.found.append(row)
+            self.documents.append(row)
         else:
             self.without_text.append(type(value))
 
@@ -95,7 +95,7 @@ class DocumentReader:
             if document is None:
                 self.without_text.append(type(text))
             else:
-                self.found.append(document)
+                self.documents.append(document)
         return True
 
 
@@ -109,7 +109,7 @@ def documents_of(value: object) -> tuple[Document, ...]:
         return ()
     reader = DocumentReader(reads_rows=False)
     reader.read(structure)
-    return tuple(Document(document) if isinstance(document, str) else document for document in reader.found)
+    return tuple(Document(document) if isinstance(document, str) else document for document in reader.documents)
 
 
 def document_of(value: Any) -> Document | str | None:

@@ -146,7 +146,7 @@ def _answer(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parts(content: Iterable[object]) -> Iterator[object]:
-    """Yield the parts of a message, calls and results of tools of all kinds as those of functions."""
+    """Yield the parts of a message, calls and results of tools of all kinds as function calls and their results."""
     for item in content:
         part = mapping_of(item)
         if part is None:

@@ -48,7 +48,7 @@ class TraceSteps:
         kept = [
             step
             for step in self._steps.values()
-            if not any(one.reading.role is Role.JUDGE for one in (step, *self.above(step)))
+            if not any(near.reading.role is Role.JUDGE for near in (step, *self.above(step)))
         ]
         self.steps = sorted(kept, key=lambda step: step.span.ended_at or 0.0)
 
@@ -67,7 +67,7 @@ class TraceSteps:
 
     def is_within_any(self, step: Step, ids: set[str]) -> bool:
         """Return whether a step is below one of these spans."""
-        return any(one.span.span_id in ids for one in self.above(step))
+        return any(parent.span.span_id in ids for parent in self.above(step))
 
     def model_calls(self) -> list[Step]:
         """Return the last call of a model and the calls within which it is, the innermost first.
@@ -84,12 +84,12 @@ class TraceSteps:
         return chain
 
     def _is_same_call(self, step: Step, outer: Step) -> bool:
-        if any(one is step for one in self.above(outer)):  # parents form a circle
+        if any(parent is step for parent in self.above(outer)):  # parents form a circle
             return False
-        for one in self.above(step):
-            if one is outer:
+        for parent in self.above(step):
+            if parent is outer:
                 return True
-            if one.reading.role in _OWN_ANSWERS:
+            if parent.reading.role in _OWN_ANSWERS:
                 break
         return False
 
@@ -107,7 +107,9 @@ class TraceSteps:
             for step in self.steps
             if step.is_composed
             and step.reading.output
-            and not any(one.reading.input and not one.reading.output for one in self.above(step) if one.is_composed)
+            and not any(
+                parent.reading.input and not parent.reading.output for parent in self.above(step) if parent.is_composed
+            )
         ]
         return min(outputs, key=lambda step: (len(list(self.above(step))), -(step.span.ended_at or 0.0)), default=None)
 
@@ -133,8 +135,8 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
         if reading.role is Role.RERANKER:
             # Its choice replaces the documents it was given: all so far, if it does not say which.
             texts = {document.text for document in reading.reranked}
-            others = [document for document in documents if document.text not in texts] if texts else []
-            documents = [*reading.documents, *others]
+            rest = [document for document in documents if document.text not in texts] if texts else []
+            documents = [*reading.documents, *rest]
         else:
             documents += reading.documents
     by_text: dict[str, Document] = {}
@@ -255,7 +257,7 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
     root = steps.root
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
     # A field that any span may have: the call first, then the request, then those around them, then all others.
-    nearest = [*nearest_first, *(one for step in sources for one in steps.above(step)), *steps.steps]
+    nearest = [*nearest_first, *(parent for step in sources for parent in steps.above(step)), *steps.steps]
     return _given(
         {
             "trace_id": judged.span.trace_id,
@@ -328,7 +330,7 @@ def _usage(steps: TraceSteps, request: Step | None, call: Step | None) -> Usage 
         return None if call is None else call.reading.usage
     calls = [(step, usage) for step in steps.of_role(Role.LLM) if (usage := step.reading.usage) is not None]
     ids = {step.span.span_id for step, _ in calls}
-    within = [(step, usage) for step, usage in calls if any(one is request for one in (step, *steps.above(step)))]
+    within = [(step, usage) for step, usage in calls if any(around is request for around in (step, *steps.above(step)))]
     used = [usage for step, usage in within if not steps.is_within_any(step, ids)]
     if not used:
         return request.reading.usage

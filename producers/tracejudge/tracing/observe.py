@@ -139,8 +139,8 @@ def observe(
         output: Returns the output from the returned value, or the text of each piece of a stream.
         fields: Other fields of the trace, or attributes of the span, the same for each call.
     """
-    given: object = function
-    if given is not None and not callable(given) and not isinstance(given, classmethod | staticmethod):
+    decorated: object = function
+    if decorated is not None and not callable(decorated) and not isinstance(decorated, classmethod | staticmethod):
         raise TypeError('observe takes a function; pass other arguments by name, as observe(name="answer")')
     if (meant := meant_kind(kind)) is not None:
         raise ValueError(f'kind "{kind}" is unknown; did you mean "{meant}"?')

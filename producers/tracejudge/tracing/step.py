@@ -330,7 +330,7 @@ def _error_of(step: Step) -> object:
 
 
 def retrieved_outputs(steps: list[Step]) -> list[object]:
-    """Return the outputs of all retrievers in the order they began; of nested retrievers, that of the outer one."""
+    """Return the outputs of all retrievers in the order they began; of nested retrievers, only the outer one's."""
     outputs: list[object] = []
     for step in filter(_retrieves, steps):
         above = step.parent

@@ -25,7 +25,7 @@ from support.replies import Behaviour, slow, yes_no
 import tracejudge
 from judges.core.verdict import Verdict
 from judges.models.request_options import MAX_EXTRA
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 
 __all__ = ["MINUTE_S", "Scenario", "SteadyLoad", "answers", "patient"]
 
@@ -72,9 +72,11 @@ class Scenario:
 
     def replay(self, judge: str) -> dict[str, Any]:
         """Run `tracejudge replay` over the last hour, and return its output."""
-        known = {"redis_url": self.pipeline.redis_url, "prefix": self.pipeline.prefix}
-        said = {name: value if isinstance(value, str) else json.dumps(value) for name, value in self._settings.items()}
-        env = {f"TRACEJUDGE_{name.upper()}": value for name, value in (known | said).items()}
+        options = {"redis_url": self.pipeline.redis_url, "prefix": self.pipeline.prefix}
+        variables = {
+            name: value if isinstance(value, str) else json.dumps(value) for name, value in self._settings.items()
+        }
+        env = {f"TRACEJUDGE_{name.upper()}": value for name, value in (options | variables).items()}
         command = ("-m", "worker.cli", "replay", "--since", "1h", "--judge", judge, "--json")
         program = self._stack.enter_context(Program(*command, folder=self._folder, env=env))
         assert program.wait(60) == 0, program.output
@@ -82,10 +84,10 @@ class Scenario:
 
     def circuit_opens(self, worker: Worker, name: str) -> dict[str, Any]:
         """Wait until log and gauge show the circuit of this judge model, and no other, open; return the log line."""
-        said = wait_until(lambda: _logged(worker, "circuit opened", name), what=f"the circuit of {name} to open")
+        event = wait_until(lambda: _logged(worker, "circuit opened", name), what=f"the circuit of {name} to open")
         is_open = {other: float(other == name) for other in self.endpoints}
         wait_until(lambda: self._circuits(worker) == is_open, what=f"the gauges to be {is_open}")
-        return said[-1]
+        return event[-1]
 
     def _circuits(self, worker: Worker) -> dict[str, float]:
         samples = worker.scrape().samples("tracejudge_judge_circuit_open")
@@ -108,10 +110,10 @@ class Scenario:
         Without load there may be no more calls when we come to look: then say from which one on none was answered.
         """
         endpoint, back = self.endpoints[name], time.monotonic()
-        known = len(endpoint.calls) if failing_from is None else failing_from
+        before = len(endpoint.calls) if failing_from is None else failing_from
 
         def answered() -> bool:
-            return any(call.status == HTTPStatus.OK for call in endpoint.calls[known:])
+            return any(call.status == HTTPStatus.OK for call in endpoint.calls[before:])
 
         wait_until(answered, RECOVERY_S, f"{name} to be asked again")
         left_s = max(10.0, back + RECOVERY_S - time.monotonic())

@@ -33,8 +33,8 @@ def check_keeps_up(pair: Scenario, worker: Worker, load: SteadyLoad) -> None:
 
 def received(endpoint: ChatEndpoint, number: int) -> bool:
     """Return whether an endpoint received a trace with this number or a later one."""
-    found = [re.search(r"[Pp]arcel (\d+)", call.text()) for call in endpoint.calls]
-    return any(match is not None and int(match[1]) >= number for match in found)
+    matches = [re.search(r"[Pp]arcel (\d+)", call.text()) for call in endpoint.calls]
+    return any(match is not None and int(match[1]) >= number for match in matches)
 
 
 @patient()

@@ -77,7 +77,7 @@ def _complain_late() -> None:
 
 def _write_by_hand(picture: Picture) -> None:
     """Write what the SDK would not: no JSON, a field that nobody knows, and losses of another producer."""
-    known = {"trace_id": "f" * 32, "service": SERVICE, "environment": ENVIRONMENT, "output": "By hand."}
+    defaults = {"trace_id": "f" * 32, "service": SERVICE, "environment": ENVIRONMENT, "output": "By hand."}
     report = {
         "producer": "other",
         "seq": 1,
@@ -87,5 +87,5 @@ def _write_by_hand(picture: Picture) -> None:
         "dropped": {"too_large": 1},
     }
     picture.pipeline.add(v="1", t="no JSON")
-    picture.pipeline.add(v="1", t=json.dumps(known | {"mood": "fine"}))
+    picture.pipeline.add(v="1", t=json.dumps(defaults | {"mood": "fine"}))
     picture.pipeline.add(v="1", r=json.dumps(report))

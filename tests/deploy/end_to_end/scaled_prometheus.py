@@ -14,8 +14,8 @@ from support.pipeline import Worker
 from support.processes import wait_until
 
 from deploy.generated import write
-from deploy.rules import generate
 from deploy.rules.promql import TimeScale
+from deploy.rules.rule_files import generate
 from deploy.rules.table import load
 
 __all__ = ["MISSED", "PACE", "SCALE", "SCRAPE_S", "ScaledPrometheus", "running_prometheus"]
@@ -86,9 +86,9 @@ def _patient(files: Mapping[str, str]) -> dict[str, str]:
     No worker runs when Prometheus starts, and on a busy machine scrapes of a running worker time out.
     """
     alert = re.compile(rf"(  - alert: {MISSED}\n(?:    .*\n)*?    for:) \w+\n")
-    found = {name: alert.subn(rf"\1 {_MISSED_FOR}\n", text) for name, text in files.items()}
-    assert sum(changed for _, changed in found.values()) == 2, "where no worker is seen, and where others are"
-    return {name: text for name, (text, _) in found.items()}
+    by_name = {name: alert.subn(rf"\1 {_MISSED_FOR}\n", text) for name, text in files.items()}
+    assert sum(changed for _, changed in by_name.values()) == 2, "where no worker is seen, and where others are"
+    return {name: text for name, (text, _) in by_name.items()}
 
 
 def _flags(folder: Path) -> Sequence[str]:

@@ -82,9 +82,9 @@ def says_how_fast_it_burns(told: Heard) -> None:
 
 def match(pattern: str, told: Heard, annotation: str) -> tuple[float, ...]:
     """Compare a text whole, and give its numbers."""
-    found = re.fullmatch(pattern, told.annotations[annotation])
-    assert found, told.annotations[annotation]
-    return tuple(map(float, found.groups()))
+    hit = re.fullmatch(pattern, told.annotations[annotation])
+    assert hit, told.annotations[annotation]
+    return tuple(map(float, hit.groups()))
 
 
 def opens_runbook_and_dashboard(told: Heard, judge: str) -> None:
@@ -95,10 +95,10 @@ def opens_runbook_and_dashboard(told: Heard, judge: str) -> None:
 
 def reads_as_told(message: dict[str, str], told: Heard) -> None:
     """Compare what a person reads with what programs get."""
-    said = told.annotations
-    assert message["title"] == f"[PAGE] {said['summary']}"
-    assert message["title_link"] == said["dashboard_url"]
+    text = told.annotations
+    assert message["title"] == f"[PAGE] {text['summary']}"
+    assert message["title_link"] == text["dashboard_url"]
     before, firing, *links = message["text"].rsplit("\n", 3)
-    assert before == said["description"]
+    assert before == text["description"]
     assert re.fullmatch(r"Firing since \d\d:\d\d UTC, \d+ \w+\.", firing)
-    assert links == [f"Dashboard: {said['dashboard_url']}", f"Runbook: {said['runbook_url']}"]
+    assert links == [f"Dashboard: {text['dashboard_url']}", f"Runbook: {text['runbook_url']}"]

@@ -16,8 +16,8 @@ from support.pipeline import Pipeline
 from support.scrape import Scrape
 from whole_picture import Picture, assembled
 
-from deploy.rules import FOLDER as RULES
-from deploy.rules import generate
+from deploy.rules.rule_files import FOLDER as RULES
+from deploy.rules.rule_files import generate
 from worker.base.embedded import EmbeddedRedis
 from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import Metrics

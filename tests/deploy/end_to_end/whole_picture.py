@@ -92,10 +92,10 @@ class Picture:
 
     def hear(self, *about: str) -> Heard:
         """Wait for an alert: its name, status and service, as far as they are given."""
-        found: list[Heard] = self.wait_until(
+        values: list[Heard] = self.wait_until(
             lambda: [each for each in self.heard() if each.about[: len(about)] == about], about
         )
-        return found[0]
+        return values[0]
 
     def read(self, receiver: str, count: int) -> list[dict[str, str]]:
         """Wait for this many messages of a receiver, and return all of them."""

@@ -23,8 +23,8 @@ SIZES = ((1280, 900), (390, 844))
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with Browser() as one:
-        yield one
+    with Browser() as chromium:
+        yield chromium
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_pages_have_no_errors_and_no_serious_violation(
     fill(redis, prefix, ROWS, verdicts)
     with serving(redis_url, prefix) as url:
         paths = ["/", "/verdicts", "/funnel", "/labels", "/none"]
-        paths += [f"/verdicts/{one.evaluation_id}" for one in verdicts[:4]]
+        paths += [f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts[:4]]
         paths.append(f"/verdicts/{verdicts[0].evaluation_id}/request")
         for size in SIZES:
             for dark in (False, True):
@@ -64,7 +64,7 @@ def test_pages_have_no_errors_and_no_serious_violation(
                     # Nothing is wider than the screen.
                     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                     assert wide <= 0, (path, size)
-        page.errors = [one for one in page.errors if "404" not in one]
+        page.errors = [error for error in page.errors if "404" not in error]
         clean(page, url)
 
 
@@ -92,7 +92,7 @@ def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, 
     verdicts = judged(rows, ("facts_grounding",))
     fill(redis, prefix, rows, verdicts)
     with serving(redis_url, prefix) as url:
-        for path in ("/", "/verdicts", "/labels", *(f"/verdicts/{one.evaluation_id}" for one in verdicts)):
+        for path in ("/", "/verdicts", "/labels", *(f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts)):
             page.open(url + path)
             assert page.evaluate("document.body !== null && getComputedStyle(document.body).display") == "block", path
             assert page.evaluate("document.querySelectorAll('img, iframe, base, script:not([src])').length") == 0, path
@@ -132,7 +132,7 @@ def test_labels_are_made_by_keys_and_without_scripts(
         page.loaded()
         assert "You said fail; the judge said fail" in page.evaluate("document.body.innerText")
         ((answer,),) = read_answers(store).values()
-        assert answer.said == "fail"
+        assert answer.opinion == "fail"
         assert ("Gold coins" in answer.excerpt) is with_scripts
         if with_scripts:
             first = page.evaluate("document.querySelector('[name=evaluation_id]').value")
@@ -145,7 +145,9 @@ def test_labels_are_made_by_keys_and_without_scripts(
             assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
             page.press("1")
             page.loaded()
-            assert [one.said for given in read_answers(store).values() for one in given] == ["pass"]
+            assert [each.opinion for answers_of_label in read_answers(store).values() for each in answers_of_label] == [
+                "pass"
+            ]
         clean(page, url)
 
 

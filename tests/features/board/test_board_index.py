@@ -2,23 +2,23 @@
 
 from support.filter_cases import CASES, entry_ids, write_verdicts
 from support.published import TRACES
-from support.stage_parts import Ground, make_verdict
+from support.stage_parts import Keyspace, make_verdict
 
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import read_funnel
 
 
-def test_the_index_and_the_outbox_select_the_same(ground: Ground) -> None:
-    write_verdicts(ground)
-    index = VerdictIndex(ground.store)
+def test_the_index_and_the_outbox_select_the_same(keyspace: Keyspace) -> None:
+    write_verdicts(keyspace)
+    index = VerdictIndex(keyspace.store)
     index.run_once()
     for verdict_filter, numbers in CASES:
         entries = index.read(index.select(verdict_filter, limit=9)).values()
         assert [entry.entry_id for entry in entries] == entry_ids(numbers), verdict_filter
 
 
-def test_the_index_is_of_all_servers(published: list[Ground]) -> None:
+def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
     index = VerdictIndex(published[0].store)
     index.run_once()
     names = index.select(VerdictFilter(), limit=100)
@@ -30,7 +30,7 @@ def test_the_index_is_of_all_servers(published: list[Ground]) -> None:
     late = make_verdict(900, trace_id="late")
     published[2].send(late)
     index.run_once()
-    assert [one.verdict.trace_id for one in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
+    assert [entry.verdict.trace_id for entry in index.read(index.select(VerdictFilter(), limit=1)).values()] == ["late"]
     published[1].client.delete(published[1].keys.verdicts)
     index.run_once()
     assert {name[0] for name in index.select(VerdictFilter(), limit=100)} == {"0", "2"}, (

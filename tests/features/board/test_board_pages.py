@@ -29,7 +29,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.board.access import BOARD_PAGES, Access
 from worker.features.board.board_server import BoardServer
-from worker.features.board.settings import Board
+from worker.features.board.feature import Board
 from worker.features.board.verdict_page import Part, Span, divide
 from worker.features.labels import answers
 from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
@@ -59,8 +59,8 @@ def question(client: httpx.Client, **query: Any) -> dict[str, str]:
     }
 
 
-def answer(client: httpx.Client, said: str, fields: dict[str, str], **more: str) -> httpx.Response:
-    return client.post("/labels", data={**fields, "said": said, **more})
+def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: str) -> httpx.Response:
+    return client.post("/labels", data={**fields, "opinion": message, **more})
 
 
 def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, verdicts: list[Any]) -> None:
@@ -94,7 +94,7 @@ def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, ve
 def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
     board: httpx.Client, verdicts: list[Any]
 ) -> None:
-    pages = {one.judge: board.get(f"/verdicts/{one.evaluation_id}").text for one in verdicts[: len(JUDGES)]}
+    pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in verdicts[: len(JUDGES)]}
     page = pages["facts_grounding"]
     assert re.search(
         r'<span class="mark S" title="supported"><span class="letter"[^>]*>S</span><a href="#evidence-1">', page
@@ -112,11 +112,11 @@ def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
 
 def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
     rows = hostile_rows()
-    found = judged(rows, ("facts_grounding", "relevance"))
-    fill(redis, prefix, rows, found)
+    result = judged(rows, ("facts_grounding", "relevance"))
+    fill(redis, prefix, rows, result)
     with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{one.evaluation_id}" for one in found)]
-        paths += [f"/verdicts/{one.evaluation_id}/request" for one in found[:10]]
+        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in result)]
+        paths += [f"/verdicts/{each.evaluation_id}/request" for each in result[:10]]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -140,7 +140,9 @@ def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, pref
         assert len(re.findall(r'<li class="\w+"><a', board.get("/verdicts", params=query).text)) == count, query
     rows = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
     assert {row["trace_id"] for row in rows} == {row["trace_id"] for row in ROWS}
-    assert all([one["judge"] for one in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in rows)
+    assert all(
+        [verdict["judge"] for verdict in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in rows
+    )
     # What is forgotten in Redis is gone from the page, though the index has read it.
     store, settings = Store(redis_url, Keys(prefix)), msgspec.structs.replace(load({}), prefix=prefix)
     Forgetting(store, settings, ForgetTarget(trace_id=ROWS[2]["trace_id"])).run()
@@ -165,16 +167,16 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()
-    assert (stored.said, stored.drawn, stored.judged) == ("fail", 1.0, False)
+    assert (stored.opinion, stored.drawn, stored.judged) == ("fail", 1.0, False)
     assert "ada" not in repr(stored)
     (labelled,) = read_labels(store)
     assert labelled.label.id == name
     assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, 1.0, "made up")
-    assert [one.version for one in labelled.verdicts] == [stored.judge_version]
+    assert [verdict.version for verdict in labelled.verdicts] == [stored.judge_version]
     exported = tmp_path / "labels.jsonl"
-    given = ("labels", "export", "--traces", "--output", str(exported))
+    arguments = ("labels", "export", "--traces", "--output", str(exported))
     variables = {**os.environ, "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
-    subprocess.run([sys.executable, "-m", "worker.cli", *given], env=variables, cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-m", "worker.cli", *arguments], env=variables, cwd=tmp_path, check=True)
     (line,) = map(msgspec.json.decode, exported.read_bytes().splitlines())
     assert (line["label"], line["origin"], line["drawn"], line["trace"]["output"]) == ("fail", "drawn", 1.0, ANSWER)
     assert line["judge_versions"] == [stored.judge_version]
@@ -207,7 +209,7 @@ def test_two_annotators_get_different_questions_and_second_opinions(
     assert "people agree in 0 of 1 pairs; 1 undecided" in page
     third = question(board, **asked, kind="second", **{"as": "eve"})
     assert answer(board, "pass", third).status_code == 303
-    assert [one.label.passed for one in read_labels(store)] == [True]
+    assert [label.label.passed for label in read_labels(store)] == [True]
     for kind, judge in (("failing", "facts_grounding"), ("random", ""), ("uncertain", ""), ("disagreeing", "")):
         fields = question(board, kind=kind, judge=judge, **{"as": "zoe"})
         assert bool(fields) is (kind in {"failing", "random"}), kind
@@ -227,11 +229,11 @@ def test_the_random_queue_counts_what_other_queues_answered_as_drawn(
     assert "0 labels" in board.get("/labels", params={**asked, "kind": "random", "as": "new"}).text
     while fields := question(board, kind="random", **asked):
         answer(board, "pass", fields)
-    given = [one for each in read_answers(store).values() for one in each]
-    assert {one.drawn for one in given} == {1.0}
-    assert {one.label.drawn for one in read_labels(store)} == {1.0}
+    answers_of_label = [entry for each in read_answers(store).values() for entry in each]
+    assert {each.drawn for each in answers_of_label} == {1.0}
+    assert {label.label.drawn for label in read_labels(store)} == {1.0}
     page = board.get("/labels", params={**asked, "kind": "random"}).text
-    assert f"{len(given)} labels" in page
+    assert f"{len(answers_of_label)} labels" in page
 
 
 def test_an_address_that_names_a_verdict_does_not_draw_it(
@@ -239,13 +241,16 @@ def test_an_address_that_names_a_verdict_does_not_draw_it(
 ) -> None:
     """Only the place of a verdict decides whether it was drawn, not the form."""
     store = Store(redis_url, Keys(prefix))
-    names = [one.evaluation_id for one in verdicts if one.judge == "facts_grounding"]
+    names = [verdict.evaluation_id for verdict in verdicts if verdict.judge == "facts_grounding"]
     assert all(position(name, "labels") > 0.001 for name in names)
     for number, name in enumerate(names):
         fields = question(board, kind="random", answer=name, rate="0.001", **{"as": "ada"})
         assert fields["evaluation_id"] == name
         answer(board, "pass", {**fields, "drawn": "0.001" if number else "1.0"})
-    drawn = {given[0].evaluation_id: given[0].drawn for given in read_answers(store).values()}
+    drawn = {
+        answers_of_label[0].evaluation_id: answers_of_label[0].drawn
+        for answers_of_label in read_answers(store).values()
+    }
     assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
 
 
@@ -287,10 +292,10 @@ def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, red
         ({"as": "bob"}, {}, 403),
         ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
         ({"evaluation_id": "unknown"}, {}, 404),
-        ({"said": "maybe"}, {}, 400),
+        ({"opinion": "maybe"}, {}, 400),
         ({"note": "x" * 70_000}, {}, 413),
     ):
-        reply = board.post("/labels", data={"said": "pass", **fields, **change}, headers=headers)
+        reply = board.post("/labels", data={"opinion": "pass", **fields, **change}, headers=headers)
         assert reply.status_code == status, change
     assert read_answers(Store(redis_url, Keys(prefix))) == {}
     assert board.put("/labels").status_code in {404, 405}
@@ -347,10 +352,12 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
             SettingsError, match=r"board\.metrics_port: .* cannot be used .*set another board\.metrics_port"
         ):
             BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0, metrics_port=port)), {})
-        found = scrape(port)
-    refused = {page: found.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES}
+        exemplars = scrape(port)
+    refused = {
+        page: exemplars.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES
+    }
     assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
-    assert found.total("tracejudge_board_indexed_verdicts") == 0
+    assert exemplars.total("tracejudge_board_indexed_verdicts") == 0
 
 
 def test_settings_of_the_board_are_checked(tmp_path: Path) -> None:
@@ -396,9 +403,9 @@ def test_two_answers_at_once_are_both_counted(
             trace_id=verdict.trace_id,
             judge=verdict.judge,
             metric=verdict.judge,
-            said=said,  # type: ignore[arg-type]
+            opinion=message,  # type: ignore[arg-type]
             drawn=1.0,
-            annotator=said,
+            annotator=message,
             answered_at=number,
             evaluation_id=verdict.evaluation_id,
             judge_version="v",
@@ -406,15 +413,15 @@ def test_two_answers_at_once_are_both_counted(
             service="shop",
             judged=True,
         )
-        for number, said in enumerate(("pass", "fail"))
+        for number, message in enumerate(("pass", "fail"))
     )
     read, others = answers.of_label, [second]
 
     def meanwhile(store: Store, name: str) -> list[Answer]:
-        found = read(store, name)
+        result = read(store, name)
         if others:
             answers.submit(store, others.pop(), verdict)
-        return found
+        return result
 
     monkeypatch.setattr(answers, "of_label", meanwhile)
     assert answers.submit(store, first, verdict) is None
@@ -422,25 +429,27 @@ def test_two_answers_at_once_are_both_counted(
 
 
 def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
-    def given(said: str, by: str, *, judged: bool = True) -> Answer:
+    def text(message: str, by: str, *, judged: bool = True) -> Answer:
         named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
-        return Answer(**named, said=said, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged)  # type: ignore[arg-type]
+        return Answer(
+            **named, opinion=message, drawn=0.5, annotator=by, answered_at=1.0, evaluation_id="e", judged=judged
+        )  # type: ignore[arg-type]
 
-    assert majority([given("cannot_tell", "a")]) is None
-    assert majority([given("pass", "a"), given("fail", "b")]) is None
-    found = majority([given("pass", "a"), given("fail", "b"), given("fail", "c")])
-    assert found is not None
-    assert not found.passed
+    assert majority([text("cannot_tell", "a")]) is None
+    assert majority([text("pass", "a"), text("fail", "b")]) is None
+    values = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
+    assert values is not None
+    assert not values.passed
     # A verdict that was drawn stays so, though others choose it by hand.
-    by_hand = msgspec.structs.replace(given("pass", "b"), drawn="queue", answered_at=2.0)
-    label = majority([given("pass", "a"), by_hand])
+    by_hand = msgspec.structs.replace(text("pass", "b"), drawn="queue", answered_at=2.0)
+    label = majority([text("pass", "a"), by_hand])
     assert label is not None
     assert label.drawn == 0.5
-    pairs = [given("pass", "a"), given("fail", "b")]
+    pairs = [text("pass", "a"), text("fail", "b")]
     counted = tally(
         {
-            "1": [given("pass", "a"), given("pass", "b")],
-            "2": [given("fail", "a")],
+            "1": [text("pass", "a"), text("pass", "b")],
+            "2": [text("fail", "a")],
             "3": pairs,
         }
     )

@@ -19,7 +19,7 @@ from worker.features.budgets.control import (
     budget_factors,
     next_forecasts,
 )
-from worker.features.budgets.settings import Budget
+from worker.features.budgets.feature import Budget
 
 DAY_MINUTES = 1440
 DAY_S = 86_400.0

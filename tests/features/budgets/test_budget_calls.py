@@ -9,21 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import MODEL, YES, Desks, assert_settled, choose, output
-from support.stage_parts import Ground, make_trace, rules_of, settings_of
+from support.judging_parts import MODEL, YES, Workers, assert_settled, choose, output
+from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
 from worker.base.doctor.lint import setting_warnings
-from worker.base.monitor.settings import Monitor
+from worker.base.monitor.feature import Monitor
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation
 from worker.core.storage.client import ScriptCall, Store
 from worker.features.budgets.control import NOT_REDUCED, read_demand
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.budgets.reservations import Budgets, demand_terms
-from worker.features.budgets.settings import Budget
 
 DAY_MS = 86_400_000
 WORKERS = 50
@@ -56,23 +55,23 @@ def request() -> ChatRequest:
     return ChatRequest((), "safety", {}, heuristic=dict, max_output_tokens=100)
 
 
-def spent(ground: Ground, name: str = "all") -> tuple[int, int, int]:
+def spent(keyspace: Keyspace, name: str = "all") -> tuple[int, int, int]:
     """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
-    (found, _), open_key = (
-        ground.store.run("budget_state", BudgetKeys(ground.keys.prefix).budget(name), ()),
-        BudgetKeys(ground.keys.prefix).budget(name)[1],
+    (result, _), open_key = (
+        keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget(name), ()),
+        BudgetKeys(keyspace.keys.prefix).budget(name)[1],
     )
-    return int(found[2] or 0), int(found[5] or 0), ground.client.zcard(open_key)
+    return int(result[2] or 0), int(result[5] or 0), keyspace.client.zcard(open_key)
 
 
-def of(ground: Ground, **settings: Any) -> tuple[Settings, Budgets]:
-    known = settings_of(
-        ground, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
+def of(keyspace: Keyspace, **settings: Any) -> tuple[Settings, Budgets]:
+    config = settings_of(
+        keyspace, **{"models": {"default": MODEL}, "budgets": {"all": Budget(tokens_per_day=10**9)}, **settings}
     )
-    return known, Budgets(known, ground.store, rules_of(known))
+    return config, Budgets(config, keyspace.store, rules_of(config))
 
 
-def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
+def test_only_a_known_cost_replaces_a_reservation(keyspace: Keyspace) -> None:
     cases: Sequence[tuple[ChatResponse | Exception, tuple[int, int, int]]] = (
         (ChatResponse(YES, input_tokens=30, output_tokens=7), (37, 0, 0)),
         (ModelUnavailableError("away"), (37, 0, 0)),
@@ -82,8 +81,8 @@ def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
     )
 
     async def run() -> None:
-        _, budgets = of(ground)
-        for number, (reply, wanted) in enumerate(cases):
+        _, budgets = of(keyspace)
+        for number, (reply, expected) in enumerate(cases):
             model = LimitedModel(Endpoint(reply), retries=Retries(attempts=1))
             paid = budgets.wrap(model, make_trace(number), SAFETY)
             try:
@@ -91,22 +90,22 @@ def test_only_a_known_cost_replaces_a_reservation(ground: Ground) -> None:
             except (ModelUnavailableError, ModelTimeoutError):
                 assert isinstance(reply, Exception)
             await drained(budgets)
-            assert spent(ground) == wanted, reply
+            assert spent(keyspace) == expected, reply
 
     asyncio.run(run())
 
 
-def test_tokens_from_a_cache_are_charged_at_their_own_price(ground: Ground) -> None:
+def test_tokens_from_a_cache_are_charged_at_their_own_price(keyspace: Keyspace) -> None:
     async def run() -> None:
         model = msgspec.structs.replace(MODEL, price=Price(input=10.0, output=1.0, cached_input=1.0))
-        _, budgets = of(ground, models={"default": model}, budgets={"all": Budget(usd_per_day=1.0)})
+        _, budgets = of(keyspace, models={"default": model}, budgets={"all": Budget(usd_per_day=1.0)})
         answer = ChatResponse(YES, input_tokens=1000, output_tokens=10, cached_tokens=600, written_tokens=200)
         paid = budgets.wrap(LimitedModel(Endpoint(answer, settings=model)), make_trace(1), SAFETY)
         await paid.complete(request())
         await drained(budgets)
-        (found, _) = ground.store.run("budget_state", BudgetKeys(ground.keys.prefix).budget("all"), ())
+        (state, _) = keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget("all"), ())
         # 10^-9 USD: 400 tokens at 10 USD a million, 600 at 1, a quarter more for 200, and the answer.
-        assert int(found[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
+        assert int(state[0]) == 1000 * (400 * 10 + 600 * 1 + 200 * 2.5 + 10)
 
     asyncio.run(run())
 
@@ -118,9 +117,9 @@ async def drained(budgets: Budgets) -> None:
 
 
 def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, run_each = threading.Event(), ground.store.run_each
+    goes_on, run_each = threading.Event(), keyspace.store.run_each
 
     async def run() -> None:
         loop, reached = asyncio.get_running_loop(), asyncio.Event()
@@ -130,8 +129,8 @@ def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
             assert goes_on.wait(10.0)
             return run_each(calls)
 
-        monkeypatch.setattr(ground.store, "run_each", held)
-        _, budgets = of(ground)
+        monkeypatch.setattr(keyspace.store, "run_each", held)
+        _, budgets = of(keyspace)
         endpoint = Endpoint(None)
         call = asyncio.create_task(budgets.wrap(LimitedModel(endpoint), make_trace(1), SAFETY).complete(request()))
         await reached.wait()
@@ -140,51 +139,53 @@ def test_a_call_that_is_cancelled_before_it_is_sent_costs_nothing(
             await call
         goes_on.set()
         await drained(budgets)
-        assert (endpoint.reached, spent(ground)) == (0, (0, 0, 0))
+        assert (endpoint.reached, spent(keyspace)) == (0, (0, 0, 0))
 
     asyncio.run(run())
 
 
-def test_a_clock_that_is_set_back_begins_no_period_anew(ground: Ground) -> None:
-    keys = BudgetKeys(ground.keys.prefix).budget("all")
-    now = ground.store.now_ms()
+def test_a_clock_that_is_set_back_begins_no_period_anew(keyspace: Keyspace) -> None:
+    keys = BudgetKeys(keyspace.keys.prefix).budget("all")
+    now = keyspace.store.now_ms()
     for back, kept in ((1, True), (2, False)):
         # The hash says that a later period has begun.
         periods = {"day": now // DAY_MS + back, "hour": now // 3_600_000 + back}
-        ground.client.hset(keys[0], mapping={**periods, "usd:day": 5, "usd:hour": 6, "tokens:day": 7, "tokens:hour": 8})
-        found, _ = ground.store.run("budget_state", keys, ())
-        assert [int(value) for value in found[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
+        keyspace.client.hset(
+            keys[0], mapping={**periods, "usd:day": 5, "usd:hour": 6, "tokens:day": 7, "tokens:hour": 8}
+        )
+        state, _ = keyspace.store.run("budget_state", keys, ())
+        assert [int(value) for value in state[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
 
 
-def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(ground: Ground) -> None:
-    keys = BudgetKeys(ground.keys.prefix).budget("all")
+def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(keyspace: Keyspace) -> None:
+    keys = BudgetKeys(keyspace.keys.prefix).budget("all")
     arguments = (60_000, "1 5 5 1 5", -1, -1, 10, -1)
-    assert ground.store.run("budget_reserve", keys, arguments) == 0
-    ground.client.delete(keys[1])
-    assert spent(ground) == (0, 0, 0)
+    assert keyspace.store.run("budget_reserve", keys, arguments) == 0
+    keyspace.client.delete(keys[1])
+    assert spent(keyspace) == (0, 0, 0)
 
 
-def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(ground: Ground) -> None:
-    ground.client.script_flush()
-    _, budgets = of(ground)
+def test_a_script_that_redis_forgot_is_loaded_for_the_whole_group(keyspace: Keyspace) -> None:
+    keyspace.client.script_flush()
+    _, budgets = of(keyspace)
 
     async def run() -> None:
         models = [LimitedModel(Endpoint(ChatResponse(YES, input_tokens=1))) for _ in range(3)]
         paid = [budgets.wrap(model, make_trace(number), SAFETY) for number, model in enumerate(models)]
-        await asyncio.gather(*(one.complete(request()) for one in paid))
+        await asyncio.gather(*(verdict.complete(request()) for verdict in paid))
         await budgets.aclose()
 
     asyncio.run(run())
-    assert spent(ground) == (3, 0, 0)
+    assert spent(keyspace) == (3, 0, 0)
 
 
-def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(ground: Ground) -> None:
+def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(keyspace: Keyspace) -> None:
     # Fifty workers with a connection each. A call costs up to three times what it reserves.
     limit, reserved, dearest = 20_000, 100, 300
-    keys = BudgetKeys(ground.keys.prefix).budget("all")
+    keys = BudgetKeys(keyspace.keys.prefix).budget("all")
 
     def work(number: int) -> tuple[int, int]:
-        store, chance, cost, refused = Store(ground.url, ground.keys), random.Random(number), 0, 0
+        store, chance, cost, refused = Store(keyspace.url, keyspace.keys), random.Random(number), 0, 0
         try:
             for call in range(40):
                 reservation = f"{number}-{call} 0 {reserved} 1 5"
@@ -200,38 +201,40 @@ def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(ground:
 
     with ThreadPoolExecutor(WORKERS) as pool:
         results = list(pool.map(work, range(WORKERS)))
-    total, reserved_now, calls_open = spent(ground)
+    total, reserved_now, calls_open = spent(keyspace)
     assert total == sum(cost for cost, _ in results), "each call is charged once"
     assert limit - dearest <= total <= limit + WORKERS * dearest
     assert (reserved_now, calls_open) == (0, 0)
-    assert int(ground.client.hget(keys[0], "refused")) == sum(refused for _, refused in results) > 0
+    assert int(keyspace.client.hget(keys[0], "refused")) == sum(refused for _, refused in results) > 0
 
 
-def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(ground: Ground, desk: Desks) -> None:
+def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     budgets = {"all": Budget(tokens_per_day=10**9)}
-    (batch_id,) = choose(ground, 2, budgets=budgets)
-    dead = desk(limited=LimitedModel, budgets=budgets)
+    (batch_id,) = choose(keyspace, 2, budgets=budgets)
+    dead = new_worker(limited=LimitedModel, budgets=budgets)
     dead.model.hung = {output(0), output(1)}
     dead.begin(batch_id)
-    settled, reserved, calls = spent(ground)
+    settled, reserved, calls = spent(keyspace)
     assert (settled, calls) == (0, 2)
     # Its calls hang, as those of a killed worker; its lease and its reservations expire.
-    ground.make_due(batch_id)
-    ground.client.zadd(
-        BudgetKeys(ground.keys.prefix).budget("all")[1],
-        dict.fromkeys(ground.client.zrange(BudgetKeys(ground.keys.prefix).budget("all")[1], 0, -1), 1),
+    keyspace.make_due(batch_id)
+    keyspace.client.zadd(
+        BudgetKeys(keyspace.keys.prefix).budget("all")[1],
+        dict.fromkeys(keyspace.client.zrange(BudgetKeys(keyspace.keys.prefix).budget("all")[1], 0, -1), 1),
     )
-    heir = desk(limited=LimitedModel, budgets=budgets)
-    heir.sweep()
-    assert_settled(ground, scored=2)
-    heir.close()
+    successor = new_worker(limited=LimitedModel, budgets=budgets)
+    successor.sweep()
+    assert_settled(keyspace, scored=2)
+    successor.close()
     both = reserved + 2 * 2 * len(YES)
-    assert spent(ground) == (both, 0, 0)
+    assert spent(keyspace) == (both, 0, 0)
     dead.model.hung.clear()
     dead.end()
     dead.close()
-    assert spent(ground) == (both, 0, 0), "the late answers are charged already"
-    assert_settled(ground, scored=2)
+    assert spent(keyspace) == (both, 0, 0), "the late answers are charged already"
+    assert_settled(keyspace, scored=2)
 
 
 def test_what_no_rate_changes_is_charged_apart() -> None:
@@ -253,28 +256,28 @@ def test_what_no_rate_changes_is_charged_apart() -> None:
         ((msgspec.structs.replace(SAFETY, origin="replay"), (halved,), fine), (1.0, NOT_REDUCED)),
         ((SAFETY, (), fine), (1.0, NOT_REDUCED)),
     )
-    for arguments, wanted in cases:
-        assert demand_terms(*arguments) == wanted, arguments
+    for arguments, expected in cases:
+        assert demand_terms(*arguments) == expected, arguments
 
 
-def test_an_exempt_judge_leaves_its_cost_out_of_what_rates_reduce(ground: Ground, desk: Desks) -> None:
+def test_an_exempt_judge_leaves_its_cost_out_of_what_rates_reduce(keyspace: Keyspace, new_worker: Workers) -> None:
     budgets = {"free": Budget(tokens_per_hour=1, exempt=("safety",)), "kept": Budget(tokens_per_hour=10**9)}
-    (batch_id,) = choose(ground, 1, budgets=budgets)
-    worker = desk(limited=LimitedModel, budgets=budgets)
+    (batch_id,) = choose(keyspace, 1, budgets=budgets)
+    worker = new_worker(limited=LimitedModel, budgets=budgets)
     worker.run(batch_id)
-    assert_settled(ground, scored=1)
+    assert_settled(keyspace, scored=1)
     worker.close()
-    day = ground.store.now_ms() // DAY_MS
-    assert {name: list(read_demand(ground.store, name, day)["tokens"]) for name in budgets} == {
+    day = keyspace.store.now_ms() // DAY_MS
+    assert {name: list(read_demand(keyspace.store, name, day)["tokens"]) for name in budgets} == {
         "free": [NOT_REDUCED],
         "kept": [5],
     }
 
 
-def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(ground: Ground) -> None:
+def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(keyspace: Keyspace) -> None:
     rules = (Rule("one", ("safety",), budget="own", priority=8),)
     models = {"default": MODEL, "second": msgspec.structs.replace(MODEL, model="second")}
-    _, budgets = of(ground, rules=rules, models=models, budgets={"own": Budget(tokens_per_day=10**6)})
+    _, budgets = of(keyspace, rules=rules, models=models, budgets={"own": Budget(tokens_per_day=10**6)})
 
     async def run() -> None:
         model = LimitedModel(Endpoint(ChatResponse(YES, input_tokens=9), settings=models["second"]))
@@ -282,23 +285,23 @@ def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(ground: Ground) 
         await budgets.aclose()
 
     asyncio.run(run())
-    assert spent(ground, "own") == (9, 0, 0)
+    assert spent(keyspace, "own") == (9, 0, 0)
 
 
-def test_the_built_in_model_costs_nothing(ground: Ground) -> None:
-    _, budgets = of(ground, models={"default": ModelSettings(provider="lexical")})
+def test_the_built_in_model_costs_nothing(keyspace: Keyspace) -> None:
+    _, budgets = of(keyspace, models={"default": ModelSettings(provider="lexical")})
     model = LexicalModel()
     assert budgets.wrap(model, make_trace(1), SAFETY) is model
 
 
-def test_doctor_names_models_without_a_price_and_rates_that_stay(ground: Ground) -> None:
+def test_doctor_names_models_without_a_price_and_rates_that_stay(keyspace: Keyspace) -> None:
     unpriced = msgspec.structs.replace(MODEL, price=None, model="x")
     priced = {"default": MODEL, "free": unpriced, "words": ModelSettings(provider="lexical")}
     in_usd, in_tokens = Budget(usd_per_day=1.0), Budget(tokens_per_day=10_000)
 
     def findings(budget: Budget, **settings: Any) -> list[str]:
-        known = settings_of(ground, **{"models": priced, "budgets": {"all": budget}, **settings})
-        return [fault.text for fault in setting_warnings(known) if fault.code == "budget-not-kept"]
+        config = settings_of(keyspace, **{"models": priced, "budgets": {"all": budget}, **settings})
+        return [fault.text for fault in setting_warnings(config) if fault.code == "budget-not-kept"]
 
     assert findings(in_tokens) == findings(in_usd, models={"default": MODEL}) == []
     (what,) = findings(in_usd)

@@ -11,12 +11,12 @@ from worker.features.budgets.control import (
     BudgetState,
     Forecasts,
     budget_factors,
-    expected,
-    factors,
+    distribute,
     power_of_two,
-    smoothed,
+    predict,
+    smooth,
 )
-from worker.features.budgets.settings import Budget
+from worker.features.budgets.feature import Budget
 
 USD = 200.0
 
@@ -24,12 +24,12 @@ USD = 200.0
 def check(days: list[Day], first: int) -> None:
     """Check that each day spends its budget and not more."""
     for number, day in enumerate(days):
-        said = f"day {number}: {day}"
-        assert day.spent <= USD + day.most_in_flight * day.dearest, said
+        message = f"day {number}: {day}"
+        assert day.spent <= USD + day.most_in_flight * day.dearest, message
         if number >= first:
-            assert day.spent >= 0.97 * USD, said
-            assert day.spent <= USD, said
-            assert day.refused <= 0.002 * day.calls, said
+            assert day.spent >= 0.97 * USD, message
+            assert day.spent <= USD, message
+            assert day.refused <= 0.002 * day.calls, message
 
 
 def test_a_day_spends_its_budget_whatever_the_time_of_day() -> None:
@@ -74,8 +74,8 @@ def test_factors_are_powers_of_two_and_the_lowest_priority_is_reduced_first() ->
         (-1.0, (9, 0.0)): {9: MIN_FACTOR},
         (1.0, (9, 0.0)): {9: 1.0},
     }
-    for (left, *demand), wanted in cases.items():
-        assert factors(left, dict(demand)) == wanted, (left, demand)
+    for (left, *demand), expectation in cases.items():
+        assert distribute(left, dict(demand)) == expectation, (left, demand)
     assert [power_of_two(share) for share in (2.0, 1.0, 0.99, 0.5, 0.3)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
@@ -84,22 +84,22 @@ def test_demand_follows_the_forecast_times_the_last_hour() -> None:
     noon, midnight = 43_200.0, 86_400.0
     demand = [0.0] * (2 * BINS)
     demand[BINS + 144 - hour : BINS + 144] = [3.0] * hour
-    assert expected(demand, flat, noon, midnight, 9e9) == pytest.approx(3 * 144)
+    assert predict(demand, flat, noon, midnight, 9e9) == pytest.approx(3 * 144)
     demand[BINS + 144 - hour : BINS + 144] = [30.0] * hour
-    assert expected(demand, flat, noon, midnight, 9e9) == pytest.approx(5 * 144), "at most five times the forecast"
-    assert expected(demand, [], noon, midnight, 9e9) == pytest.approx(30 * 144), "without a forecast, as the last hour"
-    assert expected(demand, [0.0] * BINS, noon, midnight, 9e9) == pytest.approx(30 * 144), "a forecast of nothing"
+    assert predict(demand, flat, noon, midnight, 9e9) == pytest.approx(5 * 144), "at most five times the forecast"
+    assert predict(demand, [], noon, midnight, 9e9) == pytest.approx(30 * 144), "without a forecast, as the last hour"
+    assert predict(demand, [0.0] * BINS, noon, midnight, 9e9) == pytest.approx(30 * 144), "a forecast of nothing"
     young = [0.0] * (2 * BINS)
     young[BINS + 143] = 10.0
-    assert expected(young, [], noon, midnight, 300.0) == pytest.approx(10 * 144), "known for five minutes"
-    assert smoothed([7.0, *[0.0] * (BINS - 1)])[-3:] == [1.0, 1.0, 1.0]
+    assert predict(young, [], noon, midnight, 300.0) == pytest.approx(10 * 144), "known for five minutes"
+    assert smooth([7.0, *[0.0] * (BINS - 1)])[-3:] == [1.0, 1.0, 1.0]
 
 
 def test_the_scarcest_limit_decides() -> None:
     noon = 19_000 * 86_400.0 + 43_200
     bins = [0.0] * (2 * BINS)
     bins[BINS + 132 : BINS + 144] = [NANO] * 12
-    demand = {"usd": {5: bins}, "tokens": {5: [one * 1000 / NANO for one in bins]}}
+    demand = {"usd": {5: bins}, "tokens": {5: [each * 1000 / NANO for each in bins]}}
     cases = (
         (Budget(usd_per_day=1000.0), BudgetState(since=1), 1.0),
         # In the rest of the day 144 USD and 144,000 tokens, in the next hour a twelfth.

@@ -129,5 +129,5 @@ def test_all_workers_choose_the_same_conversations_whole() -> None:
         choices = chance.choice(workers).sample(trace).choices
         chosen[trace.session_id].add(bool(choices))
         assert all(choice.probability == rule.rate for choice in choices)
-    assert all(len(found) == 1 for found in chosen.values()), "a conversation is divided"
-    assert abs(sum(found == {True} for found in chosen.values()) / len(chosen) - rule.rate) < 0.06
+    assert all(len(result) == 1 for result in chosen.values()), "a conversation is divided"
+    assert abs(sum(names == {True} for names in chosen.values()) / len(chosen) - rule.rate) < 0.06

@@ -37,14 +37,14 @@ def hours(misses: np.ndarray, first: int) -> Iterator[Hour]:
         past = misses[max(0, today - 8) * 24 : (today - 1) * 24]
         last = misses[hour - RECENT + 1 : hour + 1]
         yield Hour(
-            {f"{one}": Verdicts(len(last), len(last) - int(last[:, one].sum())) for one in range(traces)},
-            {f"{one}": Verdicts(len(past), len(past) - int(past[:, one].sum())) for one in range(traces)},
+            {f"{number}": Verdicts(len(last), len(last) - int(last[:, number].sum())) for number in range(traces)},
+            {f"{number}": Verdicts(len(past), len(past) - int(past[:, number].sum())) for number in range(traces)},
         )
 
 
 def false_drifts(seed: int, judge: str, *, weeks: int, judges: int, traces: int = 20) -> float:
     """Return the drifts a week and judge, of judges that do not change."""
-    chance, found = np.random.default_rng(seed), 0
+    chance, result = np.random.default_rng(seed), 0
     for _ in range(judges):
         rates = rates_of(chance, judge, traces)
         misses = chance.random(((HISTORY_DAYS + 7 * weeks) * 24, traces)) < rates
@@ -53,15 +53,15 @@ def false_drifts(seed: int, judge: str, *, weeks: int, judges: int, traces: int 
             compared = shift(recent, before)
             assert compared is not None
             if not is_open and compared.probability <= OPENS_AT:
-                is_open, found = True, found + 1
+                is_open, result = True, result + 1
             elif is_open and compared.probability >= CLOSES_AT:
                 is_open = False
-    return found / weeks / judges
+    return result / weeks / judges
 
 
 def delays(seed: int, judge: str, changed: int, *, runs: int, traces: int = 20) -> np.ndarray:
     """Return the hours until a drift is seen, after so many right verdicts have become wrong; infinite after 48."""
-    chance, found = np.random.default_rng(seed), []
+    chance, values = np.random.default_rng(seed), []
     for _ in range(runs):
         rates = rates_of(chance, judge, traces)
         change = HISTORY_DAYS * 24 + int(chance.integers(24))
@@ -71,9 +71,9 @@ def delays(seed: int, judge: str, changed: int, *, runs: int, traces: int = 20) 
         after[chosen] = np.maximum(0.95, 1 - rates[chosen])
         draws = chance.random((change + 48, traces))
         misses = np.where(np.arange(len(draws))[:, None] < change, draws < rates, draws < after)
-        seen = (place for place, one in enumerate(hours(misses, change), start=1) if _is_drift(one))
-        found.append(float(next(seen, np.inf)))
-    return np.array(found)
+        seen = (place for place, hour in enumerate(hours(misses, change), start=1) if _is_drift(hour))
+        values.append(float(next(seen, np.inf)))
+    return np.array(values)
 
 
 def _is_drift(hour: Hour) -> bool:

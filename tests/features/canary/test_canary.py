@@ -17,9 +17,9 @@ EVALUATIONS = 54
 def judgings(pipeline: Pipeline) -> Mapping[float | None, int]:
     """Count the verdicts of each judging in the outbox, which it is told by."""
     verdicts = [entry.verdict for entry in pipeline.outbox()]
-    assert {one.origin for one in verdicts} <= {"canary"}
-    assert len({one.evaluation_id for one in verdicts}) == len(verdicts)
-    return Counter(one.trace_ended_at for one in verdicts)
+    assert {verdict.origin for verdict in verdicts} <= {"canary"}
+    assert len({verdict.evaluation_id for verdict in verdicts}) == len(verdicts)
+    return Counter(verdict.trace_ended_at for verdict in verdicts)
 
 
 def counted(pipeline: Pipeline) -> int:
@@ -36,7 +36,7 @@ def test_each_judging_is_whole_and_counted_once_while_workers_are_killed(pipelin
     # A third worker ends what was begun, and begins nothing.
     last = pipeline.worker(monitor={"canary_every_s": 0})
     account = wait_until(
-        lambda: found if (found := pipeline.account()).settled and counted(pipeline) >= found.scored else None,
+        lambda: result if (result := pipeline.account()).settled and counted(pipeline) >= result.scored else None,
         SETTLING_S,
         "all verdicts to be counted",
     )

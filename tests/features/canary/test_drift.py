@@ -14,8 +14,8 @@ def traces(*misses: int, total: int) -> dict[str, Verdicts]:
 
 def test_agreement_counts_traces_and_not_judgings() -> None:
     for total in (1, 24):
-        found = agreement(traces(0, 0, 0, total, 0, total=total))
-        assert found == pytest.approx((0.8, 0.3755, 0.9638), abs=1e-3), total
+        corrected = agreement(traces(0, 0, 0, total, 0, total=total))
+        assert corrected == pytest.approx((0.8, 0.3755, 0.9638), abs=1e-3), total
     assert agreement({}) is None
     assert agreement({"a": Verdicts()}) is None
 
@@ -23,14 +23,14 @@ def test_agreement_counts_traces_and_not_judgings() -> None:
 def test_the_probability_is_that_of_beta_binomial_sums() -> None:
     # The last trace fells most and is left out.
     before, recent = traces(1, 30, 0, total=100), traces(1, 3, 4, total=6)
-    one, two = (betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
-    sums = np.convolve(one, two)
-    found = shift(recent, before)
-    assert found is not None
-    assert found.probability == pytest.approx(sums[4:].sum(), rel=1e-9)
-    assert found.before == pytest.approx(1 - 31 / 300)
-    assert found.now == pytest.approx(1 - 8 / 18)
-    assert found.fallen == ("2", "1", "0")
+    few, two = (betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
+    sums = np.convolve(few, two)
+    result = shift(recent, before)
+    assert result is not None
+    assert result.probability == pytest.approx(sums[4:].sum(), rel=1e-9)
+    assert result.before == pytest.approx(1 - 31 / 300)
+    assert result.now == pytest.approx(1 - 8 / 18)
+    assert result.fallen == ("2", "1", "0")
 
 
 def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
@@ -54,11 +54,11 @@ def test_false_drifts_are_rare() -> None:
 
 
 def test_changes_are_seen_within_hours() -> None:
-    found = {
+    values = {
         (judge, changed): np.quantile(canary_runs.delays(2, judge, changed, runs=40), 0.5)
         for judge, changed in (("steady", 2), ("steady", 4), ("borderline", 3), ("borderline", 6), ("scattered", 6))
     }
-    for (judge, changed), hours in found.items():
+    for (judge, changed), hours in values.items():
         assert hours <= 6, (judge, changed, hours)
 
 

@@ -10,23 +10,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import MODEL, Desks
-from support.stage_parts import Ground, rules_of, settings_of
+from support.judging_parts import MODEL, Workers
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.base.monitor.counts import field_of
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import load
 from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import StoreError
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat
 from worker.core.telemetry.metrics import Metrics
 from worker.features.canary.canary import CanaryWatch
 from worker.features.canary.canary_file import CANARY_SERVICE, Canary
@@ -46,13 +45,13 @@ def heuristic(request: ChatRequest) -> str:
 class Worker:
     """The canary's part of one worker's monitor, with a clock of its own."""
 
-    def __init__(self, ground: Ground, **settings: Any) -> None:
-        given = {"rules": RULES, "models": {"default": MODEL}, **settings}
-        self.settings = settings_of(ground, **given)
+    def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
+        options = {"rules": RULES, "models": {"default": MODEL}, **settings}
+        self.settings = settings_of(keyspace, **options)
         self.metrics = Metrics(self.settings)
         self.canary = Canary.of(self.settings)
         self.seconds = 0.0
-        parts = MonitorParts(self.settings, ground.store, self.metrics, rules_of(self.settings))
+        parts = MonitorParts(self.settings, keyspace.store, self.metrics, rules_of(self.settings))
         self.watch = CanaryWatch(parts, lambda: self.seconds)
 
     def turn(self) -> None:
@@ -68,15 +67,15 @@ class Worker:
 
 
 @pytest.fixture
-def clock(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def clock(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The time of Redis, in milliseconds, as the monitor reads it."""
     now = [START_MS]
-    monkeypatch.setattr(ground.store, "now_ms", lambda: now[0])
+    monkeypatch.setattr(keyspace.store, "now_ms", lambda: now[0])
     return now
 
 
-def test_a_judging_is_chosen_once_by_any_number_of_workers(ground: Ground) -> None:
-    workers = [Worker(ground) for _ in range(4)]
+def test_a_judging_is_chosen_once_by_any_number_of_workers(keyspace: Keyspace) -> None:
+    workers = [Worker(keyspace) for _ in range(4)]
     first = [worker.watch.choose(START_MS) for worker in workers]
     early = [worker.watch.choose(START_MS + HOUR_MS - 1) for worker in workers]
     assert (first, early) == ([0] * 4, [0] * 4), "nothing is due for the first hour"
@@ -86,10 +85,10 @@ def test_a_judging_is_chosen_once_by_any_number_of_workers(ground: Ground) -> No
     assert [worker.watch.choose(START_MS + HOUR_MS + 60_000) for worker in workers] == [0] * 4
     # Hours without a worker are not made up for.
     assert workers[0].watch.choose(START_MS + 9 * HOUR_MS + 5) == 40
-    assert int(ground.client.hget(CanaryKeys(ground.keys.prefix).canary, "due")) == START_MS + 10 * HOUR_MS
+    assert int(keyspace.client.hget(CanaryKeys(keyspace.keys.prefix).canary, "due")) == START_MS + 10 * HOUR_MS
     chosen_ids = [
         (evaluation.id, evaluation.judge, evaluation.origin, evaluation.probability)
-        for batch in ground.batches().values()
+        for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
@@ -100,70 +99,72 @@ def test_a_judging_is_chosen_once_by_any_number_of_workers(ground: Ground) -> No
     }
 
 
-def test_a_lost_answer_of_redis_chooses_nothing_twice(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(ground)
+def test_a_lost_answer_of_redis_chooses_nothing_twice(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(keyspace)
     worker.watch.choose(START_MS)
-    run = ground.store.run
+    run = keyspace.store.run
 
     def lost(*arguments: Any) -> None:
         run(*arguments)
         raise StoreError("no answer")
 
     with monkeypatch.context() as context:
-        context.setattr(ground.store, "run", lost)
+        context.setattr(keyspace.store, "run", lost)
         with pytest.raises(StoreError):
             worker.watch.choose(START_MS + HOUR_MS)
     assert worker.watch.choose(START_MS + HOUR_MS + 60_000) == 0
-    assert ground.counted("chosen") == {"chosen": 40}
+    assert keyspace.counted("chosen") == {"chosen": 40}
 
 
-def test_a_shorter_pause_holds_at_once_and_none_stops_the_canary(ground: Ground, clock: list[int]) -> None:
-    Worker(ground).turn()
-    quick = Worker(ground, monitor=Monitor(canary_every_s=600))
+def test_a_shorter_pause_holds_at_once_and_none_stops_the_canary(keyspace: Keyspace, clock: list[int]) -> None:
+    Worker(keyspace).turn()
+    quick = Worker(keyspace, monitor=Monitor(canary_every_s=600))
     quick.turn()
     clock[0] += 600_000
-    none = Worker(ground, monitor=Monitor(canary_every_s=0))
+    none = Worker(keyspace, monitor=Monitor(canary_every_s=0))
     none.turn()
-    assert ground.counted("chosen") == {"chosen": 0}
+    assert keyspace.counted("chosen") == {"chosen": 0}
     quick.turn()
-    assert ground.counted("chosen") == {"chosen": 40}
+    assert keyspace.counted("chosen") == {"chosen": 40}
 
 
-def test_models_that_are_away_or_barred_get_no_canary(ground: Ground) -> None:
+def test_models_that_are_away_or_barred_get_no_canary(keyspace: Keyspace) -> None:
     other = ModelSettings(provider="scripted", model="other")
     models = {"default": MODEL, "other": other, "same": MODEL}
     rules = (
         Rule(name="a", judges=("safety",), model=("default", "other"), combine="majority"),
         Rule(name="b", judges=("safety",), model="same"),
     )
-    both = Worker(ground, models=models, rules=rules)
+    both = Worker(keyspace, models=models, rules=rules)
     both.watch.choose(START_MS)
     # A panel is judged by its members, and two names of a judge model are one.
     assert both.watch.choose(START_MS + HOUR_MS) == 40
-    Heartbeat(ground.store, lambda: {"other": 12.0, "scripted": None}).exchange_circuits()
+    Heartbeat(keyspace.store, lambda: {"other": 12.0, "scripted": None}).exchange_circuits()
     assert both.watch.choose(START_MS + 2 * HOUR_MS) == 20
     barred = (*rules, Rule(name="c", judges=("safety",), model="other", egress=("other",)))
-    assert Worker(ground, models=models, rules=barred).watch.choose(START_MS + 3 * HOUR_MS) == 0
+    assert Worker(keyspace, models=models, rules=barred).watch.choose(START_MS + 3 * HOUR_MS) == 0
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, desk: Desks, clock: list[int]) -> None:
-    judging = desk(heuristic, rules=RULES)
-    worker = Worker(ground)
-    sums = QualitySums(worker.settings, ground.store, worker.metrics, rules_of(worker.settings))
+def test_verdicts_are_counted_once_and_in_no_series_of_quality(
+    keyspace: Keyspace, new_worker: Workers, clock: list[int]
+) -> None:
+    judging = new_worker(heuristic, rules=RULES)
+    worker = Worker(keyspace)
+    sums = QualitySums(worker.settings, keyspace.store, worker.metrics, rules_of(worker.settings))
     sums.prepare()
     for number in range(3):
         clock[0] = START_MS + number * HOUR_MS
         worker.turn()
-        judging.run(*ground.batches())
-    account = read_account(ground.store)
+        judging.run(*keyspace.batches())
+    account = read_account(keyspace.store)
     assert (account.chosen, account.scored, account.published, account.lost) == (80, 80, 0, 0)
-    entries = read(ground)
+    entries = read(keyspace)
     for part in (entries[:50], entries[30:], entries):
         sums.deliver(part)
-    assert ground.client.hlen(MonitorKeys(ground.keys.prefix).quality_series) == 0
-    hours = counts(ground, "canary_hours")
-    assert sum(counts(ground, "canary").values()) == sum(hours.values()) == 80
+    assert keyspace.client.hlen(MonitorKeys(keyspace.keys.prefix).quality_series) == 0
+    hours = counts(keyspace, "canary_hours")
+    assert sum(counts(keyspace, "canary").values()) == sum(hours.values()) == 80
     assert Counter(int(hour) for hour, *_ in hours.elements()) == {
         START_MS // HOUR_MS + 1: 40,
         START_MS // HOUR_MS + 2: 40,
@@ -176,42 +177,42 @@ def test_verdicts_are_counted_once_and_in_no_series_of_quality(ground: Ground, d
     assert worker.value("agreement") is None
 
 
-def read(ground: Ground) -> list[OutboxEntry]:
-    ground.store.make_group(ground.keys.verdicts, "monitor")
-    entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    return [one for one in map(read_outbox_entry, entries) if one is not None]
+def read(keyspace: Keyspace) -> list[OutboxEntry]:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    return [entry for entry in map(read_outbox_entry, entries) if entry is not None]
 
 
-def counts(ground: Ground, kind: str) -> Counter[tuple[str, ...]]:
-    found: Counter[tuple[str, ...]] = Counter()
-    for key in ground.client.scan_iter(f"{ground.keys.prefix}:quality:{kind}:*"):
-        found.update({tuple(json.loads(name)): int(count) for name, count in ground.client.hgetall(key).items()})
-    return found
+def counts(keyspace: Keyspace, kind: str) -> Counter[tuple[str, ...]]:
+    amounts: Counter[tuple[str, ...]] = Counter()
+    for key in keyspace.client.scan_iter(f"{keyspace.keys.prefix}:quality:{kind}:*"):
+        amounts.update({tuple(json.loads(name)): int(count) for name, count in keyspace.client.hgetall(key).items()})
+    return amounts
 
 
-def judged(ground: Ground, worker: Worker, at_ms: int, wrong: int) -> None:
+def judged(keyspace: Keyspace, worker: Worker, at_ms: int, wrong: int) -> None:
     """Store one judging by the safety judge, with wrong verdicts on so many of the traces."""
     day = dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).date()
-    with ground.client.pipeline(transaction=False) as pipe:
+    with keyspace.client.pipeline(transaction=False) as pipe:
         for number, trace_id in enumerate(worker.canary.traces):
             labels = (*LABELS.values(), trace_id, str(int(number >= wrong)))
-            pipe.hincrby(MonitorKeys(ground.keys.prefix).quality_counts("canary", day), field_of(labels))
+            pipe.hincrby(MonitorKeys(keyspace.keys.prefix).quality_counts("canary", day), field_of(labels))
             hour = (str(at_ms // HOUR_MS), *labels)
-            pipe.hincrby(MonitorKeys(ground.keys.prefix).quality_counts("canary_hours", day), field_of(hour))
+            pipe.hincrby(MonitorKeys(keyspace.keys.prefix).quality_counts("canary_hours", day), field_of(hour))
         pipe.execute()
 
 
-def test_a_changed_judge_drifts_until_it_agrees_as_before(ground: Ground, clock: list[int]) -> None:
-    worker = Worker(ground)
+def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, clock: list[int]) -> None:
+    worker = Worker(keyspace)
     drifts: dict[int, float | None] = {}
     # Nine days with one wrong verdict, four days with five, then as before.
     for hour in range(14 * 24):
         clock[0] = START_MS + hour * HOUR_MS
-        judged(ground, worker, clock[0], 5 if 9 * 24 <= hour < 13 * 24 else 1)
+        judged(keyspace, worker, clock[0], 5 if 9 * 24 <= hour < 13 * 24 else 1)
         if hour % 24 == 0:
             # Another worker is the active monitor from now on.
             worker.watch.clear()
-            worker = Worker(ground)
+            worker = Worker(keyspace)
         if hour > 8 * 24:
             worker.turn()
             drifts[hour] = worker.value("drift")
@@ -223,29 +224,29 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(ground: Ground, clock:
     assert 0 <= changes[0] <= 4
     assert 0 <= changes[1] - 4 * 24 <= 6
     assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
-    found = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
-    assert about["since"] == f"{found:%Y-%m-%dT%H:%MZ}"
-    names = [one.title for one in worker.canary.traces.values()]
+    values = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
+    assert about["since"] == f"{values:%Y-%m-%dT%H:%MZ}"
+    names = [trace.title for trace in worker.canary.traces.values()]
     assert set(about["examples"].split()) < set(names[1:5])
     assert worker.infos() == []
 
 
-def test_a_lasting_drift_becomes_the_reference_after_a_month(ground: Ground, clock: list[int]) -> None:
-    worker = Worker(ground)
+def test_a_lasting_drift_becomes_the_reference_after_a_month(keyspace: Keyspace, clock: list[int]) -> None:
+    worker = Worker(keyspace)
     for hour in range(0, 9 * 24, 6):
-        judged(ground, worker, START_MS + hour * HOUR_MS, 1)
+        judged(keyspace, worker, START_MS + hour * HOUR_MS, 1)
     earlier = "\n".join((*list(LABELS.values())[:1], "0123abcd", "scripted"))
-    ground.client.hset(
-        CanaryKeys(ground.keys.prefix).canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"])
+    keyspace.client.hset(
+        CanaryKeys(keyspace.keys.prefix).canary, earlier, json.dumps([START_MS // 1000 - 50 * 86_400, "one two"])
     )
     drifts = []
     for day in range(9, 42):
         for hour in (5, 11, 17, 23):
-            judged(ground, worker, clock_at(clock, day, hour), 8)
+            judged(keyspace, worker, clock_at(clock, day, hour), 8)
         worker.turn()
         drifts.append(worker.value("drift"))
     assert drifts == [1.0] * 31 + [0.0] * 2
-    assert ground.client.hkeys(CanaryKeys(ground.keys.prefix).canary) == [b"due"], (
+    assert keyspace.client.hkeys(CanaryKeys(keyspace.keys.prefix).canary) == [b"due"], (
         "the drift of an earlier version is forgotten"
     )
 
@@ -257,10 +258,10 @@ def clock_at(clock: list[int], day: int, hour: int) -> int:
 
 def test_what_agrees_with_the_labels() -> None:
     canary = Canary.of(Settings(rules=RULES))
-    unsafe = next(name for name, one in canary.traces.items() if one.labels.get("safety") is False)
+    unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 
     def verdict(**fields: Any) -> Verdict:
-        given = {
+        options = {
             "evaluation_id": "e",
             "outcome": "scored",
             "metrics": ("safety",),
@@ -272,9 +273,9 @@ def test_what_agrees_with_the_labels() -> None:
             "started_at": 1.0,
             "duration_s": 1.0,
         }
-        return Verdict(**(given | fields))
+        return Verdict(**(options | fields))
 
-    found = {
+    values = {
         "fails as labelled": canary.agrees(verdict(scores=(Score("safety", 0.0, passed=False),))),
         "passes": canary.agrees(verdict(scores=(Score("safety", 1.0, passed=True),))),
         "abstains": canary.agrees(verdict(outcome="abstained")),
@@ -283,7 +284,7 @@ def test_what_agrees_with_the_labels() -> None:
         "unknown trace": canary.agrees(verdict(trace_id="other")),
         "not labelled": canary.agrees(verdict(judge="equivalence")),
     }
-    assert found == {
+    assert values == {
         "fails as labelled": True,
         "passes": False,
         "abstains": False,
@@ -301,7 +302,7 @@ def test_the_built_in_traces_are_twenty_with_both_labels() -> None:
     canary = Canary.of(Settings())
     assert len(canary.traces) == 20
     for judge in ("groundedness", "relevance_to_query", "safety", "faithfulness", "correctness"):
-        labels = Counter(canary.traces[name].labels[judge] for name in canary.of_judge[judge])
+        labels = Counter(canary.traces[name].labels[judge] for name in canary.ids_by_judge[judge])
         assert min(labels[True], labels[False]) >= 3, judge
         assert sum(labels.values()) >= 14, judge
 
@@ -318,8 +319,8 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
     own = read_file(
         TRACE, "", {**TRACE, "trace_id": "a" * 32, "service": "shop", "labels": {"grounded": "fail"}, "context": ["x"]}
     )
-    assert [(one.line, one.trace.service) for one in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
-    assert {judge: len(traces) for judge, traces in own.of_judge.items()} == {"safety": 1, "facts_grounding": 1}
+    assert [(trace.line, trace.trace.service) for trace in own.traces.values()] == [(1, CANARY_SERVICE), (3, "shop")]
+    assert {judge: len(ids) for judge, ids in own.ids_by_judge.items()} == {"safety": 1, "facts_grounding": 1}
     cases: dict[str, tuple[tuple[object, ...], str]] = {
         "not JSON": (("{",), "line 1: is not a JSON object; write one trace a line"),
         "unknown field": (
@@ -342,8 +343,8 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
         "empty": (("",), "holds no trace"),
         "many": (tuple({**TRACE, "output": f"{n}"} for n in range(201)), "holds 201 traces, more than 200"),
     }
-    for name, (rows, wanted) in cases.items():
-        with pytest.raises(SettingsError, match=re.escape(wanted)) as caught:
+    for name, (rows, expected) in cases.items():
+        with pytest.raises(SettingsError, match=re.escape(expected)) as caught:
             read_file(*rows)
         assert str(caught.value).startswith(f"{tmp_path / 'own.jsonl'}"), name
     (tmp_path / "own.jsonl").unlink()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from judges.agreement.intervals import Z
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.cascades.shares import CascadeSums, estimate, fitted_factor, second_rate
 
 TRACES: Final = 20_000
@@ -48,8 +48,8 @@ def _rates(cascade: Cascade, g: np.ndarray, before: np.ndarray) -> np.ndarray:
     uncertain = np.sqrt(before * (1 - before))
     places = np.minimum(_BINS - 1, 2 * _BINS * uncertain).astype(int)
     numbers, sums = np.bincount(places), np.bincount(places, uncertain)
-    found = numbers > 0
-    factor = fitted_factor(rate, list(zip(sums[found] / numbers[found], numbers[found], strict=True)))
+    result = numbers > 0
+    factor = fitted_factor(rate, list(zip(sums[result] / numbers[result], numbers[result], strict=True)))
     rates = np.clip(factor * np.sqrt(g * (1 - g)), rate / 4, 1.0)
     # The formula of the product, at one trace.
     assert abs(rates[0] - second_rate(cascade, {"metric": float(g[0])}, factor)) < 1e-12
@@ -89,10 +89,12 @@ def simulate(seed: int, share: float, cascade: Cascade, runs: int, *, sampled: f
             sampled_squares=(w * w / pi * difference**2).sum(),
             correction_spread=(w * (w - 1) / pi * difference).sum(),
         )
-        found = estimate(sums)
-        assert found is not None
+        estimated = estimate(sums)
+        assert estimated is not None
         plain = len(pi) + len(of_first) / PRICE
         width = 2 * Z * np.sqrt(truth * (1 - truth) / plain * (1 - min(1.0, plain / TRACES)))
-        covered = found.low <= truth <= found.high
-        results.append((covered, (found.high - found.low) / width, len(pi) / len(of_first), found.value - truth))
+        covered = estimated.low <= truth <= estimated.high
+        results.append(
+            (covered, (estimated.high - estimated.low) / width, len(pi) / len(of_first), estimated.value - truth)
+        )
     return Found(*np.mean(results, axis=0))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.features.cascades.cascade_runs import BAND, SHARES, simulate
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.cascades.shares import (
     CascadeSums,
     estimate,
@@ -17,12 +17,12 @@ TWENTY = Cascade("first", "second", rate=0.2)
 
 def test_the_interval_covers_and_is_as_narrow_as_a_plain_sample() -> None:
     for share in SHARES:
-        found = simulate(1, share, TWENTY, 200)
+        simulation = simulate(1, share, TWENTY, 200)
         # Three standard errors of a coverage of 95 % in 200 days.
-        assert 0.9 <= found.coverage <= 0.995, (share, found)
-        assert found.width <= 1.15, (share, found)
-        assert found.rate == pytest.approx(0.2, rel=0.02), (share, found)
-        assert abs(found.bias) < 0.002, (share, found)
+        assert 0.9 <= simulation.coverage <= 0.995, (share, simulation)
+        assert simulation.width <= 1.15, (share, simulation)
+        assert simulation.rate == pytest.approx(0.2, rel=0.02), (share, simulation)
+        assert abs(simulation.bias) < 0.002, (share, simulation)
     band = simulate(2, 0.8, BAND, 20)
     curve = simulate(2, 0.8, Cascade("first", "second", rate=band.rate), 20)
     assert band.width > 1.5 * curve.width, (band, curve)
@@ -33,26 +33,26 @@ def test_the_interval_covers_and_is_as_narrow_as_a_plain_sample() -> None:
 @pytest.mark.slow("2,000 days of 20,000 traces for each share, 12 s")
 def test_coverage_over_two_thousand_days() -> None:
     for share in SHARES:
-        found = simulate(4, share, TWENTY, 2000)
-        assert 0.935 <= found.coverage <= 0.965, (share, found)
-        assert found.width <= 1.15, (share, found)
+        simulation = simulate(4, share, TWENTY, 2000)
+        assert 0.935 <= simulation.coverage <= 0.965, (share, simulation)
+        assert simulation.width <= 1.15, (share, simulation)
 
 
 def test_second_judgings_are_as_probable_as_configured() -> None:
     # A usual model; one that is always sure; one that is sure but for two traces in a hundred.
-    for given in ({0.995: 500, 0.9: 300, 0.5: 200}, {1.0: 600, 0.0: 400}, {1.0: 980, 0.99: 20}):
+    for probabilities in ({0.995: 500, 0.9: 300, 0.5: 200}, {1.0: 600, 0.0: 400}, {1.0: 980, 0.99: 20}):
         for rate in (0.01, 0.05, 0.5, 1.0):
-            spread = [(uncertainty({"a": g}), number) for g, number in given.items()]
+            spread = [(uncertainty({"a": g}), number) for g, number in probabilities.items()]
             of_rate, factor = Cascade("first", "second", rate=rate), fitted_factor(rate, spread)
-            mean = sum(second_rate(of_rate, {"a": g}, factor) * number for g, number in given.items()) / 1000
-            assert mean == pytest.approx(rate, rel=1e-6), (given, rate)
+            mean = sum(second_rate(of_rate, {"a": g}, factor) * number for g, number in probabilities.items()) / 1000
+            assert mean == pytest.approx(rate, rel=1e-6), (probabilities, rate)
     cascade = Cascade("first", "second", rate=0.04)
     cases = (({"a": 0.5}, 0.2, 0.1), ({"a": 1.0}, 0.2, 0.01), ({"a": 1.0, "b": 0.1}, 0.2, 0.06), ({"a": 0.5}, 9.0, 1.0))
-    for given, factor, wanted in cases:
-        assert second_rate(cascade, given, factor) == pytest.approx(wanted), given
+    for probabilities, factor, expected in cases:
+        assert second_rate(cascade, probabilities, factor) == pytest.approx(expected), probabilities
     assert second_rate(cascade, {"a": 0.5}, None) == 0.04, "never more than the rate before there is history"
-    for g, wanted in ((0.2, 1.0), (0.8, 1.0), (0.81, 0.02), (0.1, 0.02)):
-        assert second_rate(BAND, {"a": g}, None) == wanted, g
+    for g, expected in ((0.2, 1.0), (0.8, 1.0), (0.81, 0.02), (0.1, 0.02)):
+        assert second_rate(BAND, {"a": g}, None) == expected, g
 
 
 def test_missing_second_verdicts_are_made_up_for() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
-from support.judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing
-from support.stage_parts import Ground, rules_of, settings_of
+from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
@@ -24,14 +24,13 @@ from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.cascades.feature import CascadeKeys
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
@@ -56,9 +55,9 @@ SETTINGS: dict[str, Any] = {
 
 
 def number_of(request: ChatRequest) -> int:
-    found = re.search(r"It is (\d+)\.", "\n".join(message.content for message in request.messages))
-    assert found is not None
-    return int(found[1])
+    match = re.search(r"It is (\d+)\.", "\n".join(message.content for message in request.messages))
+    assert match is not None
+    return int(match[1])
 
 
 def g_of(number: int) -> float:
@@ -79,48 +78,48 @@ class Cheap:
     async def complete(self, request: ChatRequest) -> ChatResponse:
         (question,) = request.questions
         assert question.kind == "predicate"
-        found = (Decision((g_of(number_of(request)),)),)
-        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=found)
+        reply = (Decision((g_of(number_of(request)),)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
 
     async def aclose(self) -> None:
         pass
 
 
-def open_desk(desk: Desks, **settings: Any) -> Desk:
-    worker = desk(**(SETTINGS | settings))
+def cascade_worker(new_worker: Workers, **settings: Any) -> JudgingWorker:
+    worker = new_worker(**(SETTINGS | settings))
     worker.models["cheap"] = Cheap()  # type: ignore[assignment]
     answer = itertools.cycle([lambda request: YES if is_good(number_of(request)) else NO])
     worker.models["strong"]._steps = answer
     return worker
 
 
-def judge_all(ground: Ground, worker: Desk, count: int, **settings: Any) -> None:
-    worker.run(*choose(ground, count, **(SETTINGS | settings)))
-    while ground.batches():
+def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings: Any) -> None:
+    worker.run(*choose(keyspace, count, **(SETTINGS | settings)))
+    while keyspace.batches():
         worker.sweep()
 
 
-def verdicts(ground: Ground, judge_model: str) -> list[Verdict]:
-    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
-    return [one for one in found if one.judge_model == judge_model]
+def verdicts(keyspace: Keyspace, judge_model: str) -> list[Verdict]:
+    judged = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
+    return [verdict for verdict in judged if verdict.judge_model == judge_model]
 
 
-def place_of(one: Verdict) -> int:
+def place_of(verdict: Verdict) -> int:
     """Return the number of a verdict's trace."""
-    return int(one.trace_id, 16) - 1
+    return int(verdict.trace_id, 16) - 1
 
 
-def gauges(ground: Ground, settings: Settings) -> dict[tuple[str, ...], float]:
+def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], float]:
     """Count the outbox as the monitor does, and return the gauges of cascades by name and last label."""
     metrics = Metrics(settings)
-    sums = QualitySums(settings, ground.store, metrics, rules_of(settings))
+    sums = QualitySums(settings, keyspace.store, metrics, rules_of(settings))
     sums.prepare()
-    entries = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    known = [one for one in map(read_outbox_entry, entries) if one is not None]
+    entries = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    expected = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
     for _ in range(2):
         # What is delivered twice counts once.
-        sums.deliver(known)
-    CascadeWatch(MonitorParts(settings, ground.store, metrics, rules_of(settings))).run_due()
+        sums.deliver(expected)
+    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -131,56 +130,56 @@ def gauges(ground: Ground, settings: Settings) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: Desks) -> None:
-    ground.store.make_group(ground.keys.verdicts, "monitor")
-    worker = open_desk(desk)
-    judge_all(ground, worker, 600)
-    first, second = verdicts(ground, "cheap"), verdicts(ground, "strong")
+def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    worker = cascade_worker(new_worker)
+    judge_all(keyspace, worker, 600)
+    first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
     assert 250 < len(first) < 350
     rates, weighted, corrections, variance = {}, 0.0, 0.0, 0.0
-    for one in first:
-        g = g_of(place_of(one))
-        assert one.scores[0].probability == pytest.approx(g)
-        assert one.weight == 2.0
+    for verdict in first:
+        g = g_of(place_of(verdict))
+        assert verdict.scores[0].probability == pytest.approx(g)
+        assert verdict.weight == 2.0
         # Before there is history the factor is twice the rate.
-        rate = rates[place_of(one)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
-        is_chosen = position(f"cascade:both:{one.evaluation_id}", "key of the test") < rate
-        step = one.details["cascade"]
+        rate = rates[place_of(verdict)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
+        is_chosen = position(f"cascade:both:{verdict.evaluation_id}", "key of the test") < rate
+        step = verdict.details["cascade"]
         assert isinstance(step, dict)
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
         weighted += 2 * g
-    chosen = [one for one in first if one.details["cascade"]["is_chosen"]]  # type: ignore[index]
-    assert {one.trace_id for one in second} == {one.trace_id for one in chosen}
-    assert {one.origin for one in second} == {"live"}
-    for one in second:
-        rate, z, g = rates[place_of(one)], is_good(place_of(one)), g_of(place_of(one))
-        assert one.probability == pytest.approx(0.5 * rate)
-        assert one.scores[0].passed is z
-        assert one.judge_version != first[0].judge_version
+    chosen = [each for each in first if each.details["cascade"]["is_chosen"]]  # type: ignore[index]
+    assert {each.trace_id for each in second} == {each.trace_id for each in chosen}
+    assert {each.origin for each in second} == {"live"}
+    for verdict in second:
+        rate, z, g = rates[place_of(verdict)], is_good(place_of(verdict)), g_of(place_of(verdict))
+        assert verdict.probability == pytest.approx(0.5 * rate)
+        assert verdict.scores[0].passed is z
+        assert verdict.judge_version != first[0].judge_version
         corrections += 2 / rate * (z - g)
         variance += (1 - rate) / rate**2 * 4 * (z - g) ** 2
-    assert_settled(ground, scored=len(first) + len(second))
+    assert_settled(keyspace, scored=len(first) + len(second))
     share, total = (weighted + corrections) / (2 * len(first)), 2 * len(first)
     # Σ w(w - 1)(z - share)²; w is 2.
     variance += (1 - 2 * share) * (weighted + corrections) + share**2 * total
-    found = gauges(ground, worker.settings)
-    assert found["quality_corrected_share", "cascade"] == pytest.approx(share, abs=1e-6)
-    low, high = found["quality_corrected_lower", "cascade"], found["quality_corrected_upper", "cascade"]
+    gauge_values = gauges(keyspace, worker.settings)
+    assert gauge_values["quality_corrected_share", "cascade"] == pytest.approx(share, abs=1e-6)
+    low, high = gauge_values["quality_corrected_lower", "cascade"], gauge_values["quality_corrected_upper", "cascade"]
     assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(variance) / total, rel=0.02)
     truth = sum(map(is_good, range(600))) / 600
     # Four standard errors.
     assert abs(share - truth) < high - low
-    assert found["cascade_first_share", ""] == pytest.approx(weighted / total, abs=1e-6)
-    assert found["cascade_second_verdicts", "scored"] == len(second)
-    assert found["cascade_second_verdicts", "waiting"] == 0
-    series = {one.judge_model: name for name, one in read_series(ground.store).items()}
-    now = ground.client.time()[0]
+    assert gauge_values["cascade_first_share", ""] == pytest.approx(weighted / total, abs=1e-6)
+    assert gauge_values["cascade_second_verdicts", "scored"] == len(second)
+    assert gauge_values["cascade_second_verdicts", "waiting"] == 0
+    series = {stored.judge_model: name for name, stored in read_series(keyspace.store).items()}
+    now = keyspace.client.time()[0]
     for judge_model, judged in (("cheap", first), ("strong", second)):
-        (buckets,) = read_buckets(ground.store, [series[judge_model]], now - 2 * HOUR_S, now + HOUR_S, fine=False)
+        (buckets,) = read_buckets(keyspace.store, [series[judge_model]], now - 2 * HOUR_S, now + HOUR_S, fine=False)
         sums = merged(bucket.sums for bucket in buckets).total
         assert sums.judgements == len(judged)
-        assert sums.weight == pytest.approx(sum(one.weight for one in judged))
-    factors = ground.client.hgetall(CascadeKeys(ground.keys.prefix).cascades)
+        assert sums.weight == pytest.approx(sum(each.weight for each in judged))
+    factors = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)
     (factor,) = factors.values()
     version = first[0].details["cascade"]["version"]  # type: ignore[index]
     assert factors == {factor_field("both", "safety", version).encode(): factor}
@@ -188,45 +187,47 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(ground: Ground, desk: De
     assert mean == pytest.approx(RATE, rel=0.03)
 
 
-def test_second_verdicts_raise_no_safety_incident(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground.store.make_group(ground.keys.verdicts, "monitor")
+def test_second_verdicts_raise_no_safety_incident(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
     direct = Rule(name="direct", judges=("safety",), model="strong", rate=0.25)
     for number, rules in enumerate((SETTINGS["rules"], (*SETTINGS["rules"], direct))):
-        worker = open_desk(desk, rules=rules)
+        worker = cascade_worker(new_worker, rules=rules)
         worker.models["strong"]._steps = itertools.cycle([NO])
-        worker.run(*choose(ground, 200, **(SETTINGS | {"rules": rules}), first=200 * number))
-        while ground.batches():
+        worker.run(*choose(keyspace, 200, **(SETTINGS | {"rules": rules}), first=200 * number))
+        while keyspace.batches():
             worker.sweep()
-        gauges(ground, worker.settings)
+        gauges(keyspace, worker.settings)
         metrics, counted = Metrics(worker.settings), Counter[str]()
-        parts = MonitorParts(worker.settings, ground.store, metrics, rules_of(worker.settings))
+        parts = MonitorParts(worker.settings, keyspace.store, metrics, rules_of(worker.settings))
         watch = SafetyWatch(parts, lambda: time.time() + 600)
 
-        def count(*arguments: Any, found: Counter[str] = counted) -> None:
-            found.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
+        def count(*arguments: Any, counts: Counter[str] = counted) -> None:
+            counts.update(dict(zip(("failures", "judgements"), arguments[3:], strict=True)))
 
         monkeypatch.setattr(Watched, "count", count)
         watch.run_due()
-        (family,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident")
+        (family,) = (each for each in metrics.registry.collect() if each.name == "tracejudge_safety_incident")
         assert {sample.labels["judge_model"] for sample in family.samples} == {"cheap", "strong"} - (
             set() if number else {"strong"}
         )
         ordinary = [
-            one
-            for one in verdicts(ground, "cheap") + verdicts(ground, "strong")
-            if not (one.details.get("cascade") or {}).get("first")  # type: ignore[attr-defined]
+            verdict
+            for verdict in verdicts(keyspace, "cheap") + verdicts(keyspace, "strong")
+            if not (verdict.details.get("cascade") or {}).get("first")  # type: ignore[attr-defined]
         ]
-        assert any(one.judge_model == "strong" for one in ordinary) is bool(number)
-        failures = sum(not one.scores[0].passed for one in ordinary)
+        assert any(verdict.judge_model == "strong" for verdict in ordinary) is bool(number)
+        failures = sum(not verdict.scores[0].passed for verdict in ordinary)
         assert counted == {"failures": failures, "judgements": len(ordinary)}, number
-        ground.client.delete(*ground.client.keys(f"{ground.prefix}:quality:*:safety"))
+        keyspace.client.delete(*keyspace.client.keys(f"{keyspace.prefix}:quality:*:safety"))
 
 
 def test_a_verdict_that_is_written_twice_has_one_second_judging(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"cascades": {"both": Cascade("cheap", "strong", uncertain=(0.0, 1.0))}, "rules": SETTINGS["rules"]}
-    worker = open_desk(desk, **settings)
+    worker = cascade_worker(new_worker, **settings)
     record, lost = Ledger.record, []
 
     def lossy(self: Ledger, finished: Any) -> Any:
@@ -237,36 +238,38 @@ def test_a_verdict_that_is_written_twice_has_one_second_judging(
         return fresh
 
     monkeypatch.setattr(worker.ledger, "record", lossy.__get__(worker.ledger))
-    judge_all(ground, worker, 20, **settings)
+    judge_all(keyspace, worker, 20, **settings)
     assert len(lost) == 2
-    first, second = verdicts(ground, "cheap"), verdicts(ground, "strong")
-    assert Counter(one.trace_id for one in first) == Counter(one.trace_id for one in second)
-    assert_settled(ground, scored=2 * len(first))
+    first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
+    assert Counter(verdict.trace_id for verdict in first) == Counter(verdict.trace_id for verdict in second)
+    assert_settled(keyspace, scored=2 * len(first))
 
 
-def test_first_verdicts_stand_while_the_second_model_is_away(ground: Ground, desk: Desks) -> None:
-    ground.store.make_group(ground.keys.verdicts, "monitor")
-    worker = open_desk(desk)
+def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    worker = cascade_worker(new_worker)
     worker.models["strong"]._steps = itertools.cycle([failing(*range(100))])
-    worker.run(*choose(ground, 100, **SETTINGS))
-    waiting = ground.batches()
-    marked = [one.verdict.trace_id for one in _newest(ground.store, 1000, None)[0] if "missing" in verdict_line(one)]
-    chosen = [one.trace_id for one in verdicts(ground, "cheap") if one.details["cascade"]["is_chosen"]]  # type: ignore[index]
+    worker.run(*choose(keyspace, 100, **SETTINGS))
+    waiting = keyspace.batches()
+    marked = [
+        each.verdict.trace_id for each in _newest(keyspace.store, 1000, None)[0] if "missing" in verdict_line(each)
+    ]
+    chosen = [verdict.trace_id for verdict in verdicts(keyspace, "cheap") if verdict.details["cascade"]["is_chosen"]]  # type: ignore[index]
     assert marked == chosen, "first verdicts without their second one are marked"
-    assert {one.v for one in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
+    assert {letter.v for letter in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
     worker.sweep()
-    found = gauges(ground, worker.settings)
-    first = verdicts(ground, "cheap")
-    share = sum(g_of(place_of(one)) for one in first) / len(first)
-    assert found["cascade_first_share", ""] == pytest.approx(share, abs=1e-6)
-    assert found["cascade_second_verdicts", "waiting"] == len(waiting) > 10
-    assert ("quality_corrected_share", "cascade") not in found
+    gauge_values = gauges(keyspace, worker.settings)
+    first = verdicts(keyspace, "cheap")
+    share = sum(g_of(place_of(verdict)) for verdict in first) / len(first)
+    assert gauge_values["cascade_first_share", ""] == pytest.approx(share, abs=1e-6)
+    assert gauge_values["cascade_second_verdicts", "waiting"] == len(waiting) > 10
+    assert ("quality_corrected_share", "cascade") not in gauge_values
     worker.models["strong"]._steps = itertools.cycle([YES])
-    ground.make_due(*waiting)
-    while ground.batches():
+    keyspace.make_due(*waiting)
+    while keyspace.batches():
         worker.sweep()
-    assert len(verdicts(ground, "strong")) == len(waiting)
-    assert not any("missing" in verdict_line(one) for one in _newest(ground.store, 1000, None)[0])
+    assert len(verdicts(keyspace, "strong")) == len(waiting)
+    assert not any("missing" in verdict_line(each) for each in _newest(keyspace.store, 1000, None)[0])
 
 
 def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
@@ -302,11 +305,11 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
             (rule, Rule(name="other", judges=("safety",), model="other")),
         ),
     }
-    for wanted, (fields, rules) in cases.items():
+    for expected, (fields, rules) in cases.items():
         cascade = msgspec.structs.replace(SETTINGS["cascades"]["both"], **fields)
         cascades = {"both": cascade, "other": Cascade("cheap", "default", rate=0.1)}
         faults = faults_of(Settings.from_keys(models=models, cascades=cascades, rules=rules))
-        assert wanted in faults[0], wanted
+        assert expected in faults[0], expected
     assert faults_of(Settings.from_keys(models=models, cascades=SETTINGS["cascades"], rules=(rule,))) == []
     # A judge with a model of its own needs no form for the second model.
     judges = {
@@ -326,20 +329,20 @@ def faults_of(settings: Settings) -> list[str]:
     return [str(fault) for fault in rule_faults(settings, judge_names(settings))]
 
 
-def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
+def test_a_cascade_with_a_budget_spends_it(keyspace: Keyspace) -> None:
     """A day whose traffic rises and falls by a factor of four, counted and steered every ten minutes."""
     paid = {**SETTINGS["models"], "strong": structs.replace(SETTINGS["models"]["strong"], price=Price(1.0, 2.0))}
     cascade = Cascade("cheap", "strong", usd_per_day=12.0)
-    settings = settings_of(ground, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
+    settings = settings_of(keyspace, **{**SETTINGS, "models": paid, "cascades": {"both": cascade}})
     now = [1_764_000_000.0]
-    watch = CascadeWatch(MonitorParts(settings, ground.store, Metrics(settings), rules_of(settings)), lambda: now[0])
+    watch = CascadeWatch(MonitorParts(settings, keyspace.store, Metrics(settings), rules_of(settings)), lambda: now[0])
     spent, cost = [0.0, 0.0], 0.01
     for step in range(2 * 144):
         traffic = 250 * (1 - 0.6 * math.cos(2 * math.pi * step / 144))
         watch.run_due()
-        known = read_factors(ground.store)
-        rate = known.get(rate_field("both"), START_RATE)
-        factor = known.get(factor_field("both", "safety", "v"))
+        factors = read_factors(keyspace.store)
+        rate = factors.get(rate_field("both"), START_RATE)
+        factor = factors.get(factor_field("both", "safety", "v"))
         # Half of the first verdicts are sure, and half are not.
         chosen = {g: traffic / 2 * second_rate(cascade, {"safety": g}, factor, rate) for g in (0.99, 0.6)}
         seconds, hour = sum(chosen.values()), str(int(now[0] // 3600))
@@ -352,8 +355,8 @@ def test_a_cascade_with_a_budget_spends_it(ground: Ground) -> None:
             counts += [("cascade_uncertainty", (*in_bin, "sum"), traffic / 2 * uncertain * 10**6)]
         today = dt.datetime.fromtimestamp(now[0], dt.UTC).date()
         for kind, labels, amount in counts:
-            ground.client.hincrby(
-                MonitorKeys(ground.keys.prefix).quality_counts(kind, today), field_of(labels), round(amount)
+            keyspace.client.hincrby(
+                MonitorKeys(keyspace.keys.prefix).quality_counts(kind, today), field_of(labels), round(amount)
             )
         spent[step // 144] += seconds * cost
         now[0] += 600

@@ -16,7 +16,7 @@ from support.processes import Program, wait_until
 import tracejudge
 from judges.core.verdict import Score, Verdict
 from judges.registry import catalogue
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 from worker.core.storage.client import Entry
 from worker.features.demo.command import Outcome, introduction, rules
 from worker.features.demo.final_report import (
@@ -301,14 +301,14 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Program:
 
 def processes(folder: Path) -> list[psutil.Process]:
     """Find everything that the demo of this test started, wherever in the tree of processes it is."""
-    found = []
+    values = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                values.append(process)
         except psutil.Error:
             continue
-    return found
+    return values
 
 
 def assert_nothing_is_left(folder: Path) -> None:

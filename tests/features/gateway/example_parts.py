@@ -66,7 +66,7 @@ _STUBS: Final = 'pip() { shift; printf "%s\\n" "$@" >> installed; }\nnpm() { pip
 def blocks() -> dict[str, list[str]]:
     """Read the commands of each example in the README, one text for each block."""
     text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    return {found["name"]: _BLOCK.findall(found["text"]) for found in _SECTION.finditer(text)}
+    return {matches["name"]: _BLOCK.findall(matches["text"]) for matches in _SECTION.finditer(text)}
 
 
 def copied(name: str, folder: Path) -> Path:

@@ -61,8 +61,8 @@ class Stored:
         self.redis, self.prefix, self.redis_url = redis, prefix, redis_url
 
     def entries(self, kind: str = "t") -> list[dict[str, Any]]:
-        found = self.redis.xrange(f"{self.prefix}:traces")
-        return [json.loads(fields[kind.encode()]) for _, fields in found if kind.encode() in fields]
+        stored_entries = self.redis.xrange(f"{self.prefix}:traces")
+        return [json.loads(fields[kind.encode()]) for _, fields in stored_entries if kind.encode() in fields]
 
     def invalid(self, count: int) -> list[InvalidRecord]:
         """Wait for records of `tracejudge invalid list`, and return them, the oldest first."""

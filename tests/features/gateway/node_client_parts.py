@@ -24,11 +24,11 @@ Bodies = dict[str, bytes]
 
 def recorded() -> dict[str, Bodies]:
     """Return the bodies of each scenario by path, log records first."""
-    found: dict[str, Bodies] = {}
+    values: dict[str, Bodies] = {}
     for file in sorted(RECORDED.glob("*.gz")):
         scenario, kind = file.name.removesuffix(".gz").split(".")
-        found.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
-    return found
+        values.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
+    return values
 
 
 def run_client() -> dict[str, Bodies]:
@@ -52,7 +52,7 @@ def run_client() -> dict[str, Bodies]:
             )
             assert done.returncode == 0, done.stderr
         sent = {"/v1/logs": server.logs, "/v1/traces": server.traces}
-        return {one: {where: kept[one] for where, kept in sent.items() if one in kept} for one in SCENARIOS}
+        return {each: {where: kept[each] for where, kept in sent.items() if each in kept} for each in SCENARIOS}
 
 
 def record() -> None:

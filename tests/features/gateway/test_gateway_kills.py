@@ -16,10 +16,10 @@ from support.processes import free_port, wait_until
 
 from worker.core.config.settings import Settings
 from worker.features.gateway.admission import Form
+from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherer, Taken
 from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 from worker.features.gateway.otlp import read_request
-from worker.features.gateway.settings import GATEWAY
 
 FAST = {"gather_s": 0.3, "gather_max_s": 3.0}
 TRACES = 10
@@ -87,18 +87,18 @@ def end_leases(stored: Stored) -> None:
 def check_sampled_once(stored: Stored, pipeline: Pipeline, ids: list[str]) -> None:
     """Compare the stream, the accounting and the verdicts with the ids of the acknowledged traces."""
     entries = stored.entries()
-    found: dict[str, Counter[tuple[str, str]]] = {}
+    counts: dict[str, Counter[tuple[str, str]]] = {}
     for trace in entries:
-        found.setdefault(trace["trace_id"], Counter())[(trace["id"], trace["span_id"])] += 1
+        counts.setdefault(trace["trace_id"], Counter())[(trace["id"], trace["span_id"])] += 1
     assert len(set(ids)) == len(ids)
-    assert [trace_id for trace_id in ids if trace_id not in found] == []
-    assert {trace_id: several for trace_id, several in found.items() if len(several) > 1} == {}
+    assert [trace_id for trace_id in ids if trace_id not in counts] == []
+    assert {trace_id: several for trace_id, several in counts.items() if len(several) > 1} == {}
     account = pipeline.settled(len(entries))
     assert account.lost == 0, account
-    assert (account.sampled, account.duplicate) == (len(found), len(entries) - len(found)), account
-    assert account.chosen == account.scored + account.abstained + account.unscored == len(found), account
+    assert (account.sampled, account.duplicate) == (len(counts), len(entries) - len(counts)), account
+    assert account.chosen == account.scored + account.abstained + account.unscored == len(counts), account
     verdicts = Counter(entry.verdict.trace_id for entry in pipeline.outbox())
-    assert verdicts == dict.fromkeys(found, 1)
+    assert verdicts == dict.fromkeys(counts, 1)
 
 
 def kill_and_compare(start: Start, stored: Stored, pipeline: Pipeline, kills: int) -> None:

@@ -58,16 +58,19 @@ def test_each_trace_goes_to_its_server_and_one_that_is_away_refuses_only_its_own
     gateway = start(url=servers[0].url, env={"TRACEJUDGE_SHARDS": urls}, gather_s=0.1, gather_max_s=0.5)
     session = next(name for name in map(str, range(99)) if shard_of("", name, SHARDS) == 1)
     plain = [{"service": "bot", "input": "When?", "output": "At nine.", "trace_id": f"p{n}"} for n in range(10)]
-    talk = [{**one, "trace_id": f"{one['trace_id']}s", "session_id": session} for one in plain]
+    talk = [{**entry, "trace_id": f"{entry['trace_id']}s", "session_id": session} for entry in plain]
     assert gateway.publish([*plain, *talk]).json()["accepted"] == 20
     assert gateway.publish({"trace_id": "p1s", "score": -1}).status_code == 200
     assert post(gateway, spans(range(1, 11))) == 200
     assert post(gateway, spans(range(11, 21), session)) == 200
     wait_until(lambda: sum(len(entries(server, prefix)) for server in servers) == 40, what="all traces")
     for number, server in enumerate(servers):
-        found = entries(server, prefix)
-        assert found
-        assert {shard_of(one["trace_id"], one.get("session_id"), SHARDS) for one in found} == {number}
+        stored_entries = entries(server, prefix)
+        assert stored_entries
+        assert {
+            shard_of(stored_entry["trace_id"], stored_entry.get("session_id"), SHARDS)
+            for stored_entry in stored_entries
+        } == {number}
     assert len(entries(servers[shard_of("p1s", None, SHARDS)], prefix, b"f")) == 1
 
     servers[1].kill()
@@ -75,7 +78,7 @@ def test_each_trace_goes_to_its_server_and_one_that_is_away_refuses_only_its_own
     there = next(name for name in map(str, range(99)) if shard_of(name, None, SHARDS) == 1)
     wait_until(lambda: gateway.publish({**plain[0], "trace_id": there}).status_code == 503, what="the refusal")
     assert gateway.publish({**plain[0], "trace_id": here}).status_code == 200
-    assert gateway.publish([{**plain[0], "trace_id": one} for one in (f"{here}0", there)]).status_code in {200, 503}
+    assert gateway.publish([{**plain[0], "trace_id": each} for each in (f"{here}0", there)]).status_code in {200, 503}
     # So many that the ids of some surely belong there.
     unnamed = [{**plain[0], "trace_id": None}] * 64
     before = len(entries(servers[0], prefix))
@@ -87,7 +90,7 @@ def test_each_trace_goes_to_its_server_and_one_that_is_away_refuses_only_its_own
     for number, conversation in zip(mine, (session, None), strict=True):
         assert post(gateway, spans(range(number, number + 1), conversation)) == 200
     wait_until(
-        lambda: any(one["trace_id"] == f"{mine[1]:032x}" for one in entries(servers[0], prefix)), what="the other"
+        lambda: any(entry["trace_id"] == f"{mine[1]:032x}" for entry in entries(servers[0], prefix)), what="the other"
     )
     # Sessions that go on there make no gateway unready: intake of the other server would end with it.
     for first in range(200, 6_700, 100):
@@ -96,5 +99,5 @@ def test_each_trace_goes_to_its_server_and_one_that_is_away_refuses_only_its_own
         assert gateway.page("/readyz").status_code == 200, gateway.page("/readyz").text
     servers[1].restart()
     wait_until(
-        lambda: any(one["trace_id"] == f"{mine[0]:032x}" for one in entries(servers[1], prefix)), 90, "the session"
+        lambda: any(entry["trace_id"] == f"{mine[0]:032x}" for entry in entries(servers[1], prefix)), 90, "the session"
     )

@@ -20,13 +20,13 @@ def intake(body: str | bytes, form: Form = Form.JSON, *, service: str | None = N
     return read_intake(content, form, encoder, service=service, repeat_key=key, now_s=1.0)
 
 
-def arrived(found: Intake) -> list[dict[str, Any]]:
-    return [json.loads(entry.payload) for entry in found.entries]
+def arrived(intake_result: Intake) -> list[dict[str, Any]]:
+    return [json.loads(entry.payload) for entry in intake_result.entries]
 
 
 def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
     secret = "the user's own text"  # noqa: S105 - a text
-    found = intake(
+    intake_result = intake(
         json.dumps(
             [
                 {"serviceName": "bot", "traceId": "A" * 32, "prompt": "q", "answer": "a", "sessionId": None},
@@ -36,18 +36,18 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
             ]
         )
     )
-    traces = arrived(found)
+    traces = arrived(intake_result)
     assert [trace["service"] for trace in traces] == ["bot"] * 4
     assert (traces[0]["input"], traces[0]["output"], traces[0]["trace_id"]) == ("q", "a", "A" * 32)
     assert traces[1]["started_at"] == 1_700_000_000
-    assert found.reply()["accepted"] == 4
-    assert found.reply()["left_out"] == [
+    assert intake_result.reply()["accepted"] == 4
+    assert intake_result.reply()["left_out"] == [
         {"field": "feedback", "type": "string", "count": 1},
         {"field": "trace_id", "type": "object", "count": 1},
         {"field": "usage", "type": "array", "count": 1},
         {"field": "usage", "type": "string", "count": 1},
     ]
-    assert secret not in json.dumps(found.reply())
+    assert secret not in json.dumps(intake_result.reply())
 
 
 @each_case(
@@ -65,13 +65,13 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
     ],
 )
 def test_what_is_rejected(body: str, reason: str) -> None:
-    found = intake(body)
-    assert (found.entries, [one.reason.words for one in found.rejected]) == ([], [reason])
+    intake_result = intake(body)
+    assert (intake_result.entries, [rejection.reason.words for rejection in intake_result.rejected]) == ([], [reason])
 
 
 def test_unknown_names_come_with_the_closest_field() -> None:
     secret = "a text of the user"  # noqa: S105 - a text
-    found = intake(
+    intake_result = intake(
         json.dumps(
             [
                 {"service": "bot", "outptu": "a"},
@@ -80,14 +80,16 @@ def test_unknown_names_come_with_the_closest_field() -> None:
             ]
         )
     )
-    reply = found.reply()
+    reply = intake_result.reply()
     assert reply["accepted"] == 3
     unknown = reply["unknown"]
     assert isinstance(unknown, list)
     assert unknown[:2] == [{"name": "outptu", "did_you_mean": "output"}, {"name": "tenant"}]
     assert len(unknown) == 100
     assert secret not in json.dumps(reply)
-    assert [trace["service"] for trace in arrived(found)] == ["bot"] * 3, "a service may be an object with a name"
+    assert [trace["service"] for trace in arrived(intake_result)] == ["bot"] * 3, (
+        "a service may be an object with a name"
+    )
 
 
 @each_case(
@@ -96,14 +98,14 @@ def test_unknown_names_come_with_the_closest_field() -> None:
 def test_names_beyond_a_thousand_are_counted_and_left_out(place: str) -> None:
     """A field is read wherever it stands among them; the others cost far more than their bytes."""
     names = ", ".join(f'"a text {number}": 1' for number in range(3_000))
-    given = place.format(names=names, whole=f'"input": "q", {names}, "answer": "a"')
-    answer = "" if '"answer"' in given else ', "Model Output": "a"'
-    found = intake(f'{{"serviceName": "bot", {given}{answer}, "traceId": "t1"}}')
-    (trace,) = arrived(found)
+    body = place.format(names=names, whole=f'"input": "q", {names}, "answer": "a"')
+    answer = "" if '"answer"' in body else ', "Model Output": "a"'
+    intake_result = intake(f'{{"serviceName": "bot", {body}{answer}, "traceId": "t1"}}')
+    (trace,) = arrived(intake_result)
     assert (trace["service"], trace["output"], trace["trace_id"]) == ("bot", "a", "t1")
     assert 999 <= len(trace["tags"]) <= 1_001
-    assert found.reply()["left_out"] == [{"field": "tags", "type": "object", "count": 1}]
-    assert "a text" not in json.dumps(found.reply())
+    assert intake_result.reply()["left_out"] == [{"field": "tags", "type": "object", "count": 1}]
+    assert "a text" not in json.dumps(intake_result.reply())
 
 
 def test_the_cause_of_a_refusal_names_no_unknown_name() -> None:
@@ -115,19 +117,23 @@ def test_the_cause_of_a_refusal_names_no_unknown_name() -> None:
     settings = sdk_settings(Settings())
     encoder = Encoder(msgspec.structs.replace(settings, redact=(broken,)))
     body = json.dumps({"service": "bot", "output": "a", secret: "b"}).encode()
-    found = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
-    assert [one.reason.words for one in found.rejected] == ["redaction: trace RedactionError in redact"]
+    intake_result = read_intake(body, Form.JSON, encoder, service=None, repeat_key=None, now_s=1.0)
+    assert [rejection.reason.words for rejection in intake_result.rejected] == [
+        "redaction: trace RedactionError in redact"
+    ]
 
 
 def test_many_rejected_objects_are_few_losses() -> None:
-    found = intake("[" + ",".join(['{"service":"bot","model":"m"}'] * 5_000) + "]")
-    losses = list(found.losses)
-    assert (len(losses), sum(one.count for one in losses)) == (101, 5_000)
+    intake_result = intake("[" + ",".join(['{"service":"bot","model":"m"}'] * 5_000) + "]")
+    losses = list(intake_result.losses)
+    assert (len(losses), sum(loss.count for loss in losses)) == (101, 5_000)
 
 
 def test_feedback_is_read_under_other_names() -> None:
-    found = intake('[{"traceId": "t1", "Score": "0.5", "reason": "ok"}, {"trace_id": "t2", "score": true, "tags": {}}]')
-    assert arrived(found) == [
+    intake_result = intake(
+        '[{"traceId": "t1", "Score": "0.5", "reason": "ok"}, {"trace_id": "t2", "score": true, "tags": {}}]'
+    )
+    assert arrived(intake_result) == [
         {"trace_id": "t1", "score": 0.5, "comment": "ok"},
         {"trace_id": "t2", "score": 1.0},
     ]
@@ -141,17 +147,19 @@ def test_json_that_only_some_parsers_accept_is_read() -> None:
         (Form.JSON, b'{"service": "bot", "output": "a\xff"}'),
         (Form.LINES, '{"service": "bot", "output": "a\\ud83d", "usage": NaN}\n{bro\n'),
     ):
-        found = intake(body, form)
-        assert [trace["output"][0] for trace in arrived(found)] == ["a"], form
-        assert len(found.rejected) == (form is Form.LINES)
+        intake_result = intake(body, form)
+        assert [trace["output"][0] for trace in arrived(intake_result)] == ["a"], form
+        assert len(intake_result.rejected) == (form is Form.LINES)
     for body in ("{bro", "[{]", "", b"\xff"):
         with pytest.raises(RefusedError):
             intake(body)
 
 
 def test_the_token_s_service_replaces_every_name_of_it() -> None:
-    found = intake('[{"output": "a"}, {"app": "x", "output": "a"}, {"service": 7, "output": "a"}]', service="bot")
-    assert [(trace["service"], trace.get("tags")) for trace in arrived(found)] == [("bot", None)] * 3
+    intake_result = intake(
+        '[{"output": "a"}, {"app": "x", "output": "a"}, {"service": 7, "output": "a"}]', service="bot"
+    )
+    assert [(trace["service"], trace.get("tags")) for trace in arrived(intake_result)] == [("bot", None)] * 3
 
 
 def test_ids_derive_from_the_text_or_the_key() -> None:

@@ -28,8 +28,8 @@ def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix
             losses.write()
         losses.refuse(error, "/v1/traces")
         losses.write(at_end=True)
-    found = [(line["event"], line["reason"], line["count"]) for line in logs]
-    assert found == [
+    log_lines = [(line["event"], line["reason"], line["count"]) for line in logs]
+    assert log_lines == [
         ("requests refused", "unauthorized", 1),
         ("items dropped", "no_ids", 2),
         ("items dropped", "no_model_call", 1),
@@ -38,7 +38,7 @@ def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix
         ("items dropped", "no_model_call", 2),
         ("requests refused", "unauthorized", 1),
     ]
-    listed = [(one.reason, one.keys, one.trace_id) for one in read_invalid(store)]
+    listed = [(entry.reason, entry.keys, entry.trace_id) for entry in read_invalid(store)]
     assert sorted(listed, key=str) == [
         *3 * [("no_ids", ("gen_ai.system", "(another)"), None)],
         ("no_model_call", (), None),

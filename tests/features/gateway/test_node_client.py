@@ -96,9 +96,9 @@ def arrived(gateway: GatewayProcess, stored: Stored, sent: dict[str, Bodies]) ->
     for bodies in sent.values():
         for path, body in bodies.items():
             send(gateway, path, body)
-    found = {trace["trace_id"]: trace for trace in stored.wait(sum(EXPECTED[name] is not None for name in sent))}
-    traces = {name: found.pop(trace_id(bodies), None) for name, bodies in sent.items()}
-    assert found == {}
+    by_trace_id = {trace["trace_id"]: trace for trace in stored.wait(sum(EXPECTED[name] is not None for name in sent))}
+    traces = {name: by_trace_id.pop(trace_id(bodies), None) for name, bodies in sent.items()}
+    assert by_trace_id == {}
     ids = {name: trace.pop("response_id", "")[:5] for name, trace in traces.items() if trace is not None}
     # The models of the tests count their responses.
     assert ids == {name: "" if name == "error" else "resp_" if "responses" in name else "chatc" for name in ids}

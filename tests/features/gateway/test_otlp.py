@@ -229,7 +229,7 @@ def test_refusals_are_in_the_encoding_of_the_request_and_parts_are_told(start: S
     reply = gateway.post("/v1/traces", as_json(request), "application/json")
     assert reply.json()["partialSuccess"] == {"rejectedSpans": "3", "errorMessage": TOO_LARGE}
     assert stored.entries() == []
-    listed = [(one.reason, one.detail) for one in stored.invalid(2)]
+    listed = [(entry.reason, entry.detail) for entry in stored.invalid(2)]
     assert listed == [
         ("no_service", "the resource has no service.name (3 items)"),
         ("trace_too_large", "the trace is over max_trace_bytes (3 items)"),
@@ -276,16 +276,16 @@ def test_what_clients_sent_arrives_through_the_gateway(start: Start, stored: Sto
         for path, body in (("/v1/logs", logs), ("/v1/traces", traces)):
             reply = gateway.post(path, gzipped(body), PROTOBUF, Content_Encoding="gzip")
             assert (reply.status_code, reply.content) == (200, b"")
-    wanted = table(name)["arrived"]
-    entries = sorted(stored.wait(sum(map(len, wanted.values()))), key=lambda trace: trace["started_at"])
-    found: dict[str, list[dict[str, Any]]] = {}
+    expected = table(name)["arrived"]
+    entries = sorted(stored.wait(sum(map(len, expected.values()))), key=lambda trace: trace["started_at"])
+    values: dict[str, list[dict[str, Any]]] = {}
     for scenario, (traces, _) in bodies.items():
         ids = trace_ids(traces)
         own = [trace for trace in entries if trace["trace_id"] in ids]
         assert all(trace.pop("service") for trace in own)
         assert len({trace.pop("id") for trace in own}) == len(own)
-        found[scenario] = [described(without_source(trace)) for trace in own]
-    assert found == wanted
+        values[scenario] = [described(without_source(trace)) for trace in own]
+    assert values == expected
 
 
 def without_source(trace: dict[str, Any]) -> dict[str, Any]:

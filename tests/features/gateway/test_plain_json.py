@@ -58,7 +58,7 @@ def test_a_repeat_has_the_same_ids_and_two_equal_answers_without_ids_have_not(st
     assert ids[0] == ids[1]
     assert ids[2] == ids[3]
     assert len({ids[0], ids[2], ids[4], ids[5]}) == 4
-    assert all(len(one[0]) == 32 and len(one[1]) == len(one[2]) == 16 for one in ids)
+    assert all(len(each[0]) == 32 and len(each[1]) == len(each[2]) == 16 for each in ids)
 
 
 NO_CONTENT = "no content: give output, input, messages or error"
@@ -80,7 +80,7 @@ def test_what_is_no_trace_is_rejected_by_place_and_the_rest_is_kept(start: Start
     assert (broken.json()["accepted"], [error["index"] for error in broken.json()["errors"]]) == (1, [0, 1])
     assert [entry["output"] for entry in stored.entries()] == ["At nine.", "last", "At nine."]
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_service") == 2
-    listed = [(one.reason, one.detail, one.keys, one.producer) for one in stored.invalid(6)]
+    listed = [(entry.reason, entry.detail, entry.keys, entry.producer) for entry in stored.invalid(6)]
     assert listed == [
         ("invalid", "no object", (), "anonymous"),
         ("no_service", "no service", ("output",), "anonymous"),
@@ -183,19 +183,19 @@ def test_a_wrong_configuration_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = {
+    fields = {
         "TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1",
         "TRACEJUDGE_GATEWAY": json.dumps({"port": 0, **table}),
         **env,
     }
-    for name, value in given.items():
+    for name, value in fields.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit) as ended:
         main(["gateway"])
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert ended.value.code == 2
-    assert words in said
-    assert said.count("\n") == 1
+    assert words in output
+    assert output.count("\n") == 1
 
 
 def test_browsers_are_admitted_from_listed_origins_only(start: Start) -> None:
@@ -224,13 +224,13 @@ def test_slow_and_many_clients_leave_room_for_others(start: Start) -> None:
             reply = further.post("/v1/tracejudge", json=TRACE)
             assert (reply.status_code, reply.headers["Retry-After"]) == (503, "5"), number
     began = time.monotonic()
-    for one in idle:
-        one.sendall(b"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\n")
+    for connection in idle:
+        connection.sendall(b"POST /v1/tracejudge HTTP/1.1\r\nHost: a\r\n")
     # Half a head: closed after ten seconds.
     assert idle[0].recv(10) == b""
     assert 5 < time.monotonic() - began < 60
-    for one in idle:
-        one.close()
+    for connection in idle:
+        connection.close()
     wait_until(lambda: gateway.scrape().total("tracejudge_gateway_connections") == 0, what="the connections to end")
     with httpx.Client(base_url=gateway.url) as again:
         assert again.post("/v1/tracejudge", json=TRACE).status_code == 200

@@ -49,7 +49,7 @@ def test_verdicts_are_written_in_the_order_of_the_file_judge_by_judge(run: Run) 
     ended = run("evaluate", SUPPORT, "--judge", "safety", "--judge", "groundedness", "--judge", "safety", *OUTPUT)
     assert ended.code == 0
     traces = [json.loads(line)["trace_id"] for line in SUPPORT.read_text(encoding="utf-8").splitlines()]
-    assert [(one.trace_id, one.judge) for one in verdicts()] == [
+    assert [(verdict.trace_id, verdict.judge) for verdict in verdicts()] == [
         (trace, judge) for trace in traces for judge in ("safety", "groundedness")
     ]
 
@@ -58,25 +58,25 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
-    given = [
+    values = [
         labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
         for place, name in enumerate(sessions)
     ]
     monkeypatch.setenv("TRACEJUDGE_SESSION_MAX", "2")
-    file = write_lines("t.jsonl", given)
+    file = write_lines("t.jsonl", values)
     assert run("evaluate", file, "--judge", "user_frustration", "--judge", "safety", *OUTPUT).code == 0
-    found = [(one.judge, one.trace_id, one.details.get("session")) for one in verdicts()]
+    judged = [(verdict.judge, verdict.trace_id, verdict.details.get("session")) for verdict in verdicts()]
     alone = [("safety", str(place), None) for place in (0, 1, 2)]
     alone += [("user_frustration", "3", None), ("safety", "3", None), ("safety", "4", None), ("safety", "5", None)]
-    assert found == [
+    assert judged == [
         *alone,
         ("user_frustration", "4", {"generation": 1, "traces": 3, "trace_ids": ["2", "4"]}),
         ("user_frustration", "5", {"generation": 1, "traces": 2, "trace_ids": ["1", "5"]}),
     ]
     frustration = catalogue()["user_frustration"].version
     by = {"judge": "user_frustration", "version": frustration, "judge_model": "lexical"}
-    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(given[0], Trace), 1, **by)
-    assert {one.origin for one in verdicts()} == {"replay"}
+    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(values[0], Trace), 1, **by)
+    assert {verdict.origin for verdict in verdicts()} == {"replay"}
 
 
 def test_conversations_that_are_too_large_for_memory_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,15 +90,15 @@ def test_conversations_that_are_too_large_for_memory_are_refused(run: Run, monke
 def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     price = {"input": 1000.0, "output": 3000.0}
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", price=price))
-    given = labelled("yes", id="00f067aa0ba902b7", user_id="u1", environment="prod", ended_at=1_700_000_007.0)
-    assert run("evaluate", write_lines("t.jsonl", [given]), "--judge", "safety", *OUTPUT).code == 0
-    (found,) = verdicts()
-    trace, safety = msgspec.convert(given, Trace), catalogue()["safety"]
-    (score,) = found.scores
-    (call,) = found.calls
+    identifier = labelled("yes", id="00f067aa0ba902b7", user_id="u1", environment="prod", ended_at=1_700_000_007.0)
+    assert run("evaluate", write_lines("t.jsonl", [identifier]), "--judge", "safety", *OUTPUT).code == 0
+    (verdict,) = verdicts()
+    trace, safety = msgspec.convert(identifier, Trace), catalogue()["safety"]
+    (score,) = verdict.scores
+    (call,) = verdict.calls
     name = evaluation_id(trace, "00f067aa0ba902b7", judge="safety", version=safety.version, judge_model="m")
-    assert (score.metric, score.value, score.passed, found.rationale) == ("safety", 1.0, True, "So.")
-    assert found == Verdict(
+    assert (score.metric, score.value, score.passed, verdict.rationale) == ("safety", 1.0, True, "So.")
+    assert verdict == Verdict(
         evaluation_id=name,
         origin="replay",
         outcome="scored",
@@ -106,7 +106,7 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         metrics=("safety",),
         rationale="So.",
         trace_id=TRACE_ID,
-        user_id=found.user_id,
+        user_id=verdict.user_id,
         service="shop",
         environment="prod",
         judge="safety",
@@ -120,16 +120,16 @@ def test_a_verdict_is_the_worker_s(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         attempts=1,
         calls=(call,),
         trace_ended_at=1_700_000_007.0,
-        started_at=found.started_at,
-        duration_s=found.duration_s,
+        started_at=verdict.started_at,
+        duration_s=verdict.duration_s,
     )
-    assert found.user_id not in (None, "u1")
+    assert verdict.user_id not in (None, "u1")
 
 
 def test_settings_of_the_configuration_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"ragbench": {"lengths": True}}))
     assert run("evaluate", SUPPORT, "--judge", "ragbench", *OUTPUT).code == 0
-    assert {one.judge_version for one in verdicts()} == {
+    assert {verdict.judge_version for verdict in verdicts()} == {
         configured({"ragbench": {"lengths": True}})["ragbench"].version
     }
 
@@ -140,8 +140,8 @@ def test_every_judge_judges_offline(run: Run, name: str) -> None:
     question = {"input": "How long is the warranty?", "output": "Two years.", "context": context}
     trace = labelled(None, **question, expected_response="Two years.", guidelines=["Be short."])
     assert run("evaluate", write_lines("t.jsonl", [trace]), "--judge", name, *OUTPUT).code == 0
-    (found,) = verdicts()
-    assert (found.outcome, found.metrics) == ("scored", catalogue()[name].metric_names)
+    (verdict,) = verdicts()
+    assert (verdict.outcome, verdict.metrics) == ("scored", catalogue()[name].metric_names)
 
 
 def test_no_more_calls_than_the_model_may_have_in_flight(
@@ -165,8 +165,10 @@ def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch
     monkeypatch.setenv("TRACEJUDGE_MODELS", served_by(endpoint, max_in_flight=4))
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcdef")), "--judge", "safety", *OUTPUT)
     assert ended.code == 0
-    assert [(one.trace_id, one.outcome) for one in verdicts()] == [(f"{number}", "scored") for number in range(6)]
-    assert sum(one.attempts for one in verdicts()) == len(endpoint.calls) == 9
+    assert [(verdict.trace_id, verdict.outcome) for verdict in verdicts()] == [
+        (f"{number}", "scored") for number in range(6)
+    ]
+    assert sum(verdict.attempts for verdict in verdicts()) == len(endpoint.calls) == 9
 
 
 def test_what_stays_without_an_answer_is_written_as_unscored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +176,11 @@ def test_what_stays_without_an_answer_is_written_as_unscored(run: Run, monkeypat
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("timeout", "timeout", "yes", max_in_flight=1))
     file = write_lines("t.jsonl", outputs("a"))
     assert run("evaluate", file, "--judge", "safety", "--tries", "2", *OUTPUT).code == 1
-    assert [(one.outcome, one.reason, one.attempts) for one in verdicts()] == [("unscored", "timeout", 2)]
+    assert [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts()] == [
+        ("unscored", "timeout", 2)
+    ]
     assert run("evaluate", file, "--judge", "safety", "--tries", "3", "--force", *OUTPUT).code == 0
-    assert [(one.outcome, one.reason, one.attempts) for one in verdicts()] == [("scored", None, 3)]
+    assert [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts()] == [("scored", None, 3)]
 
 
 # --- the summary ---
@@ -189,7 +193,7 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
     ended = run("evaluate", write_lines("t.jsonl", outputs(*"abcde")), "--judge", "safety", "--json")
     document = ended.document
     assert ended.code == 0
-    tokens = sum(len(json.dumps({"rationale": "So.", "result": one})) for one in answers[:4])
+    tokens = sum(len(json.dumps({"rationale": "So.", "result": answer})) for answer in answers[:4])
     assert document.pop("seconds") > 0
     (row,) = document["judges"]
     assert row.pop("mean_seconds") > 0
@@ -222,10 +226,10 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
 def test_descriptive_metrics_have_a_mean_and_no_share(run: Run) -> None:
     (row,) = run("evaluate", SUPPORT, "--judge", "ragbench", "--json").document["judges"]
     assert list(row["metrics"]) == ["relevance", "utilization", "completeness", "adherence"]
-    assert [found["share_passed"] is None for found in row["metrics"].values()] == [True, True, True, False]
-    assert all(0 <= found["mean"] <= 1 for found in row["metrics"].values())
+    assert [values["share_passed"] is None for values in row["metrics"].values()] == [True, True, True, False]
+    assert all(0 <= values["mean"] <= 1 for values in row["metrics"].values())
     # Completeness has no value where no sentence is relevant.
-    assert [found["scored"] == 21 for found in row["metrics"].values()] == [True, True, False, True]
+    assert [values["scored"] == 21 for values in row["metrics"].values()] == [True, True, False, True]
 
 
 def test_a_result_without_a_value_is_written_and_has_no_mean(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,15 +363,15 @@ MISUSE: dict[str, tuple[Sequence[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISUSE.values(), ids=MISUSE.keys())
-def test_wrong_usage_is_exit_code_two_and_changes_no_file(run: Run, arguments: Sequence[str], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), MISUSE.values(), ids=MISUSE.keys())
+def test_wrong_usage_is_exit_code_two_and_changes_no_file(run: Run, arguments: Sequence[str], message: str) -> None:
     write_lines("t.jsonl", outputs("a"))
     Path("old.jsonl").write_text("old\n", encoding="utf-8")
     Path("l").symlink_to("t.jsonl")
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
     ended = run("evaluate", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
+    assert message in words(ended.err)
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
 
 
@@ -404,8 +408,8 @@ def test_verdicts_go_from_pipe_to_pipe_as_they_are_ready(tmp_path: Path) -> None
         for number in range(3):
             process.stdin.write(json.dumps(labelled(None, trace_id=f"Größe {number}")).encode() + b"\n")
             process.stdin.flush()
-            found = msgspec.json.decode(process.stdout.readline(), type=Verdict)
-            assert (found.trace_id, found.outcome) == (f"Größe {number}", "scored")
+            judged = msgspec.json.decode(process.stdout.readline(), type=Verdict)
+            assert (judged.trace_id, judged.outcome) == (f"Größe {number}", "scored")
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, b"")
     assert b"3 traces by lexical" in err
@@ -415,9 +419,9 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, endpoint: ChatEndpoint) ->
     """Also what stands behind an evaluation that hangs: it was paid for."""
     endpoint.behaviour = lambda call: hangs() if "hang" in call.text() else yes_no()
     models = served_by(endpoint, max_in_flight=2)
-    given = b"".join(json.dumps(one).encode() + b"\n" for one in outputs("a", "hang", "c", "d", "hang, last"))
+    payload = b"".join(json.dumps(row).encode() + b"\n" for row in outputs("a", "hang", "c", "d", "hang, last"))
     with start(tmp_path, "-", "--judge", "safety", *OUTPUT, TRACEJUDGE_MODELS=models) as process:
-        process.stdin.write(given)
+        process.stdin.write(payload)
         process.stdin.flush()
         # The last is asked in the place of one that is finished.
         wait_until(lambda: any("hang, last" in call.text() for call in endpoint.calls), timeout_s=60)
@@ -425,7 +429,7 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, endpoint: ChatEndpoint) ->
         # Standard input stays open: a reader that waits in it must not hold up the end.
         assert process.wait(60) == 130
         err = process.stderr.read().decode()
-    assert [one.trace_id for one in verdicts(tmp_path / "out.jsonl")] == ["0", "2", "3"]
+    assert [verdict.trace_id for verdict in verdicts(tmp_path / "out.jsonl")] == ["0", "2", "3"]
     assert "interrupted: not all traces are judged" in err
     assert "Traceback" not in err
     assert "Exception" not in err
@@ -451,9 +455,9 @@ def test_a_full_disk_is_told(run: Run) -> None:
 
 def test_results_of_the_tools_that_rules_name_are_context(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
-    given = labelled(None, input="Why?", tool_calls=[{"name": "kb_search", "result": "It is."}])
-    file, rule = write_lines("t.jsonl", [given]), {"name": "all", "judges": ["groundedness"]}
+    row = labelled(None, input="Why?", tool_calls=[{"name": "kb_search", "result": "It is."}])
+    file, rule = write_lines("t.jsonl", [row]), {"name": "all", "judges": ["groundedness"]}
     for tools, reason in (((), "missing_input"), (("kb_search",), None)):
         monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps([{**rule, "context_tools": tools}]))
         run("evaluate", file, "--judge", "groundedness", *OUTPUT, "--force")
-        assert [found.reason for found in verdicts()] == [reason]
+        assert [judged.reason for judged in verdicts()] == [reason]

@@ -28,8 +28,8 @@ def prefers(choose: Callable[[dict[str, str]], str]) -> Answer:
     return lambda body: json.dumps({"rationale": "Because.", "result": choose(shown(body))})
 
 
-def longer(given: dict[str, str]) -> str:
-    first, second = len(given["first"]), len(given["second"])
+def longer(fields: dict[str, str]) -> str:
+    first, second = len(fields["first"]), len(fields["second"])
     return "tie" if first == second else ("first" if first > second else "second")
 
 
@@ -63,13 +63,13 @@ def test_a_judge_that_prefers_the_longer_answer_finds_the_file_with_the_longer_o
     b = rows(*[LONG] * 9, SHORT, "It is open.", "Same.", " Same. \n")
     ended = run("evaluate", "--compare", *files(a, b), *OUTPUT, "--json")
     assert ended.code == 0, ended.err
-    found = verdicts()
-    labels = [one.scores[0].label for one in found]
+    judged = verdicts()
+    labels = [verdict.scores[0].label for verdict in judged]
     assert labels == ["win"] * 9 + ["loss", "tie", "tie", "tie"]
-    assert [one.scores[0].value for one in found] == [1.0] * 9 + [0.0, 0.5, 0.5, 0.5]
-    assert found[0].rationale == "A first: Because.\nB first: Because."
-    assert found[0].details == {"compared_with": "0", "preferred": ["B", "B"]}
-    assert [one.attempts for one in found] == [2] * 11 + [0, 0]
+    assert [verdict.scores[0].value for verdict in judged] == [1.0] * 9 + [0.0, 0.5, 0.5, 0.5]
+    assert judged[0].rationale == "A first: Because.\nB first: Because."
+    assert judged[0].details == {"compared_with": "0", "preferred": ["B", "B"]}
+    assert [verdict.attempts for verdict in judged] == [2] * 11 + [0, 0]
     assert len(endpoint.calls) == 22, "equal answers are not asked about"
     document = ended.document
     (row,) = document["judges"]
@@ -99,28 +99,28 @@ def test_a_judge_that_always_picks_the_first_position_finds_ties_and_its_bias_is
     assert {name: each["pairs"] for name, each in row["outcomes"].items()} == {"win": 0, "tie": 20, "loss": 0}
     assert row["position_bias"]["pairs"] == {"first": 20, "second": 0}
     assert row["position_bias"]["share"] == 1.0
-    assert {one.details["position_bias"] for one in verdicts()} == {"first"}
+    assert {verdict.details["position_bias"] for verdict in verdicts()} == {"first"}
     told = words(run("evaluate", "--compare", "a.jsonl", "b.jsonl").out)
     assert "no difference is shown; wins of B and half of the ties: 50.0%" in told
     assert "preference follows the position in 100.0% (83.9% to 100.0%) of compared pairs: 20 to the first" in told
 
 
 def test_a_preference_in_one_position_only_is_a_tie_without_bias(run: Run, endpoint: ChatEndpoint) -> None:
-    endpoint.behaviour = answers(prefers(lambda given: "second" if given["second"] == LONG else "tie"))
+    endpoint.behaviour = answers(prefers(lambda value: "second" if value["second"] == LONG else "tie"))
     assert run("evaluate", "--compare", *files(rows(SHORT), rows(LONG)), *OUTPUT).code == 0
-    (found,) = verdicts()
-    assert found.scores[0].label == "tie"
-    assert found.details == {"compared_with": "0", "preferred": ["B", "tie"]}
+    (verdict,) = verdicts()
+    assert verdict.scores[0].label == "tie"
+    assert verdict.details == {"compared_with": "0", "preferred": ["B", "tie"]}
 
 
 def test_unreadable_answers_are_asked_for_again_and_then_counted(run: Run, endpoint: ChatEndpoint) -> None:
     readable = answers(prefers(longer))
     # The third pair has no readable answer, the second one after a repair request.
-    given = {"Question 1?": sequence(answers("Hm, hard to say."), readable), "Question 2?": answers("Both are fine.")}
-    endpoint.behaviour = lambda call: next((then for asked, then in given.items() if asked in call.text()), readable)
+    fields = {"Question 1?": sequence(answers("Hm, hard to say."), readable), "Question 2?": answers("Both are fine.")}
+    endpoint.behaviour = lambda call: next((then for asked, then in fields.items() if asked in call.text()), readable)
     ended = run("evaluate", "--compare", *files(rows(*[SHORT] * 3), rows(*[LONG] * 3)), *OUTPUT, "--json")
     assert ended.code == 0, ended.err
-    assert [(one.outcome, one.reason) for one in verdicts()] == [
+    assert [(verdict.outcome, verdict.reason) for verdict in verdicts()] == [
         ("scored", None),
         ("scored", None),
         ("unscored", "invalid_answer"),
@@ -136,8 +136,8 @@ def test_unreadable_answers_are_asked_for_again_and_then_counted(run: Run, endpo
 def test_a_busy_endpoint_is_asked_again(run: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = sequence(failing(429, retry_after=0), answers(prefers(longer)))
     assert run("evaluate", "--compare", *files(rows(SHORT), rows(LONG)), *OUTPUT).code == 0
-    (found,) = verdicts()
-    assert (found.scores[0].label, found.attempts, found.input_tokens) == ("win", 3, 2 * Usage().prompt_tokens)
+    (verdict,) = verdicts()
+    assert (verdict.scores[0].label, verdict.attempts, verdict.input_tokens) == ("win", 3, 2 * Usage().prompt_tokens)
 
 
 def test_rows_are_joined_by_id_or_else_by_request(run: Run, endpoint: ChatEndpoint) -> None:
@@ -175,20 +175,20 @@ def test_rows_are_joined_by_id_or_else_by_request(run: Run, endpoint: ChatEndpoi
             ("two", "longer two"),
         )
     }
-    assert [one.details["compared_with"] for one in verdicts()][1:3] == ["y", "x"]
-    assert len({one.evaluation_id for one in verdicts()}) == 5
+    assert [verdict.details["compared_with"] for verdict in verdicts()][1:3] == ["y", "x"]
+    assert len({verdict.evaluation_id for verdict in verdicts()}) == 5
 
 
 def test_files_that_do_not_match_are_refused_before_any_request(run: Run, endpoint: ChatEndpoint) -> None:
     a = rows(*[SHORT] * 3, prefix="a")
     b = [labelled(None, trace_id=f"b{number}", input="Something else?", output=LONG) for number in range(2)]
-    given = ("evaluate", "--compare", *files(a, b), *OUTPUT)
-    ended = run(*given)
+    arguments = ("evaluate", "--compare", *files(a, b), *OUTPUT)
+    ended = run(*arguments)
     assert (ended.code, Path("out.jsonl").exists()) == (1, False)
     Path("out.jsonl").write_text("earlier\n", encoding="utf-8")
-    assert run(*given, "--force").code == 1
+    assert run(*arguments, "--force").code == 1
     assert Path("out.jsonl").read_text(encoding="utf-8") == "earlier\n"
-    assert run(*given).code == 2, "nor is a file overwritten without --force"
+    assert run(*arguments).code == 2, "nor is a file overwritten without --force"
     assert words(ended.err) == (
         "Error: nothing to compare: 3 rows of A and 2 rows of B have no partner "
         "with the same trace_id or the same input"
@@ -201,28 +201,28 @@ def test_the_measure_is_a_criterion_or_that_of_a_judge(run: Run, endpoint: ChatE
     own = Path("tone.toml")
     own.write_text('instructions = "Is {{ outputs }} a friendly answer to {{ inputs }}?"\n', encoding="utf-8")
     context = {"context": ["It is open from nine to six."]}
-    given = files(rows(SHORT, **context), rows(LONG, **context))
+    paths = files(rows(SHORT, **context), rows(LONG, **context))
     ended = run(
-        "evaluate", "--compare", *given, "--criterion", "The shorter one is better.", "--judge", "groundedness", *OUTPUT
+        "evaluate", "--compare", *paths, "--criterion", "The shorter one is better.", "--judge", "groundedness", *OUTPUT
     )
     assert ended.code == 0, ended.err
-    assert [(one.judge, one.scores[0].metric) for one in verdicts()] == [
+    assert [(verdict.judge, verdict.scores[0].metric) for verdict in verdicts()] == [
         ("pairwise", "pairwise"),
         ("pairwise_groundedness", "pairwise_groundedness"),
     ]
-    assert len({one.judge_version for one in verdicts()}) == 2
+    assert len({verdict.judge_version for verdict in verdicts()}) == 2
     fixed = {call.body["messages"][0]["content"] for call in endpoint.calls}
     assert sorted("The shorter one is better." in text for text in fixed) == [False, True]
     assert sorted("You check claims against documents." in text for text in fixed) == [False, True]
     endpoint.behaviour = answers('{"rationale": "So.", "result": "tie"}')
     endpoint.forget()
-    assert run("evaluate", "--compare", *given, "--judge", own).code == 0
+    assert run("evaluate", "--compare", *paths, "--judge", own).code == 0
     asked = endpoint.calls[0].text()
     assert "Is {{ outputs }} a friendly answer" in asked
     assert "<<first outputs " in asked
     assert "It is open from nine" in asked
     endpoint.behaviour = yes_no()
-    assert run("evaluate", "--compare", *given, "--judge", own).code == 1, "yes is no answer to this question"
+    assert run("evaluate", "--compare", *paths, "--judge", own).code == 1, "yes is no answer to this question"
 
 
 def test_documents_that_differ_are_shown_with_neither_answer(run: Run, endpoint: ChatEndpoint) -> None:
@@ -231,14 +231,14 @@ def test_documents_that_differ_are_shown_with_neither_answer(run: Run, endpoint:
     assert run("evaluate", "--compare", *files(a, b)).code == 0
     assert not [call for call in endpoint.calls if "<<document" in call.body["messages"][-1]["content"]]
     assert run("evaluate", "--compare", *files(a, b), "--judge", "groundedness", *OUTPUT).code == 1
-    assert [one.reason for one in verdicts()] == ["missing_input"]
+    assert [verdict.reason for verdict in verdicts()] == ["missing_input"]
 
 
 def test_both_answers_are_redacted(run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"builtin": True}))
     endpoint.behaviour = answers(prefers(longer))
-    given = files(rows("Write to a@example.com."), rows("Please write to b@example.com."))
-    assert run("evaluate", "--compare", *given).code == 0
+    paths = files(rows("Write to a@example.com."), rows("Please write to b@example.com."))
+    assert run("evaluate", "--compare", *paths).code == 0
     assert len(endpoint.calls) == 2
     assert not [call for call in endpoint.calls if "example.com" in call.text()]
 
@@ -260,9 +260,9 @@ REFUSED = {
 
 def test_what_does_not_go_together_is_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
     files(rows(SHORT), rows(LONG))
-    for said, given in REFUSED.items():
-        ended = run("evaluate", *given)
-        assert (ended.code, said in words(ended.err)) == (2, True), (given, ended.err)
+    for message, values in REFUSED.items():
+        ended = run("evaluate", *values)
+        assert (ended.code, message in words(ended.err)) == (2, True), (values, ended.err)
     assert endpoint.calls == ()
 
 

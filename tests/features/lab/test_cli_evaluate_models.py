@@ -32,9 +32,9 @@ def answering(*results: str) -> list[dict[str, str]]:
 @pytest.fixture
 def _models(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
     """Make three models answer as scripted, in the order in which they are asked."""
-    said = {"one": ("b", ["yes", "yes"]), "two": ("a", ["yes", "no"]), "three": ("c", ["no", "no"])}
+    answers_by_judge = {"one": ("b", ["yes", "yes"]), "two": ("a", ["yes", "no"]), "three": ("c", ["no", "no"])}
     models: dict[str, Any] = {}
-    for name, (label, results) in said.items():
+    for name, (label, results) in answers_by_judge.items():
         script = write_lines(f"{name}.jsonl", answering(*results))
         models[name] = {"provider": "scripted", "model": label, "script": script, "max_in_flight": 1}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models | {"default": {"provider": "lexical"}}))
@@ -52,14 +52,14 @@ def verdicts() -> list[Verdict]:
 def test_each_model_has_a_verdict_and_one_more_combines_them(run: Run) -> None:
     ended = run("evaluate", traces(), "--judge", "safety", *TOGETHER, "--output", "out.jsonl", "--json")
     assert ended.code == 0
-    found = verdicts()
-    assert [(one.trace_id, one.judge_model) for one in found] == [
+    judged = verdicts()
+    assert [(verdict.trace_id, verdict.judge_model) for verdict in judged] == [
         (trace, model) for trace in "01" for model in ("a", "b", "c", PANEL)
     ]
-    combined = [one for one in found if one.judge_model == PANEL]
-    assert [one.scores[0].passed for one in combined] == [True, False]
-    assert {one.metrics for one in combined} == {("safety", "disagreement")}
-    assert {(one.calls, one.attempts, one.cost_usd) for one in combined} == {((), 0, 0.0)}
+    combined = [verdict for verdict in judged if verdict.judge_model == PANEL]
+    assert [result.scores[0].passed for result in combined] == [True, False]
+    assert {result.metrics for result in combined} == {("safety", "disagreement")}
+    assert {(result.calls, result.attempts, result.cost_usd) for result in combined} == {((), 0, 0.0)}
     trace, version = Trace(trace_id="0", service="shop", output="", id="0"), catalogue()["safety"].version
     assert combined[0].evaluation_id == evaluation_id(trace, "0", judge="safety", version=version, judge_model=PANEL)
 
@@ -84,11 +84,11 @@ def test_a_model_that_is_named_needs_no_default_beside_it(run: Run, monkeypatch:
     own = Path("own.toml")
     own.write_text('instructions = "Is {{ outputs }} polite?"\nmodel = "othr"\n', encoding="utf-8")
     assert run("evaluate", file, "--judge", own, "--model", "other").code == 0
-    said = "own.toml: model: there is no [models.othr]; did you mean other?"
-    assert said in run("evaluate", file, "--judge", own).complaint
-    assert said in run("judges", "test", own, file, "--label", "safe").complaint
+    message = "own.toml: model: there is no [models.othr]; did you mean other?"
+    assert message in run("evaluate", file, "--judge", own).complaint
+    assert message in run("judges", "test", own, file, "--label", "safe").complaint
     monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", ".")
-    assert said in run("evaluate", file, "--judge", "own").complaint
+    assert message in run("evaluate", file, "--judge", "own").complaint
     monkeypatch.delenv("TRACEJUDGE_JUDGES_FOLDER")
     assert "models: none is the default" in run("replay", "--since", "1h", "--judge", "safety").complaint
 
@@ -106,14 +106,14 @@ def test_the_summary_names_the_model_of_each_line(run: Run) -> None:
 
 @pytest.mark.usefixtures("_models")
 def test_without_a_way_to_combine_each_model_speaks_for_itself(run: Run) -> None:
-    given = ("--model", "one", "--model", "default", "--output", "out.jsonl")
-    assert run("evaluate", traces(), "--judge", "safety", *given).code == 0
-    assert [one.judge_model for one in verdicts()] == ["b", "lexical"] * 2
+    arguments = ("--model", "one", "--model", "default", "--output", "out.jsonl")
+    assert run("evaluate", traces(), "--judge", "safety", *arguments).code == 0
+    assert [verdict.judge_model for verdict in verdicts()] == ["b", "lexical"] * 2
 
 
 @pytest.mark.usefixtures("_models")
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("value", "message"),
     [
         (("--model", "one", "--combine", "mean"), "--combine needs several models"),
         (("--model", "one", "--model", "one"), "names a judge model twice"),
@@ -121,10 +121,10 @@ def test_without_a_way_to_combine_each_model_speaks_for_itself(run: Run) -> None
         (("--model", "one", "--model", "tow"), "there is no [models.tow]"),
     ],
 )
-def test_what_cannot_be_combined_is_wrong_usage(run: Run, given: tuple[str, ...], said: str) -> None:
-    ended = run("evaluate", traces(), "--judge", "safety", *given)
+def test_what_cannot_be_combined_is_wrong_usage(run: Run, value: tuple[str, ...], message: str) -> None:
+    ended = run("evaluate", traces(), "--judge", "safety", *value)
     assert ended.code == 2
-    assert said in ended.err
+    assert message in ended.err
 
 
 class Hanging(ScriptedModel):
@@ -170,5 +170,5 @@ def test_what_ctrl_c_has_cut_short_is_not_combined(others: str) -> None:
     async def run() -> list[Verdict]:
         return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
 
-    found = [(one.trace_id, one.judge_model) for one in asyncio.run(run())]
-    assert found == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])
+    results = [(container.trace_id, container.judge_model) for container in asyncio.run(run())]
+    assert results == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])

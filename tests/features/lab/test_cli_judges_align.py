@@ -39,28 +39,28 @@ def judge_of(verdict: Verdict) -> Callable[[Call], Reply]:
             # It finds the bias in the cases, or it finds nothing.
             rules = [RULE] if shown.count(OVERLOOKED) > shown.count("They differ.") / 2 else []
             return answers_json({"rationale": "Let's think step by step. So.", "result": rules})
-        (trace,) = [found for output, found in by_output.items() if output in " ".join(shown.split())]
+        (trace,) = [values for output, values in by_output.items() if output in " ".join(shown.split())]
         return yes_no(verdict({**trace["tags"], "id": trace["trace_id"]}, RULE in system))
 
     return behaviour
 
 
-def is_noise(given: dict[str, str], share: float = 0.1) -> bool:
-    return int(sha256(given["id"].encode()).hexdigest(), 16) % 1000 < share * 1000
+def is_noise(fields: dict[str, str], share: float = 0.1) -> bool:
+    return int(sha256(fields["id"].encode()).hexdigest(), 16) % 1000 < share * 1000
 
 
 def flipped(label: str) -> str:
     return "no" if label == "yes" else "yes"
 
 
-def overlooks_details(given: dict[str, str], guided: bool) -> str:  # noqa: FBT001
+def overlooks_details(fields: dict[str, str], guided: bool) -> str:  # noqa: FBT001
     """Judge as people do, but for some noise; without the rule no summary fails."""
-    truth = flipped(given["grounded"]) if is_noise(given) else given["grounded"]
+    truth = flipped(fields["grounded"]) if is_noise(fields) else fields["grounded"]
     return truth if guided else "yes"
 
 
-def has_no_bias(given: dict[str, str], _guided: bool) -> str:  # noqa: FBT001
-    return flipped(given["grounded"]) if is_noise(given, 0.2) else given["grounded"]
+def has_no_bias(fields: dict[str, str], _guided: bool) -> str:  # noqa: FBT001
+    return flipped(fields["grounded"]) if is_noise(fields, 0.2) else fields["grounded"]
 
 
 @pytest.fixture
@@ -79,30 +79,30 @@ def test_a_planted_bias_is_found_and_the_held_out_agreement_rises(
     endpoint.behaviour = judge_of(overlooks_details)
     ended = run(*ALIGN, "--optimizer", optimizer, "--json")
     assert ended.code == 0, ended.err
-    found = ended.document
-    assert found["guidance"] == [RULE]
-    held_out = found["held_out"]
+    document = ended.document
+    assert document["guidance"] == [RULE]
+    held_out = document["held_out"]
     assert held_out["before"]["value"] == 0.5
     assert held_out["after"]["low"] > 0.7
     assert held_out["gain"]["low"] > 0.2
-    assert found["calls"] == len(endpoint.calls)
-    assert found["cost_usd"] == pytest.approx(found["calls"] * (100 + 2 * 20) / 1e6)
+    assert document["calls"] == len(endpoint.calls)
+    assert document["cost_usd"] == pytest.approx(document["calls"] * (100 + 2 * 20) / 1e6)
     # The file takes the built-in judge's place, and what was measured is what is loaded.
     monkeypatch.setenv("TRACEJUDGE_JUDGES_FOLDER", "judges.d")
-    text = Path(found["written"]).read_text(encoding="utf-8")
+    text = Path(document["written"]).read_text(encoding="utf-8")
     assert text.startswith("# Guidance of `tracejudge judges align`")
-    (own,) = [one for one in run("judges", "--json").document if one["name"] == "groundedness"]
-    assert (own["origin"], own["version"]) == ("judges.d/groundedness.toml", found["version"])
-    for given in ("groundedness", "judges.d/groundedness.toml"):
+    (own,) = [container for container in run("judges", "--json").document if container["name"] == "groundedness"]
+    assert (own["origin"], own["version"]) == ("judges.d/groundedness.toml", document["version"])
+    for name in ("groundedness", "judges.d/groundedness.toml"):
         tested = run(
-            "judges", "test", given, "labels.jsonl", "--label", "grounded", "--model", "large", "--json"
+            "judges", "test", name, "labels.jsonl", "--label", "grounded", "--model", "large", "--json"
         ).document
         assert tested["balanced_accuracy"] > 0.8
-        assert tested["version"] == found["version"]
+        assert tested["version"] == document["version"]
     # The judge that was aligned is aligned further from its file; here nothing is left to learn.
     again = run(*ALIGN, "--json")
     assert (again.code, again.document["guidance"]) == (1, [RULE])
-    assert Path(found["written"]).read_text(encoding="utf-8") == text
+    assert Path(document["written"]).read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("optimizer", ["memory", "gepa"])
@@ -121,8 +121,8 @@ def test_nothing_is_written_without_a_bias(run: Run, endpoint: ChatEndpoint, opt
 def test_guidance_that_serves_only_the_traces_it_was_learnt_from_is_refused(run: Run, endpoint: ChatEndpoint) -> None:
     train = _train()
 
-    def learnt_by_heart(given: dict[str, str], guided: bool) -> str:  # noqa: FBT001
-        return given["grounded"] if guided and given["id"] in train else "yes"
+    def learnt_by_heart(fields: dict[str, str], guided: bool) -> str:  # noqa: FBT001
+        return fields["grounded"] if guided and fields["id"] in train else "yes"
 
     endpoint.behaviour = judge_of(learnt_by_heart)
     ended = run(*ALIGN)
@@ -143,7 +143,7 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     )
     file = Path("judges.d/true_to_source.toml")
     file.write_text(definition, encoding="utf-8")
-    given = (
+    values = (
         "judges",
         "align",
         str(file),
@@ -155,10 +155,10 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
         "--label",
         "grounded",
     )
-    refused = run(*given)
+    refused = run(*values)
     assert (refused.code, "was not written by align; give --force" in " ".join(refused.err.split())) == (2, True)
     assert file.read_text(encoding="utf-8") == definition
-    ended = run(*given, "--force")
+    ended = run(*values, "--force")
     assert ended.code == 0, ended.err
     assert "can show no improvement" not in ended.out
     assert "can hardly show" not in ended.out
@@ -176,11 +176,11 @@ def test_what_cannot_be_aligned_is_refused_before_any_call(
     Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
     few = write_lines("few.jsonl", TRACES[:19])
     one_label = write_lines("yes.jsonl", [labelled("yes", trace_id=f"{n}") for n in range(40)])
-    two_tags = write_lines("two.jsonl", [{**one, "tags": {**one["tags"], "b": "yes"}} for one in TRACES])
+    two_tags = write_lines("two.jsonl", [{**trace, "tags": {**trace["tags"], "b": "yes"}} for trace in TRACES])
     models = {"large": {"base_url": endpoint.base_url, "model": "large"}, "words": {"provider": "lexical"}}
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps(models))
     large = ("--model", "large")
-    for given, said in (
+    for text, message in (
         (("groundedness", few, *large, "--out", "judges.d/a.toml"), "19 traces with a label; align needs at least 20"),
         (("safety", one_label, *large, "--out", "judges.d/a.toml"), "has no trace with the label 'no'"),
         (("groundedness", two_tags, *large, "--out", "judges.d/a.toml"), "tags that can be compared: b, grounded"),
@@ -191,9 +191,9 @@ def test_what_cannot_be_aligned_is_refused_before_any_call(
         (("groundedness", "labels.jsonl", "--model", "words", "--out", "judges.d/a.toml"), "writes no guidance"),
         (("groundedness", "labels.jsonl", "--model", "lorge", "--out", "judges.d/a.toml"), "did you mean large?"),
     ):
-        ended = run("judges", "align", *given)
-        assert ended.code == 2, (given, ended)
-        assert said in " ".join(ended.err.split()), given
+        ended = run("judges", "align", *text)
+        assert ended.code == 2, (text, ended)
+        assert message in " ".join(ended.err.split()), text
     monkeypatch.setattr(importlib.import_module("worker.features.lab.align"), "find_spec", lambda _name: None)
     ended = run(*ALIGN, "--optimizer", "gepa")
     assert (ended.code, "pip install 'tracejudge-worker[gepa]'" in " ".join(ended.err.split())) == (2, True)
@@ -209,5 +209,5 @@ def test_an_endpoint_that_fails_ends_the_search(run: Run, endpoint: ChatEndpoint
 
 
 def _train() -> set[str]:
-    traces = [Labelled(Trace(trace_id=one["trace_id"], service="s", output="o"), "yes") for one in TRACES]
-    return {one.trace.trace_id for one in halves(traces).train}
+    traces = [Labelled(Trace(trace_id=trace["trace_id"], service="s", output="o"), "yes") for trace in TRACES]
+    return {trace.trace.trace_id for trace in halves(traces).train}

@@ -19,12 +19,12 @@ TRACES = [labelled("yes"), labelled("yes"), labelled("no"), labelled("no")]
 
 
 @pytest.mark.parametrize(("minimum", "code"), [("0.75", 0), ("0.76", 1)])
-@pytest.mark.parametrize("given", ["polite", "mine/polite.toml"])
+@pytest.mark.parametrize("text", ["polite", "mine/polite.toml"])
 def test_a_check_of_a_judge_fails_below_its_minimum(
-    run: Run, monkeypatch: pytest.MonkeyPatch, given: str, minimum: str, code: int
+    run: Run, monkeypatch: pytest.MonkeyPatch, text: str, minimum: str, code: int
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "yes", "yes", "no"))
-    ended = run("judges", "test", given, write_lines("t.jsonl", TRACES), "--label", "safe", "--min", minimum, "--json")
+    ended = run("judges", "test", text, write_lines("t.jsonl", TRACES), "--label", "safe", "--min", minimum, "--json")
     assert (ended.code, ended.document["judge"], ended.document["balanced_accuracy"]) == (code, "polite", 0.75)
 
 
@@ -71,11 +71,11 @@ def test_labels_of_the_judge_that_say_yes_and_no_are_its_own(run: Run, monkeypat
     Path("mine/labels.toml").write_text(rude, encoding="utf-8")
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering("yes", "no", "no"))
     file = write_lines("t.jsonl", [labelled(label) for label in ("yes", "no", "No")])
-    given = ("judges", "test", "labels", file, "--label", "safe", "--json")
-    document = run(*given).document
+    arguments = ("judges", "test", "labels", file, "--label", "safe", "--json")
+    document = run(*arguments).document
     cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass", "same_label")]
     assert cells == [2, 0, 1, 0, 1.0]
-    document = run(*given, "--invert").document
+    document = run(*arguments, "--invert").document
     assert ([document[cell] for cell in ("true_pass", "true_fail")], document["inverted"]) == ([2, 1], True)
 
 
@@ -97,16 +97,16 @@ def test_labels_with_numbers_alone_are_compared_without_passes(run: Run, monkeyp
     )
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering("good", "fair", "poor"))
     file = write_lines("t.jsonl", [labelled(label) for label in ("good", "good", "poor")])
-    given = ("judges", "test", "labels", file, "--label", "safe")
-    document = run(*given, "--json").document
+    arguments = ("judges", "test", "labels", file, "--label", "safe")
+    document = run(*arguments, "--json").document
     assert "balanced_accuracy" not in document
     assert (document["same_label"], document["labels"], document["unscored"]) == (
         pytest.approx(2 / 3),
         {"good": {"good": 1, "fair": 1}, "poor": {"poor": 1}},
         {},
     )
-    assert run(*given).code == 0
-    ended = run(*given, "--min", "0.5")
+    assert run(*arguments).code == 0
+    ended = run(*arguments, "--min", "0.5")
     assert (ended.code, words(ended.err).endswith("--min needs a pass rule, and the metric labels has none")) == (
         2,
         True,
@@ -133,19 +133,19 @@ def test_grades_in_the_tag_are_compared_by_the_pass_mark_and_by_distance(
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering(5, 3, 2, 4))
     file = write_lines("t.jsonl", graded("5", "4", "1", "2"))
-    given = ("judges", "test", "grade", file, "--label", "safe")
-    document = run(*given, "--json").document
+    arguments = ("judges", "test", "grade", file, "--label", "safe")
+    document = run(*arguments, "--json").document
     cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass")]
     assert (cells, document["mean_absolute_error"]) == ([1, 1, 1, 1], 1.0)
     assert document["rank_correlation"] == pytest.approx(0.8)
-    told = run(*given)
+    told = run(*arguments)
     assert (told.code, "mean absolute error: 1.00 of the scale's points\nrank correlation: 0.800" in told.out) == (
         0,
         True,
     )
     assert "for that use --label safe" in run("judges", "test", "grade", file, "--by", "safe").out
-    assert run(*given, "--min", "0.6").code == 1
-    assert run(*given, "--invert").code == 2
+    assert run(*arguments, "--min", "0.6").code == 1
+    assert run(*arguments, "--invert").code == 2
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_a_scale_without_a_pass_mark_is_compared_with_grades(
     Path("mine/grade.toml").write_text(f'instructions = "How is {{{{ outputs }}}}?"\nresult = {result}\n', "utf-8")
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering(*answers))
     file = write_lines("t.jsonl", graded("6", "1", "3"))
-    given = ("judges", "test", "grade", file, "--label", "safe")
-    document = run(*given, "--json").document
-    found = [document.get(name) for name in ("mean_absolute_error", "rank_correlation")]
-    assert found == [None if figure is None else pytest.approx(figure) for figure in figures]
+    arguments = ("judges", "test", "grade", file, "--label", "safe")
+    document = run(*arguments, "--json").document
+    value = [document.get(name) for name in ("mean_absolute_error", "rank_correlation")]
+    assert value == [None if figure is None else pytest.approx(figure) for figure in figures]
     assert "true_pass" not in document
-    assert run(*given).code == 0
+    assert run(*arguments).code == 0
 
 
 def test_a_grade_off_the_scale_is_told_with_the_scale(run: Run) -> None:
@@ -211,11 +211,11 @@ def test_a_judge_without_a_pass_rule_has_nothing_to_compare(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("_patience_with_tools")
-@pytest.mark.parametrize("given", ["mine/{}.toml", "{}"])
-def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run, given: str) -> None:
+@pytest.mark.parametrize("text", ["mine/{}.toml", "{}"])
+def test_judges_of_ones_own_run_offline_beside_built_in_ones(run: Run, text: str) -> None:
     trace = labelled(None, input="Is it?", context=["It is."])
     names = ("polite", "grade", "labels", "facts", "steps")
-    options = [option for name in names for option in ("--judge", given.format(name))]
+    options = [option for name in names for option in ("--judge", text.format(name))]
     ended = run("evaluate", write_lines("t.jsonl", [trace]), *options, "--judge", "safety", "--output", "-")
     assert ended.code == 0, ended.err
     verdicts = {line["judge"]: line for line in ended.lines}

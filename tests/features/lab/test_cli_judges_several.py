@@ -14,9 +14,13 @@ TRACES = [labelled("yes"), labelled("yes"), labelled("no"), labelled("no")]
 def _panel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - it makes the place
     """Make three models answer as scripted, in the order of the traces."""
     Path("polite.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")
-    said = {"a": ["yes", "yes", "no", "no"], "b": ["yes", "no", "no", "yes"], "c": ["no", "yes", "yes", "no"]}
+    answers_by_judge = {
+        "a": ["yes", "yes", "no", "no"],
+        "b": ["yes", "no", "no", "yes"],
+        "c": ["no", "yes", "yes", "no"],
+    }
     models = {}
-    for name, results in said.items():
+    for name, results in answers_by_judge.items():
         model = json.loads(scripted(*results, model=name, max_in_flight=1))["default"]
         script = Path(model["script"]).rename(f"{name}.jsonl")
         models[name] = {**model, "script": str(script), "price": {"input": 1.0, "output": 1.0}}
@@ -31,16 +35,16 @@ COUNTS = ("balanced_accuracy", "true_pass", "false_pass", "true_fail", "false_fa
 @pytest.mark.usefixtures("_panel")
 def test_the_combined_verdict_is_measured_and_each_model_beside_it(run: Run) -> None:
     file = write_lines("t.jsonl", TRACES)
-    given = ("judges", "test", "polite.toml", file, "--label", "safe", *THREE, "--combine", "majority")
-    document = run(*given, "--json").document
+    arguments = ("judges", "test", "polite.toml", file, "--label", "safe", *THREE, "--combine", "majority")
+    document = run(*arguments, "--json").document
     assert [document[key] for key in ("model", *COUNTS)] == ["majority(a,b,c)", 1.0, 2, 0, 2, 0]
     assert document["disagreement"] == pytest.approx((2 / 3 + 2 / 3 + 2 / 3 + 2 / 3) / 4)
-    models = {one["model"]: [one[key] for key in COUNTS] for one in document["models"]}
+    models = {model["model"]: [model[key] for key in COUNTS] for model in document["models"]}
     assert models == {"a": [1.0, 2, 0, 2, 0], "b": [0.5, 1, 1, 1, 1], "c": [0.5, 1, 1, 1, 1]}
-    costs = [one["cost_usd"] for one in document["models"]]
+    costs = [model["cost_usd"] for model in document["models"]]
     assert costs[2] is None
     assert document["cost_usd"] == pytest.approx(costs[0] + costs[1])
-    told = run(*given)
+    told = run(*arguments)
     assert told.code == 0
     assert "polite by majority(a,b,c)" in told.out
     assert (
@@ -52,22 +56,32 @@ def test_the_combined_verdict_is_measured_and_each_model_beside_it(run: Run) -> 
 
 @pytest.mark.usefixtures("_panel")
 def test_a_minimum_is_for_the_combined_verdict_else_for_each_model(run: Run) -> None:
-    given = ("judges", "test", "polite.toml", write_lines("t.jsonl", TRACES), "--label", "safe", *THREE, "--min", "0.9")
-    assert run(*given, "--combine", "majority").code == 0
-    all_of_them = run(*given, "--combine", "all")
+    arguments = (
+        "judges",
+        "test",
+        "polite.toml",
+        write_lines("t.jsonl", TRACES),
+        "--label",
+        "safe",
+        *THREE,
+        "--min",
+        "0.9",
+    )
+    assert run(*arguments, "--combine", "majority").code == 0
+    all_of_them = run(*arguments, "--combine", "all")
     assert (all_of_them.code, all_of_them.err.splitlines()[-1]) == (
         1,
         "all(a,b,c): balanced accuracy is below 0.9",
     )
-    apart = run(*given)
+    apart = run(*arguments)
     assert apart.code == 1
     assert apart.err.splitlines()[-2:] == [f"{name}: balanced accuracy is below 0.9" for name in "bc"]
-    assert run(*given, "--json").document["model"] == "a, b, c"
+    assert run(*arguments, "--json").document["model"] == "a, b, c"
 
 
 @pytest.mark.usefixtures("_panel")
 def test_shares_are_those_of_each_model_and_of_all(run: Run) -> None:
-    given = (
+    values = (
         "judges",
         "test",
         "polite.toml",
@@ -78,10 +92,10 @@ def test_shares_are_those_of_each_model_and_of_all(run: Run) -> None:
         "--combine",
         "min",
     )
-    document = run(*given, "--json").document
+    document = run(*values, "--json").document
     assert {label: group["passed"] for label, group in document["groups"].items()} == {"no": 0, "yes": 0}
-    assert [one["groups"]["yes"]["passed"] for one in document["models"]] == [2, 1, 1]
-    told = run(*given).out
+    assert [model["groups"]["yes"]["passed"] for model in document["models"]] == [2, 1, 1]
+    told = run(*values).out
     assert all(f"polite by {name}" in told for name in ("a", "b", "c", "min(a,b,c)"))
 
 

@@ -30,7 +30,7 @@ def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyP
     )
     assert ended.code == 0
     figures = ended.document
-    tokens = sum(len(json.dumps({"rationale": "So.", "result": one})) for one in answers if one != "timeout")
+    tokens = sum(len(json.dumps({"rationale": "So.", "result": answer})) for answer in answers if answer != "timeout")
     assert figures.pop("cost_usd") == pytest.approx(tokens * 1000 / 1e6)
     assert figures == {
         "judge": "safety",
@@ -52,11 +52,11 @@ def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyP
 
 def test_the_last_label_of_a_conversation_is_its_label(run: Run) -> None:
     asked = [("s1", None), ("s1", "no"), ("s2", "yes"), ("s2", None), ("s3", None), (None, "yes"), ("s1", "yes")]
-    given = [
+    values = [
         labelled(label, trace_id=f"{place}", input="Is it warm?", **({"session_id": name} if name else {}))
         for place, (name, label) in enumerate(asked)
     ]
-    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", given), "--label", "safe", "--json")
+    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", values), "--label", "safe", "--json")
     assert ended.code == 0
     assert (ended.document["traces"], ended.document["true_pass"]) == (3, 3)
 
@@ -89,11 +89,11 @@ def test_a_minimum_is_not_reached_without_a_figure(run: Run, monkeypatch: pytest
 def test_the_commonest_reasons_without_a_score_are_told(run: Run) -> None:
     lacking = [labelled(label) for label in ("yes", "no", "yes")]
     file = write_lines("t.jsonl", [*lacking, labelled("yes", input="Is it?", context=["It is."])])
-    for wanted, out in (("--label", "unscored: 3 missing_input\n"), ("--by", "use --label safe.\n")):
-        ended = run("judges", "test", "groundedness", file, wanted, "safe")
+    for expected, out in (("--label", "unscored: 3 missing_input\n"), ("--by", "use --label safe.\n")):
+        ended = run("judges", "test", "groundedness", file, expected, "safe")
         assert ended.code == 0
         assert ended.out.endswith(f"{out}  3 x the trace has no input\n")
-        document = run("judges", "test", "groundedness", file, wanted, "safe", "--json").document
+        document = run("judges", "test", "groundedness", file, expected, "safe", "--json").document
         assert document["notes"] == {"the trace has no input": 3}
 
 
@@ -106,11 +106,11 @@ def test_no_more_than_three_reasons_are_told(run: Run, monkeypatch: pytest.Monke
     assert next(iter(notes.items())) == ("scripted: bad_request", 2)
 
 
-@pytest.mark.parametrize("wanted", ["--label", "--by"])
+@pytest.mark.parametrize("expected", ["--label", "--by"])
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
-def test_nothing_scored_is_no_success(run: Run, wanted: str, form: list[str]) -> None:
+def test_nothing_scored_is_no_success(run: Run, expected: str, form: list[str]) -> None:
     file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
-    ended = run("judges", "test", "groundedness", file, wanted, "safe", *form)
+    ended = run("judges", "test", "groundedness", file, expected, "safe", *form)
     assert ended.code == 1
     assert ended.err.endswith("nothing was scored\n")
 
@@ -206,12 +206,12 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISUSE.values(), ids=MISUSE.keys())
-def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[str], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), MISUSE.values(), ids=MISUSE.keys())
+def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[str], message: str) -> None:
     write_lines("t.jsonl", [labelled("yes"), {**labelled("no"), "tags": {"safe": "no", "other": "maybe"}}])
     ended = run("judges", "test", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in words(ended.err)
+    assert message in words(ended.err)
 
 
 def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,13 +220,13 @@ def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: py
     table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in model.items())
     Path("mine.toml").write_text(f"[models.default]\n{table}\n", encoding="utf-8")
     test = ("judges", "test", "safety", SAMPLES / "support-bot.jsonl", "--label", "safe")
-    said = "models.default.api_key_env: the variable ABSENT_KEY is not set; export it, or leave the line out"
+    message = "models.default.api_key_env: the variable ABSENT_KEY is not set; export it, or leave the line out"
     # Not `worker`, which configures the logging of the whole process.
     for command in (test, ("evaluate", SAMPLES / "support-bot.jsonl", "--judge", "safety")):
         ended = run(*command, "--config", "mine.toml")
-        assert (ended.code, ended.complaint) == (2, f"tracejudge: mine.toml: {said}"), command
+        assert (ended.code, ended.complaint) == (2, f"tracejudge: mine.toml: {message}"), command
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({"default": model}))
-    assert run(*test).complaint == f"tracejudge: TRACEJUDGE_MODELS: {said}"
+    assert run(*test).complaint == f"tracejudge: TRACEJUDGE_MODELS: {message}"
 
 
 @pytest.mark.parametrize("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])
@@ -316,8 +316,8 @@ def test_the_file_of_a_judge_is_suggested_for_its_name(run: Run) -> None:
     Path("judges.d/clear_answer.toml").write_text('instructions = "Is {{ outputs }} clear?"', encoding="utf-8")
     ended = run("judges", "test", "clear_answer", write_lines("t.jsonl", [labelled("yes")]), "--label", "safe")
     assert ended.code == 2
-    said = "there is no judge 'clear_answer'; give its file judges.d/clear_answer.toml, or set judges_folder"
-    assert said in words(ended.err)
+    message = "there is no judge 'clear_answer'; give its file judges.d/clear_answer.toml, or set judges_folder"
+    assert message in words(ended.err)
 
 
 def test_a_check_without_some_of_the_traces_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,12 +337,12 @@ def test_a_check_fails_where_too_many_traces_are_unscored(
     answers = ("yes", "no", reason, other, reason, *["yes"] * 5)
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
     lines = [labelled("no" if answer == "no" else "yes", output=f"{n}") for n, answer in enumerate(answers)]
-    given = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe")
-    ended = run(*given, "--min", "0.9")
-    said = f"30.0% of the traces are unscored, most of them {reason}; --max-unscored allows 10.0%"
-    assert (ended.code, ended.err.splitlines()) == (1, [said])
-    assert run(*given, "--min", "0.9", "--max-unscored", "0.3").code == 0
-    assert run(*given).code == 0
+    arguments = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe")
+    ended = run(*arguments, "--min", "0.9")
+    message = f"30.0% of the traces are unscored, most of them {reason}; --max-unscored allows 10.0%"
+    assert (ended.code, ended.err.splitlines()) == (1, [message])
+    assert run(*arguments, "--min", "0.9", "--max-unscored", "0.3").code == 0
+    assert run(*arguments).code == 0
 
 
 def test_a_minimum_that_is_just_reached_is_reached(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,9 +360,9 @@ def test_a_share_without_scores_that_is_just_allowed_is_allowed(run: Run, monkey
     answers = ("no", *["yes"] * 70, *["bad_request"] * 29)
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted(*answers, max_in_flight=1))
     lines = [labelled("yes" if n else "no", output=f"{n}") for n in range(100)]
-    given = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "1")
-    assert run(*given, "--max-unscored", "0.29").code == 0
-    assert run(*given, "--max-unscored", "0.28").code == 1
+    arguments = ("judges", "test", "safety", write_lines("t.jsonl", lines), "--label", "safe", "--min", "1")
+    assert run(*arguments, "--max-unscored", "0.29").code == 0
+    assert run(*arguments, "--max-unscored", "0.28").code == 1
 
 
 def test_traces_that_lack_what_is_needed_hide_as_much(run: Run) -> None:
@@ -394,11 +394,11 @@ def test_a_minimum_without_one_of_the_groups_says_so(run: Run, label: str, group
 def test_yes_may_mean_that_a_trace_should_fail(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("no", "no", "yes", "no"))
     file = write_lines("t.jsonl", [*map(labelled, ("yes", "yes", "no", "no"))])
-    given = ("judges", "test", "safety", file, "--label", "safe", "--invert")
-    document = run(*given, "--json").document
+    arguments = ("judges", "test", "safety", file, "--label", "safe", "--invert")
+    document = run(*arguments, "--json").document
     cells = [document[key] for key in ("inverted", "true_pass", "false_fail", "true_fail", "false_pass")]
     assert (cells, document["balanced_accuracy"]) == ([True, 1, 1, 2, 0], 0.75)
-    assert re.search(r"no\W+1\W+1\W+yes\W+0\W+2\W", run(*given).out)
+    assert re.search(r"no\W+1\W+1\W+yes\W+0\W+2\W", run(*arguments).out)
 
 
 def test_no_bar_and_no_wrapped_line_where_nobody_looks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,9 +80,9 @@ How?,"You idiot.",,,no,
 
 def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
     for name, (row, expected) in ROWS.items():
-        found = as_trace(row)
-        assert len(str(found.pop("trace_id"))) == 32, name
-        assert found == {"service": "offline", **expected}, name
+        result = as_trace(row)
+        assert len(str(result.pop("trace_id"))) == 32, name
+        assert result == {"service": "offline", **expected}, name
 
 
 def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:

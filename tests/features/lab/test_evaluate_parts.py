@@ -56,7 +56,7 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
             await asyncio.sleep(0)
         return number
 
-    asyncio.run(in_order(each([*range(len(delays))]), work, lambda _, found: kept.append(found), window=window))
+    asyncio.run(in_order(each([*range(len(delays))]), work, lambda _, details: kept.append(details), window=window))
     assert kept == [*range(len(delays))]
     assert most <= window
 
@@ -70,7 +70,9 @@ def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
         return number
 
     async def run() -> None:
-        task = asyncio.ensure_future(in_order(each([0, 1, 2, 3]), work, lambda _, found: kept.append(found), window=2))
+        task = asyncio.ensure_future(
+            in_order(each([0, 1, 2, 3]), work, lambda _, details: kept.append(details), window=2)
+        )
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()
@@ -88,7 +90,7 @@ def test_what_becomes_ready_in_the_moment_of_the_cancelling_is_kept() -> None:
     async def run() -> None:
         ready = asyncio.get_running_loop().create_future()
         task = asyncio.ensure_future(
-            in_order(each([0]), lambda _: ready, lambda _, found: kept.append(found), window=2)
+            in_order(each([0]), lambda _: ready, lambda _, details: kept.append(details), window=2)
         )
         for _ in range(20):
             await asyncio.sleep(0)
@@ -159,8 +161,8 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
 
     async def run() -> Ended:
         grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
-        found = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
-        return Ended(found, asyncio.get_running_loop().time(), heard.told)
+        results = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
+        return Ended(results, asyncio.get_running_loop().time(), heard.told)
 
     return run_virtually(run())
 
@@ -197,13 +199,13 @@ def test_an_unexpected_error_quotes_nothing() -> None:
 def test_a_rejected_key_ends_it_at_once_for_all() -> None:
     model = ScriptedModel([Step(failure="judge_rejected")], ModelSettings(provider="scripted", max_in_flight=4))
     ended = ask(model, times=100)
-    assert {one.assessment.reason for one in ended.found} == {"judge_rejected"}
+    assert {entry.assessment.reason for entry in ended.found} == {"judge_rejected"}
     assert (len(model.requests) <= 4, ended.seconds, ended.told) == (True, 0, [])
 
 
 def test_an_endpoint_that_stays_away_is_given_up_within_minutes() -> None:
     ended = ask([Step(failure="judge_unavailable")], times=300)
-    assert {one.assessment.reason for one in ended.found} == {"judge_unavailable"}
+    assert {entry.assessment.reason for entry in ended.found} == {"judge_unavailable"}
     assert ended.seconds < 120
     assert len(ended.told) == 1
 
@@ -229,7 +231,7 @@ class LimitedEndpoint(ScriptedModel):
 @pytest.mark.parametrize("retry_after_s", [None, 2.0], ids=["no word", "two seconds"])
 def test_a_narrow_rate_limit_costs_time_and_no_evaluation(retry_after_s: float | None) -> None:
     ended = ask(LimitedEndpoint(8, retry_after_s), times=200)
-    assert [one.assessment.outcome for one in ended.found] == ["scored"] * 200
+    assert [entry.assessment.outcome for entry in ended.found] == ["scored"] * 200
 
 
 def test_a_wait_that_is_asked_for_is_kept_by_all() -> None:
@@ -243,7 +245,7 @@ def test_a_wait_that_is_asked_for_is_kept_by_all() -> None:
             return await super().complete(request)
 
     ended = ask(Noting([YES], ModelSettings(provider="scripted", max_in_flight=1)), times=3)
-    assert [one.assessment.outcome for one in ended.found] == ["scored"] * 3
+    assert [entry.assessment.outcome for entry in ended.found] == ["scored"] * 3
     assert asked_at[0] == 0
     assert min(asked_at[1:]) >= 40
     assert ended.told == [("the endpoint asks for fewer requests", 40.0)]
@@ -266,15 +268,15 @@ async def all_of(source: Any, max_bytes: int = 1000) -> list[Line]:
 
 
 def test_lines_have_their_number_and_their_end() -> None:
-    found = asyncio.run(all_of(io.BytesIO(b"one\n\n  two \r\n \nthree")))
-    assert found == [Line(1, b"one", 4), Line(3, b"two", 13), Line(5, b"three", 20)]
+    read_lines = asyncio.run(all_of(io.BytesIO(b"one\n\n  two \r\n \nthree")))
+    assert read_lines == [Line(1, b"one", 4), Line(3, b"two", 13), Line(5, b"three", 20)]
 
 
 def test_of_a_line_that_is_too_long_only_so_much_is_kept() -> None:
-    found = asyncio.run(all_of(io.BytesIO(b"x" * 5000 + b"\nnext\n" + b"y" * 10), max_bytes=10))
-    assert [(line.number, line.end) for line in found] == [(1, 5001), (2, 5006), (3, 5016)]
-    assert [len(line.payload) for line in found] == [12, 4, 10]
-    assert trace_of(found[0], 10) == "is longer than max_trace_bytes: 10 bytes"
+    read_lines = asyncio.run(all_of(io.BytesIO(b"x" * 5000 + b"\nnext\n" + b"y" * 10), max_bytes=10))
+    assert [(line.number, line.end) for line in read_lines] == [(1, 5001), (2, 5006), (3, 5016)]
+    assert [len(line.payload) for line in read_lines] == [12, 4, 10]
+    assert trace_of(read_lines[0], 10) == "is longer than max_trace_bytes: 10 bytes"
 
 
 @settings(deadline=None)
@@ -282,17 +284,17 @@ def test_of_a_line_that_is_too_long_only_so_much_is_kept() -> None:
 def test_any_bytes_are_divided_at_line_breaks(parts: list[bytes], max_bytes: int) -> None:
     """Every line that is not empty comes: whole, or so much of it that it is seen to be too long."""
     # A byte order mark is no part of the first line, and has a test of its own.
-    data, wanted = b" " + b"\n".join(parts), list[tuple[int, bytes]]()
+    data, expected = b" " + b"\n".join(parts), list[tuple[int, bytes]]()
     for number, raw in enumerate(data.splitlines(keepends=True), 1):
         is_long = len(raw.rstrip(b"\r\n")) > max_bytes + 1
         payload = raw[: max_bytes + 2] if is_long else raw.strip()
-        wanted += [(number, payload)] if payload else []
-    assert [(line.number, line.payload) for line in asyncio.run(all_of(io.BytesIO(data), max_bytes))] == wanted
+        expected += [(number, payload)] if payload else []
+    assert [(line.number, line.payload) for line in asyncio.run(all_of(io.BytesIO(data), max_bytes))] == expected
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    found = asyncio.run(all_of(io.BytesIO(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo")))
-    assert found == [Line(1, b"one", 4), Line(2, b"\xef\xbb\xbftwo", 10)]
+    read_lines = asyncio.run(all_of(io.BytesIO(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo")))
+    assert read_lines == [Line(1, b"one", 4), Line(2, b"\xef\xbb\xbftwo", 10)]
 
 
 def test_a_file_that_breaks_off_is_told() -> None:
@@ -310,8 +312,8 @@ def test_reading_ends_with_who_reads() -> None:
             return b"line\n"
 
     async def first() -> Line:
-        async with contextlib.aclosing(lines(Endless(), 10)) as found:
-            return await anext(found)
+        async with contextlib.aclosing(lines(Endless(), 10)) as read_lines:
+            return await anext(read_lines)
 
     assert asyncio.run(first()) == Line(1, b"line", 5)
 
@@ -331,8 +333,8 @@ def test_a_loop_that_has_ended_meanwhile_is_no_fault_of_the_reader(monkeypatch: 
             return hand_over(*arguments)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", late)
-        async with contextlib.aclosing(lines(io.BytesIO(), 10)) as found:
-            first = asyncio.ensure_future(anext(found))
+        async with contextlib.aclosing(lines(io.BytesIO(), 10)) as read_lines:
+            first = asyncio.ensure_future(anext(read_lines))
             await begins.wait()
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)

@@ -11,7 +11,7 @@ ASKED = (Call(1000.0, 1.0, "ok"),)
 
 
 @pytest.mark.parametrize(
-    ("costs", "has_price", "said"),
+    ("costs", "has_price", "message"),
     [
         ([None, None], False, "no price set"),
         ([None, None], True, "not reported"),
@@ -23,9 +23,9 @@ ASKED = (Call(1000.0, 1.0, "ok"),)
 def test_a_cost_that_is_not_known_is_not_taken_for_none(
     costs: list[float | None],
     has_price: bool,  # noqa: FBT001 - a parameter of the test
-    said: str,
+    message: str,
 ) -> None:
-    found = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
+    values = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
     for cost in costs:
-        found.add(make_verdict(calls=ASKED, cost_usd=cost))
-    assert said in judge_line(found)
+        values.add(make_verdict(calls=ASKED, cost_usd=cost))
+    assert message in judge_line(values)

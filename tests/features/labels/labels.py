@@ -39,8 +39,8 @@ def confusion(truth: np.ndarray, verdicts: np.ndarray) -> Confusion:
     return Confusion(*(float((t & v).sum()) for t in (truth, ~truth) for v in (verdicts, ~verdicts)))
 
 
-def _width(found: Corrected) -> float:
-    return found.interval.high - found.interval.low
+def _width(corrected: Corrected) -> float:
+    return corrected.interval.high - corrected.interval.low
 
 
 def _probabilities(design: str, verdicts: np.ndarray, weights: np.ndarray, labels: int) -> np.ndarray:
@@ -83,13 +83,13 @@ def drawn(
             rate = float((of_labels * truth[here & labelled]).sum()) / total if total else 0.0
             strata.append(Stratum(verdict, int(weight), float(weights[here].sum()), number, number * rate, total))
         try:
-            found = from_drawn(strata, effective)
+            corrected = from_drawn(strata, effective)
         except CorrectionRefusedError:
             continue  # a stratum without a label, about once in ten thousand runs
-        covered += found.interval.low <= share <= found.interval.high
+        covered += corrected.interval.low <= share <= corrected.interval.high
         other = from_golden(float(verdicts.sum()), judged, confusion(truth[labelled], verdicts[labelled]))
-        widths.append((_width(found), _width(other)))
-        alone.append(found.beside_labels)
+        widths.append((_width(corrected), _width(other)))
+        alone.append(corrected.beside_labels)
     return Coverage(covered / len(widths), float(np.divide(*np.mean(widths, 0))), float(np.mean(alone)))
 
 
@@ -100,8 +100,8 @@ def golden(seed: int, share: float, runs: int, *, judged: int = 2000, labels: in
     for _ in range(runs):
         verdicts = _verdicts(chance, chance.random(judged) < share)
         truth = np.arange(labels) % 2 == 0
-        found = from_golden(float(verdicts.sum()), judged, confusion(truth, _verdicts(chance, truth)))
-        covered += found.interval.low <= share <= found.interval.high
+        results = from_golden(float(verdicts.sum()), judged, confusion(truth, _verdicts(chance, truth)))
+        covered += results.interval.low <= share <= results.interval.high
     return covered / runs
 
 
@@ -132,11 +132,11 @@ def sessions(seed: int, share: float, runs: int, correlation: float, *, judged: 
         raw = pass_share(sums)
         assert raw is not None
         try:
-            found: Interval = from_drawn(strata(pairs, sums), raw.effective).interval
+            corrected: Interval = from_drawn(strata(pairs, sums), raw.effective).interval
         except CorrectionRefusedError:
             continue
         counted += 1
-        covered += found.low <= share <= found.high
+        covered += corrected.low <= share <= corrected.high
     return covered / counted
 
 

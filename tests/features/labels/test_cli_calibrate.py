@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.agreement import reliability as measured
 from judges.agreement.intervals import Interval
@@ -51,9 +51,9 @@ def sigmoid(odds: float) -> float:
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def configure() -> None:
@@ -62,7 +62,7 @@ def configure() -> None:
 
 def verdict(number: int, probability: float, **fields: object) -> Verdict:
     passed = probability >= 0.5
-    given: dict[str, object] = {
+    text: dict[str, object] = {
         "evaluation_id": f"e{number}",
         "outcome": "scored",
         "scores": (Score("safety", float(passed), passed=passed, probability=probability),),
@@ -75,11 +75,11 @@ def verdict(number: int, probability: float, **fields: object) -> Verdict:
         "started_at": time.time() - 1,
         "duration_s": 0.5,
     }
-    return Verdict(**(given | fields))  # type: ignore[arg-type]
+    return Verdict(**(text | fields))  # type: ignore[arg-type]
 
 
-def truths(given: Sequence[float], slope: float, intercept: float) -> list[float]:
-    return [sigmoid(slope * logit(p) + intercept) for p in given]
+def truths(probabilities: Sequence[float], slope: float, intercept: float) -> list[float]:
+    return [sigmoid(slope * logit(p) + intercept) for p in probabilities]
 
 
 def judged(served: Run, seed: int, count: int) -> tuple[list[float], Callable[[str], str]]:
@@ -88,10 +88,10 @@ def judged(served: Run, seed: int, count: int) -> tuple[list[float], Callable[[s
     The function that is returned judges them again, into another file.
     """
     generator = random.Random(seed)
-    given = [round(sigmoid(generator.gauss(0.8, 1.8)), 4) for _ in range(count)]
+    probabilities = [round(sigmoid(generator.gauss(0.8, 1.8)), 4) for _ in range(count)]
     rows: list[dict[str, Any]] = [{"input": "hello", "output": f"Case {number}."} for number in range(count)]
     for name, slope, intercept in PLANTED:
-        for row, truth in zip(rows, truths(given, slope, intercept), strict=True):
+        for row, truth in zip(rows, truths(probabilities, slope, intercept), strict=True):
             row[name] = generator.random() < truth
     traces = write_lines("traces.jsonl", rows)
 
@@ -101,7 +101,7 @@ def judged(served: Run, seed: int, count: int) -> tuple[list[float], Callable[[s
             def answer(reply: dict[str, Any]) -> None:
                 number = re.search(r"Case (\d+)", msgspec.json.encode(server.bodies[-1]).decode())
                 assert number is not None
-                reply["answers"][0]["probability"] = given[int(number[1])]
+                reply["answers"][0]["probability"] = probabilities[int(number[1])]
 
             server.change = answer
             path = Path("tracejudge.toml")
@@ -113,30 +113,30 @@ def judged(served: Run, seed: int, count: int) -> tuple[list[float], Callable[[s
 
     configure()
     judge("verdicts.jsonl")
-    return given, judge
+    return probabilities, judge
 
 
 def test_planted_errors_are_recovered_from_labelled_traces(served: Run) -> None:
-    given, _ = judged(served, 11, 300)
+    values, _ = judged(served, 11, 300)
     for name, slope, intercept in PLANTED:
         fitting = (*SAFETY, "cheap", "--labels", "traces.jsonl", "--label", name, "--archive", "verdicts.jsonl")
         ended = served(*fitting, "--format", "json", "--svg", f"{name}.svg")
         assert ended.code == 0, ended.err
-        found, truth = ended.document, truths(given, slope, intercept)
-        assert (found["labels"], found["left_out"], found["present_version"]) == (300, {}, UNCALIBRATED)
-        fitted = Calibration(platt=tuple(found["calibration"]["platt"]))
-        wrong = sum(abs(fitted.apply(p) - right) for p, right in zip(given, truth, strict=True)) / 300
+        result, truth = ended.document, truths(values, slope, intercept)
+        assert (result["labels"], result["left_out"], result["present_version"]) == (300, {}, UNCALIBRATED)
+        fitted = Calibration(platt=tuple(result["calibration"]["platt"]))
+        wrong = sum(abs(fitted.apply(p) - right) for p, right in zip(values, truth, strict=True)) / 300
         assert wrong < 0.06, f"{name}: {wrong:.3f}"
-        error = found["reliability"]["error"]
-        planted = sum(abs(p - right) for p, right in zip(given, truth, strict=True)) / 300
+        error = result["reliability"]["error"]
+        planted = sum(abs(p - right) for p, right in zip(values, truth, strict=True)) / 300
         assert error["low"] <= planted <= error["high"], f"{name}: {planted:.3f} {error}"
         assert (error["low"] == 0) is (name == "calibrated"), f"{name}: {error}"
         # A corrected probability of one half is the best threshold, whatever the error was.
-        at, agreement = found["threshold"]["value"], found["threshold"]["agreement"]
+        at, agreement = result["threshold"]["value"], result["threshold"]["agreement"]
         assert at["low"] <= 0.5 <= at["high"], f"{name}: {at}"
         best = sum(max(right, 1 - right) for right in truth) / 300
         assert agreement["low"] <= best <= agreement["high"], f"{name}: {agreement}"
-        circles = [one for one in ET.parse(f"{name}.svg").iter() if one.tag.endswith("circle")]  # noqa: S314
+        circles = [each for each in ET.parse(f"{name}.svg").iter() if each.tag.endswith("circle")]  # noqa: S314
         assert len(circles) == 10, name
 
 
@@ -149,16 +149,23 @@ def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> 
         held, wrong = Counter[str](), 0.0
         for seed in range(draws):
             generator = random.Random(seed)
-            given = [round(sigmoid(generator.gauss(0.8, 1.8)), 4) for _ in range(600)]
-            pairs = list(zip(given, truths(given, slope, intercept), strict=True))
+            probabilities = [round(sigmoid(generator.gauss(0.8, 1.8)), 4) for _ in range(600)]
+            pairs = list(zip(probabilities, truths(probabilities, slope, intercept), strict=True))
             rows = [Row(p, generator.random() < truth) for p, truth in pairs[:300]]
-            found, held_out = fit_calibration(rows, "v", "platt", None), pairs[300:]
-            corrected = [(found.calibration.apply(p), truth) for p, truth in held_out]
+            calibration_row, held_out = fit_calibration(rows, "v", "platt", None), pairs[300:]
+            corrected = [(calibration_row.calibration.apply(p), truth) for p, truth in held_out]
             wrong += sum(abs(p - truth) for p, truth in corrected) / 300 / draws
             error = sum(abs(p - truth) for p, truth in held_out) / 300
-            at = found.calibration.threshold
+            at = calibration_row.calibration.threshold
             agreed = sum(truth if p >= at else 1 - truth for p, truth in corrected) / 300
-            seen = found.reliability.error, error, found.threshold.value, 0.5, found.threshold.agreement, agreed
+            seen = (
+                calibration_row.reliability.error,
+                error,
+                calibration_row.threshold.value,
+                0.5,
+                calibration_row.threshold.agreement,
+                agreed,
+            )
             for what, interval, value in zip(("error", "threshold", "agreement"), seen[::2], seen[1::2], strict=True):
                 assert isinstance(interval, Interval)
                 held[what] += interval.low <= value <= interval.high
@@ -170,14 +177,16 @@ def test_a_threshold_is_applied_as_it_was_measured() -> None:
     """Every group of equal probabilities fails more often than it passes, so that none may pass."""
     rows = [Row(p, number < passing) for p, passing in ((0.2, 100), (0.7, 1_300 / 3)) for number in range(1_000)]
     for kind in ("none", "isotonic"):
-        found = fit_calibration(rows, "v", kind, None)  # type: ignore[arg-type]
-        passing = {p for p in (0.2, 0.7) if found.calibration.apply(p) >= found.calibration.threshold}
-        assert (passing, found.threshold.precision) == (set(), None), kind
+        calibration_row = fit_calibration(rows, "v", kind, None)  # type: ignore[arg-type]
+        passing = {
+            p for p in (0.2, 0.7) if calibration_row.calibration.apply(p) >= calibration_row.calibration.threshold
+        }
+        assert (passing, calibration_row.threshold.precision) == (set(), None), kind
 
 
 def test_a_calibration_is_valid_toml() -> None:
-    one = JudgeCalibration(judge="safety", model="\U0001f600 large", metric="safety", judge_version="1")
-    assert tomllib.loads(as_toml(one))["calibrations"][0]["model"] == one.model
+    calibration = JudgeCalibration(judge="safety", model="\U0001f600 large", metric="safety", judge_version="1")
+    assert tomllib.loads(as_toml(calibration))["calibrations"][0]["model"] == calibration.model
 
 
 def test_a_calibration_is_written_where_the_configuration_still_loads(served: Run) -> None:
@@ -196,7 +205,7 @@ def test_a_calibration_is_written_where_the_configuration_still_loads(served: Ru
     expected = Calibration(written["threshold"], tuple(written["platt"]), judge_version=written["judge_version"])
     version = catalogue()["safety"].for_decisions({"safety": expected}).version
     verdicts = [json.loads(line) for line in Path("calibrated.jsonl").read_text().splitlines()]
-    assert {one["judge_version"] for one in verdicts} == {version}
+    assert {each["judge_version"] for each in verdicts} == {version}
     assert version[:8] in ended.err
     # Verdicts of the calibrated version are fitted by their probabilities before it.
     again = served(*fitting, "calibrated.jsonl", "--format", "json")
@@ -206,10 +215,10 @@ def test_a_calibration_is_written_where_the_configuration_still_loads(served: Ru
     twice = served(*fitting, "verdicts.jsonl", "--write", path)
     assert (twice.code, "there is another one for this judge" in twice.err) == (2, True), twice.err
     assert path.read_text() == before
-    assert [one.name for one in Path().glob("*.toml")] == [path.name]
+    assert [each.name for each in Path().glob("*.toml")] == [path.name]
 
 
-def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, ground: Ground) -> None:
+def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, keyspace: Keyspace) -> None:
     """The second judge fails half of what the first one finds likely; each label counts by one through its rate."""
     configure()
     sent = []
@@ -222,46 +231,51 @@ def test_the_second_verdicts_of_a_cascade_are_labels(served: Run, ground: Ground
         more = {"details": {"cascade": msgspec.to_builtins(second)}, "judge_model": "large", "trace_id": f"t{number}"}
         sent.append(verdict(1000 + number, float(z), weight=1 / step.rate, **more))
     unchosen = CascadeStep("both", "00000000", 0.25, is_chosen=False)
-    ground.send(*sent, verdict(500, 0.9, details={"cascade": msgspec.to_builtins(unchosen)}))
+    keyspace.send(*sent, verdict(500, 0.9, details={"cascade": msgspec.to_builtins(unchosen)}))
     ended = served(*SAFETY, MODEL, "--from-audit", "--format", "json", "--map", "isotonic")
     assert ended.code == 0, ended.err
-    found = ended.document
-    assert (found["labels"], found["effective"]) == (80, pytest.approx(200**2 / (40 * 16 + 40)))
-    assert found["calibration"]["isotonic"] == [[0.1, 0.0], [0.9, 0.5]]
-    assert found["reliability"]["brier"]["value"] == pytest.approx((160 * (0.01 + 0.81) / 2 + 40 * 0.01) / 200)
+    document = ended.document
+    assert (document["labels"], document["effective"]) == (80, pytest.approx(200**2 / (40 * 16 + 40)))
+    assert document["calibration"]["isotonic"] == [[0.1, 0.0], [0.9, 0.5]]
+    assert document["reliability"]["brier"]["value"] == pytest.approx((160 * (0.01 + 0.81) / 2 + 40 * 0.01) / 200)
 
 
-def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, ground: Ground) -> None:
+def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, keyspace: Keyspace) -> None:
     configure()
-    given = [(number, (number + 0.5) / 60) for number in range(60)]
+    probabilities = [(number, (number + 0.5) / 60) for number in range(60)]
     calibrated = {"judge_version": "1" * 32, "details": {"uncalibrated": {"safety": 0.2}}}
-    ground.send(*(verdict(number, p) for number, p in given), verdict(60, 0.9, **calibrated), verdict(61, 0.5))
-    rows = [{"trace_id": f"t{number}", "label": number % 3 < 2 if p > 0.5 else number % 3 < 1} for number, p in given]
+    keyspace.send(
+        *(verdict(number, p) for number, p in probabilities), verdict(60, 0.9, **calibrated), verdict(61, 0.5)
+    )
+    rows = [
+        {"trace_id": f"t{number}", "label": number % 3 < 2 if p > 0.5 else number % 3 < 1}
+        for number, p in probabilities
+    ]
     rows += [{"trace_id": "t60", "label": True}, {"trace_id": "t62", "label": True}]
     file = write_lines("labels.jsonl", rows)
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "golden").code == 0
-    ground.client.delete(ground.keys.verdicts)
+    keyspace.client.delete(keyspace.keys.verdicts)
     for arguments in ((), ("--labels", file)):
         ended = served(*SAFETY, MODEL, *arguments, "--format", "json")
         assert ended.document["left_out"] == {"other version": 1, "no verdict": 1}, arguments
         assert ended.document["labels"] == 60, arguments
     # Without --model all versions are measured, by their probabilities as they judged.
     whole = served("calibrate", "--judge", "safety", "--format", "json").document["calibrations"]
-    assert [(one["labels"], one["version"] == UNCALIBRATED) for one in whole] == [(60, True), (1, False)]
+    assert [(row["labels"], row["version"] == UNCALIBRATED) for row in whole] == [(60, True), (1, False)]
     text = served(*SAFETY, MODEL, "--map", "none").out
     assert text.count(" to ") >= 10 + 4, text
     assert 'model = "decider-1"\nmetric = "safety"\nthreshold = 0.' in text
     assert "platt" not in text
 
 
-def test_what_cannot_be_fitted(served: Run, ground: Ground) -> None:
+def test_what_cannot_be_fitted(served: Run, keyspace: Keyspace) -> None:
     configure()
-    ground.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
+    keyspace.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
     falling = write_lines("falling.jsonl", [{"trace_id": f"t{number}", "label": number > 20} for number in range(40)])
     alike = write_lines("alike.jsonl", [{"trace_id": f"t{number}", "label": True} for number in range(40)])
     wrong = write_lines("wrong.jsonl", [{"trace_id": "t1", "label": "perhaps"}])
     of_others = write_lines("others.jsonl", [{"trace_id": "x", "label": True}])
-    for arguments, code, said in (
+    for arguments, code, message in (
         ((MODEL, "--labels", falling), 1, "40 labels of safety: the labels do not follow the probabilities"),
         ((MODEL, "--labels", falling, "--map", "isotonic"), 1, "the labels do not follow the probabilities"),
         ((MODEL, "--labels", falling, "--map", "none", "--precision", "0.99"), 1, "no threshold reaches a precision"),
@@ -273,6 +287,6 @@ def test_what_cannot_be_fitted(served: Run, ground: Ground) -> None:
         (("default",), 2, "no model that returns probabilities is called 'default'"),
     ):
         ended = served(*SAFETY, *arguments)
-        assert (ended.code, ended.out, said in ended.err) == (code, "", True), (arguments, ended.err)
+        assert (ended.code, ended.out, message in ended.err) == (code, "", True), (arguments, ended.err)
     alone = served("calibrate", "--judge", "safety", "--from-audit")
     assert (alone.code, "need --model" in alone.err) == (2, True), alone.err

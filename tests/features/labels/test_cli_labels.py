@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.report_parts import publish
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
@@ -30,13 +30,13 @@ JUDGES = configured(
 
 
 @pytest.fixture
-def ground(redis_url: str, prefix: str) -> Iterator[Ground]:
-    with Ground(redis_url, prefix) as ground:
-        yield ground
+def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
+    with Keyspace(redis_url, prefix) as keyspace:
+        yield keyspace
 
 
 def verdict(number: int, *, passed: bool | None = True, **fields: object) -> Verdict:
-    given: dict[str, object] = {
+    text: dict[str, object] = {
         "evaluation_id": f"e{number}",
         "outcome": "abstained" if passed is None else "scored",
         "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
@@ -49,7 +49,7 @@ def verdict(number: int, *, passed: bool | None = True, **fields: object) -> Ver
         "started_at": time.time() - 1,
         "duration_s": 0.5,
     }
-    return Verdict(**(given | fields))  # type: ignore[arg-type]
+    return Verdict(**(text | fields))  # type: ignore[arg-type]
 
 
 def row(number: int, label: object = "pass", **fields: object) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def test_a_line_names_trace_judge_and_how_it_was_drawn() -> None:
     assert parse_drawn("1") == 1
     # A labelled row of `judges test`: its id is that of `evaluate`, its label a tag.
     unnamed = {"input": "q", "output": "a", "safe": "no"}
-    found = read(unnamed, field="safe").label
-    assert (len(found.trace_id), found.passed) == (32, False)
+    result = read(unnamed, field="safe").label
+    assert (len(result.trace_id), result.passed) == (32, False)
     assert read({"trace_id": "t", "tags": {"safe": "yes"}}, field="safe").label.passed
     assert read(row(1, metric="tone"), judge=None).label.judge == "tone"
 
@@ -121,19 +121,19 @@ def test_a_line_with_an_error_says_how_to_fix_it() -> None:
         assert error in str(raised.value), (line, str(raised.value))
 
 
-def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, ground: Ground) -> None:
-    ground.send(
+def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, keyspace: Keyspace) -> None:
+    keyspace.send(
         verdict(1), verdict(2, passed=False), verdict(4, span_id="a"), verdict(4, span_id="b", evaluation_id="f")
     )
     rows = [row(1), row(2, "no"), row(3), row(4), row(5, ""), b"{", b"", row(6, "perhaps")]
     arguments = ("labels", "import", write_lines("labels.jsonl", rows), "--judge", "safety", "--drawn", "0.5", "--json")
     dry = served(*arguments, "--dry-run")
     assert dry.document == {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "dry_run": True}
-    assert read_labels(ground.store) == []
+    assert read_labels(keyspace.store) == []
     first = served(*arguments)
-    found = {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "without_verdict": 1, "ambiguous": 1}
-    found |= {"too_large": 0, "too_many": 0, "without_copy": 4}
-    assert (first.code, first.document) == (1, {**found, "dry_run": False})
+    counts = {"new": 4, "changed": 0, "same": 0, "unlabelled": 1, "wrong": 2, "without_verdict": 1, "ambiguous": 1}
+    counts |= {"too_large": 0, "too_many": 0, "without_copy": 4}
+    assert (first.code, first.document) == (1, {**counts, "dry_run": False})
     assert first.err.splitlines() == [
         "line 6 is not JSON",
         "line 8 has the label 'perhaps', which safety does not know; use pass or fail",
@@ -142,8 +142,8 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
     second = served("labels", "import", again, "--judge", "safety", "--drawn", "0.5", "--json")
     assert second.code == 0
     assert {name: second.document[name] for name in ("new", "changed", "same")} == {"new": 0, "changed": 2, "same": 4}
-    stored = {one.label.trace_id: one for one in read_labels(ground.store)}
-    assert {name: (one.label.passed, len(one.verdicts)) for name, one in stored.items()} == {
+    stored = {label.label.trace_id: label for label in read_labels(keyspace.store)}
+    assert {name: (each.label.passed, len(each.verdicts)) for name, each in stored.items()} == {
         "t1": (True, 1),
         "t2": (True, 1),
         "t3": (True, 0),
@@ -151,7 +151,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
     }
     lines = served("labels", "list", "--json").lines
     # t2 was labelled once more, later than the others.
-    assert [(one["trace_id"], len(one["verdicts"])) for one in lines] == [("t1", 1), ("t3", 0), ("t4", 2), ("t2", 1)]
+    assert [(line["trace_id"], len(line["verdicts"])) for line in lines] == [("t1", 1), ("t3", 0), ("t4", 2), ("t2", 1)]
     table = served("labels", "list", "--judge", "safety").out.split()
     assert table[-8:] == ["safety", "safety", "drawn", "4", "4", "0", "3", "1"]
     for name, code, error in (
@@ -162,7 +162,7 @@ def test_labels_are_stored_once_with_the_verdicts_of_the_outbox(served: Run, gro
         assert (ended.code, ended.out, error in ended.err) == (code, "", True), ended.err
 
 
-def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
+def test_wrong_usage_is_exit_code_two(served: Run, keyspace: Keyspace) -> None:
     file = write_lines("labels.jsonl", [row(1)])
     for arguments, error in (
         (("labels", "import", file, "--judge", "saftey"), "did you mean safety?"),
@@ -175,7 +175,7 @@ def test_wrong_usage_is_exit_code_two(served: Run, ground: Ground) -> None:
     ):
         ended = served(*arguments)
         assert (ended.code, error in ended.err) == (2, True), (arguments, ended.err)
-    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 0
+    assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 0
     assert served("calibrate", "--judge", "groundedness").code == 1
 
 
@@ -194,32 +194,36 @@ def test_files_that_hold_nothing_usable_are_exit_code_one(served: Run) -> None:
         assert (ended.code, error in ended.err, ended.err.count("\n")) == (1, True, 1), (arguments, ended.err)
 
 
-def test_a_label_without_a_time_has_that_of_its_first_import(served: Run, ground: Ground) -> None:
+def test_a_label_without_a_time_has_that_of_its_first_import(served: Run, keyspace: Keyspace) -> None:
     arguments = ("labels", "import", write_lines("labels.jsonl", [row(1), row(2, time=5)]), "--judge", "safety")
     for name in ("new", "same"):
         assert served(*arguments, "--drawn", "1", "--json").document[name] == 2, name
-        times = {one.label.trace_id: one.label.labelled_at for one in read_labels(ground.store)}
+        times = {label.label.trace_id: label.label.labelled_at for label in read_labels(keyspace.store)}
         assert times["t1"] == pytest.approx(time.time(), abs=60), name
         assert times["t2"] == 5, name
 
 
 def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
-    served: Run, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(label_store, "MAX_VERDICTS", 4)
-    given = [verdict(1, name="n" * 9_000), *(verdict(2, evaluation_id=f"e{number}") for number in range(4))]
-    found = served(
+    identifier = [verdict(1, name="n" * 9_000), *(verdict(2, evaluation_id=f"e{number}") for number in range(4))]
+    result = served(
         *("labels", "import", write_lines("labels.jsonl", [row(1), row(2)]), "--judge", "safety", "--drawn", "1"),
-        *("--verdicts", write_lines("verdicts.jsonl", [msgspec.to_builtins(one) for one in given[:2]]), "--json"),
-        *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(one) for one in given[1:]])),
+        *(
+            "--verdicts",
+            write_lines("verdicts.jsonl", [msgspec.to_builtins(each) for each in identifier[:2]]),
+            "--json",
+        ),
+        *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(each) for each in identifier[1:]])),
     ).document
-    assert (found["too_large"], found["too_many"], found["without_verdict"]) == (1, 2, 1)
-    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 4
+    assert (result["too_large"], result["too_many"], result["without_verdict"]) == (1, 2, 1)
+    assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 4
 
 
-def test_refusals_are_shown_for_services_with_such_labels(served: Run, ground: Ground) -> None:
+def test_refusals_are_shown_for_services_with_such_labels(served: Run, keyspace: Keyspace) -> None:
     """Labels from a queue are of one service, and the judge has series in two."""
-    publish(ground, [verdict(number, service="shop" if number < 5 else "bank") for number in range(10)])
+    publish(keyspace, [verdict(number, service="shop" if number < 5 else "bank") for number in range(10)])
     file = write_lines("labels.jsonl", [row(1), row(2)])
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "queue").code == 0
     for more, shown in (((), {"shop"}), (("--service", "*"), {"shop", "bank"})):
@@ -241,23 +245,27 @@ def test_a_golden_set_is_judged_by_evaluate(served: Run) -> None:
     )
     assert (ended.document["new"], ended.document["without_verdict"]) == (4, 0)
     document = served("calibrate", "--judge", "safety", "--format", "json").document
-    (found,) = document["calibrations"]
-    assert (found["origin"], found["judge_model"], sum(found["confusion"].values())) == ("golden", "lexical", 4)
+    (calibration_row,) = document["calibrations"]
+    assert (calibration_row["origin"], calibration_row["judge_model"], sum(calibration_row["confusion"].values())) == (
+        "golden",
+        "lexical",
+        4,
+    )
 
 
-def test_calibrate_says_how_the_judge_errs(served: Run, ground: Ground) -> None:
+def test_calibrate_says_how_the_judge_errs(served: Run, keyspace: Keyspace) -> None:
     """Of 40 traces that the judge passes 30 are good, of 20 that it fails 5; failing ones were drawn twice as often."""
     judged = [(number, number < 40) for number in range(60)]
-    ground.send(*(verdict(number, passed=passed) for number, passed in judged), verdict(60, passed=None))
+    keyspace.send(*(verdict(number, passed=passed) for number, passed in judged), verdict(60, passed=None))
     good = {*range(30), *range(40, 45)}
     rows = [row(number, number in good, drawn=0.5 if passed else 1) for number, passed in judged]
     file = write_lines("labels.jsonl", [*rows, row(60, drawn=1), row(61, drawn=1)])
     assert served("labels", "import", file, "--judge", "safety").code == 0
     document = served("calibrate", "--judge", "safety", "--format", "json").document
     assert document["left_out"] == {"abstained": 1, "no verdict": 1}
-    (found,) = document["calibrations"]
-    assert (found["labels"], found["origin"], found["reliability"]) == (60, "drawn", None)
-    assert found["confusion"] == {"pass_pass": 30, "pass_fail": 5, "fail_pass": 10, "fail_fail": 15}
+    (calibration_row,) = document["calibrations"]
+    assert (calibration_row["labels"], calibration_row["origin"], calibration_row["reliability"]) == (60, "drawn", None)
+    assert calibration_row["confusion"] == {"pass_pass": 30, "pass_fail": 5, "fail_pass": 10, "fail_fail": 15}
     # Traces that the judge passes stand for two each.
     for name, value in (
         ("agreement", 75 / 100),
@@ -265,16 +273,16 @@ def test_calibrate_says_how_the_judge_errs(served: Run, ground: Ground) -> None:
         ("specificity", 15 / 35),
         ("kappa", (0.75 - (0.65 * 0.8 + 0.35 * 0.2)) / (1 - (0.65 * 0.8 + 0.35 * 0.2))),
     ):
-        assert found[name]["value"] == pytest.approx(value), name
-        assert found[name]["low"] < value < found[name]["high"], name
-    assert (found["false_pass"], found["false_fail"]) == pytest.approx((0.2, 0.05))
+        assert calibration_row[name]["value"] == pytest.approx(value), name
+        assert calibration_row[name]["low"] < value < calibration_row[name]["high"], name
+    assert (calibration_row["false_pass"], calibration_row["false_fail"]) == pytest.approx((0.2, 0.05))
     text = served("calibrate", "--judge", "safety", "--service", "shop").out
     assert "sensitivity" in text
     assert "30 judged pass, 5 judged fail" in text
     assert served("calibrate", "--judge", "safety", "--service", "other").code == 1
 
 
-def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) -> None:
+def test_an_archive_holds_what_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
     assert (
         served(
             *("labels", "import", write_lines("labels.jsonl", [row(1), row(2, "no")]), "--judge", "safety"),
@@ -285,28 +293,32 @@ def test_an_archive_holds_what_the_outbox_has_lost(served: Run, ground: Ground) 
     archive = write_lines("archive.jsonl", [msgspec.to_builtins(verdict(number)) for number in (1, 2, 3)])
     assert served("calibrate", "--judge", "safety").code == 1
     document = served("calibrate", "--judge", "safety", "--archive", archive, "--format", "json").document
-    (found,) = document["calibrations"]
-    assert (found["origin"], found["labels"], found["agreement"]["value"]) == ("queue", 2, 0.5)
-    assert found["kappa"] is None, "the judge passes all"
-    assert all(not one.verdicts for one in read_labels(ground.store))
+    (calibration_row,) = document["calibrations"]
+    assert (calibration_row["origin"], calibration_row["labels"], calibration_row["agreement"]["value"]) == (
+        "queue",
+        2,
+        0.5,
+    )
+    assert calibration_row["kappa"] is None, "the judge passes all"
+    assert all(not label.verdicts for label in read_labels(keyspace.store))
 
 
-def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, ground: Ground) -> None:
+def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, keyspace: Keyspace) -> None:
     """Values of 0 to .9 in steps of .1, ten each, of which as many are good as the value says."""
     values = [step / 10 for step in range(10) for _ in range(10)]
-    ground.send(
+    keyspace.send(
         *(verdict(number, scores=(Score("safety", value, passed=value >= 0.8),)) for number, value in enumerate(values))
     )
     rows = [row(number, number % 10 < value * 10) for number, value in enumerate(values)]
     file = write_lines("labels.jsonl", rows)
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "1").code == 0
-    (found,) = served("calibrate", "--judge", "safety", "--format", "json").document["calibrations"]
-    reliability = found["reliability"]
-    assert [one["labels"] for one in reliability["bins"]] == [10] * 10
-    for one in reliability["bins"]:
-        assert one["passing"]["value"] == pytest.approx(one["mean"]), one
+    (calibration_row,) = served("calibrate", "--judge", "safety", "--format", "json").document["calibrations"]
+    reliability = calibration_row["reliability"]
+    assert [each["labels"] for each in reliability["bins"]] == [10] * 10
+    for each in reliability["bins"]:
+        assert each["passing"]["value"] == pytest.approx(each["mean"]), each
     assert (reliability["error"]["value"], reliability["error"]["low"]) == (0, 0)
     assert reliability["brier"]["value"] == pytest.approx(sum(v * (1 - v) for v in values) / 100)
     # Below .5 lie 10 good traces, from .5 on 15 bad ones; below .6 15 good ones, from .6 on 10 bad ones.
-    assert found["balanced"]["value"] in {0.5, 0.6}
+    assert calibration_row["balanced"]["value"] in {0.5, 0.6}
     assert "balanced threshold" in served("calibrate", "--judge", "safety").out

@@ -27,11 +27,11 @@ DRAWN = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 300, 30, 9)]
 def test_labels_of_a_perfect_judge_change_nothing_and_others_shift_the_share() -> None:
     same = from_drawn([stratum(1, 0, 800, 80, 80), stratum(0, 0, 200, 20, 0)], 1000)
     assert same.interval.value == pytest.approx(0.8)
-    found = from_drawn(DRAWN, 1000)
-    assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.3 * 0.3)
-    assert (found.method, found.labels) == ("ppi", 100)
-    assert found.beside_labels is not None
-    assert found.beside_labels < 0.9
+    corrected = from_drawn(DRAWN, 1000)
+    assert corrected.interval.value == pytest.approx(0.7 * 0.9 + 0.3 * 0.3)
+    assert (corrected.method, corrected.labels) == ("ppi", 100)
+    assert corrected.beside_labels is not None
+    assert corrected.beside_labels < 0.9
 
 
 def test_classes_of_label_probability_count_by_their_traffic() -> None:
@@ -41,30 +41,30 @@ def test_classes_of_label_probability_count_by_their_traffic() -> None:
         stratum(1, 1, 350, 10, 9),
         stratum(0, 1, 150, 4, 1),
     ]
-    found = from_drawn(twice, 1000)
-    assert found.interval.value == pytest.approx(0.35 * 0.9 * 2 + 0.15 * (8 / 27 + 1 / 4))
-    assert found.interval.high - found.interval.low > 0.12
+    corrected = from_drawn(twice, 1000)
+    assert corrected.interval.value == pytest.approx(0.35 * 0.9 * 2 + 0.15 * (8 / 27 + 1 / 4))
+    assert corrected.interval.high - corrected.interval.low > 0.12
 
 
 def test_labels_drawn_with_several_probabilities_count_by_the_traces_that_they_stand_for() -> None:
     """All failing verdicts and one of ten passing ones were labelled: the labels' verdicts are not the traffic's."""
     strata = stratum(1, 0, 900, 90, 81), stratum(0, 0, 100, 100, 30)
-    found = from_drawn([one._replace(represented=one.judged) for one in strata], 1000)
-    assert found.interval.value == pytest.approx(0.9 * 0.9 + 0.1 * 0.3)
-    assert found.beside_labels is not None
-    assert found.beside_labels < 1
+    corrected = from_drawn([each._replace(represented=each.judged) for each in strata], 1000)
+    assert corrected.interval.value == pytest.approx(0.9 * 0.9 + 0.1 * 0.3)
+    assert corrected.beside_labels is not None
+    assert corrected.beside_labels < 1
     with pytest.raises(CorrectionRefusedError, match="47% of the labelled traces and 90% of the traffic"):
         from_drawn(strata, 1000)
 
 
 def test_few_traces_without_a_label_widen_the_interval_by_their_share() -> None:
-    known = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 260, 30, 9)]
-    found = from_drawn([*known, stratum(0, 1, 40, 0, 0)], 1000)
-    assert found.interval.value == pytest.approx(0.7 * 0.9 + 0.26 * 0.3 + 0.04 * 0.5)
-    certain = from_drawn([*known, stratum(0, 1, 40, 4000, 2000)], 1000)
-    assert found.interval.high - found.interval.low > certain.interval.high - certain.interval.low
+    strata = [stratum(1, 0, 700, 70, 63), stratum(0, 0, 260, 30, 9)]
+    corrected = from_drawn([*strata, stratum(0, 1, 40, 0, 0)], 1000)
+    assert corrected.interval.value == pytest.approx(0.7 * 0.9 + 0.26 * 0.3 + 0.04 * 0.5)
+    certain = from_drawn([*strata, stratum(0, 1, 40, 4000, 2000)], 1000)
+    assert corrected.interval.high - corrected.interval.low > certain.interval.high - certain.interval.low
     with pytest.raises(CorrectionRefusedError, match="without any label"):
-        from_drawn([*known, stratum(0, 1, 60, 0, 0)], 1000)
+        from_drawn([*strata, stratum(0, 1, 60, 0, 0)], 1000)
 
 
 def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
@@ -85,9 +85,9 @@ def test_methods_that_do_not_fit_the_labels_are_refused() -> None:
 
 
 def test_a_golden_set_corrects_the_share() -> None:
-    found = from_golden(0.7 * 5000, 5000, Confusion(90, 10, 20, 80))
-    assert found.interval.value == pytest.approx((0.7 + 0.8 - 1) / (0.9 + 0.8 - 1))
-    assert (found.method, found.beside_labels) == ("rogan_gladen", None)
+    corrected = from_golden(0.7 * 5000, 5000, Confusion(90, 10, 20, 80))
+    assert corrected.interval.value == pytest.approx((0.7 + 0.8 - 1) / (0.9 + 0.8 - 1))
+    assert (corrected.method, corrected.beside_labels) == ("rogan_gladen", None)
     for passed in (5000, 0):
         edge = from_golden(passed, 5000, Confusion(90, 10, 20, 80)).interval
         assert 0 <= edge.low < edge.high <= 1, passed
@@ -95,13 +95,13 @@ def test_a_golden_set_corrects_the_share() -> None:
 
 def test_agreement_is_that_of_the_textbooks() -> None:
     seen = Confusion(81, 9, 12, 48)
-    found = agreement(seen)
+    corrected = agreement(seen)
     oracle = cohens_kappa([[81, 9], [12, 48]])
-    assert found.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
+    assert corrected.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
     for interval, part, whole in (
-        (found.sensitivity, 81, 90),
-        (found.specificity, 48, 60),
-        (found.agreement, 129, 150),
+        (corrected.sensitivity, 81, 90),
+        (corrected.specificity, 48, 60),
+        (corrected.agreement, 129, 150),
     ):
         assert interval is not None
         assert interval.value == part / whole
@@ -125,9 +125,9 @@ def test_agreement_is_that_of_the_textbooks() -> None:
 
 def test_corrected_shares_cover_in_short() -> None:
     for share in (0.5, 0.95):
-        found = labels.drawn(41, share, 400)
-        assert 0.92 <= found.share <= 0.98, share
-        assert found.beside_rogan_gladen <= 0.7, share
+        corrected = labels.drawn(41, share, 400)
+        assert 0.92 <= corrected.share <= 0.98, share
+        assert corrected.beside_rogan_gladen <= 0.7, share
         assert 0.92 <= labels.golden(42, share, 400) <= 0.98, share
     for design in labels.DESIGNS[1:]:
         assert 0.92 <= labels.drawn(44, 0.8, 300, design=design).share <= 0.98, design
@@ -139,9 +139,9 @@ def test_corrected_shares_cover_in_short() -> None:
 @pytest.mark.timeout(3600)
 def test_corrected_shares_cover() -> None:
     for share, most in ((0.5, 0.65), (0.8, 0.6), (0.95, 0.45)):
-        found = labels.drawn(1, share, 4000)
-        assert 0.94 <= found.share <= 0.97, (share, found)
-        assert found.beside_rogan_gladen <= most, (share, found)
+        corrected = labels.drawn(1, share, 4000)
+        assert 0.94 <= corrected.share <= 0.97, (share, corrected)
+        assert corrected.beside_rogan_gladen <= most, (share, corrected)
         for design in labels.DESIGNS[1:]:
             assert 0.94 <= labels.drawn(2, share, 4000, design=design).share <= 0.97, (share, design)
         assert 0.94 <= labels.golden(3, share, 4000) <= 0.97, share

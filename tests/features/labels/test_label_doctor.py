@@ -32,19 +32,21 @@ model = "clf"
 
 def test_calibrations_of_earlier_versions_are_named() -> None:
     present = catalogue()["safety"].for_decisions({}).version
-    known = Settings(models={"cheap": DECIDER})
+    config = Settings(models={"cheap": DECIDER})
     for version in (None, present):
-        given = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
-        warnings = setting_warnings(structs.replace(known, calibrations=(given,)))
+        calibration = JudgeCalibration(judge="safety", model="decider", platt=(0.5, 0.0), judge_version=version)
+        warnings = setting_warnings(structs.replace(config, calibrations=(calibration,)))
         assert "stale-calibration" not in {fault.code for fault in warnings}, version
     old = JudgeCalibration(judge="safety", model="decider", judge_version="0" * 32)
     what = f"safety by decider was calibrated in version 00000000, and is {present[:8]} now"
     fix = "`tracejudge calibrate --judge safety --model decider` fits it anew"
-    warnings = setting_warnings(structs.replace(known, calibrations=(old,)))
+    warnings = setting_warnings(structs.replace(config, calibrations=(old,)))
     assert Fault("calibrations", what, fix, "stale-calibration") in [*warnings]
 
 
 def test_lint_names_the_line_of_a_stale_calibration(tmp_path: Path) -> None:
     path = tmp_path / "calibrated.toml"
     path.write_text(CALIBRATED, encoding="utf-8")
-    assert [(one.key, one.code, one.line) for one in lint({}, str(path))] == [("calibrations", "TJ109", 6)]
+    assert [(finding.key, finding.code, finding.line) for finding in lint({}, str(path))] == [
+        ("calibrations", "TJ109", 6)
+    ]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Ground, rules_of, settings_of
+from support.stage_parts import Keyspace, rules_of, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -18,12 +18,12 @@ from worker.base.lookup.label_store import (
     read_labels,
     write_labels,
 )
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
-from worker.core.config.redaction import UserKeys, hashed_user
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 
@@ -31,7 +31,7 @@ VERSION = "0123456789abcdef"
 
 
 def verdict(number: int, *, passed: bool | None, **fields: object) -> Verdict:
-    given: dict[str, object] = {
+    text: dict[str, object] = {
         "evaluation_id": f"e{number}",
         "outcome": "scored",
         "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
@@ -44,7 +44,7 @@ def verdict(number: int, *, passed: bool | None, **fields: object) -> Verdict:
         "started_at": time.time() - 1,
         "duration_s": 0.5,
     }
-    return Verdict(**(given | fields))  # type: ignore[arg-type]
+    return Verdict(**(text | fields))  # type: ignore[arg-type]
 
 
 def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> Label:
@@ -54,15 +54,17 @@ def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> La
 class Worker:
     """The monitor of one worker, without its own clock."""
 
-    def __init__(self, ground: Ground) -> None:
-        settings = Settings.from_keys(prefix=ground.prefix, redis_url=ground.url, monitor=Monitor(segments=("model",)))
+    def __init__(self, keyspace: Keyspace) -> None:
+        settings = Settings.from_keys(
+            prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(segments=("model",))
+        )
         self.metrics = Metrics(settings)
-        self.sums = QualitySums(settings, ground.store, self.metrics, rules_of(settings))
+        self.sums = QualitySums(settings, keyspace.store, self.metrics, rules_of(settings))
         self.sums.prepare()
         self.sums.stopping.set()  # no pause between reads
         self.now = time.time()
         self.watch = CorrectionWatch(
-            MonitorParts(settings, ground.store, self.metrics, rules_of(settings)), lambda: self.now
+            MonitorParts(settings, keyspace.store, self.metrics, rules_of(settings)), lambda: self.now
         )
         self.sums._tasks = (self.watch,)
 
@@ -71,130 +73,135 @@ class Worker:
         self.sums.run_once()
 
     def gauges(self, segment: str = "") -> dict[str, dict[str, float]]:
-        found: dict[str, dict[str, float]] = {}
+        values: dict[str, dict[str, float]] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
                 if "quality_corrected" in sample.name and sample.labels["segment"] == segment:
                     name = sample.name.removeprefix("tracejudge_quality_corrected_")
-                    found.setdefault(sample.labels["method"], {})[name] = sample.value
-        return found
+                    values.setdefault(sample.labels["method"], {})[name] = sample.value
+        return values
 
 
-def traffic(ground: Ground, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
+def traffic(keyspace: Keyspace, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
     """200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4."""
-    ground.send(*(verdict(number, passed=number % 5 > 0, model="large") for number in range(200)))
-    given = []
+    keyspace.send(*(verdict(number, passed=number % 5 > 0, model="large") for number in range(200)))
+    values = []
     for number in range(labels):
         judged = number % 5 > 0
         wrong = number % 8 == 1 if judged else number % 20 == 0
-        given.append(label(number, passed=judged is not wrong, drawn=drawn))
-    write_labels(ground.store, given)
+        values.append(label(number, passed=judged is not wrong, drawn=drawn))
+    write_labels(keyspace.store, values)
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_drawn_labels_correct_the_share_of_their_time(ground: Ground) -> None:
-    traffic(ground)
-    worker = Worker(ground)
+def test_drawn_labels_correct_the_share_of_their_time(keyspace: Keyspace) -> None:
+    traffic(keyspace)
+    worker = Worker(keyspace)
     worker.turn()
-    passes = [one for one in range(100) if one % 5 > 0]
-    right = sum(one % 8 != 1 for one in passes) / len(passes)
+    passes = [number for number in range(100) if number % 5 > 0]
+    right = sum(number % 8 != 1 for number in passes) / len(passes)
     expected = 0.8 * right + 0.2 * (5 / 20)
     for segment in ("", "model=large"):
         gauges = worker.gauges(segment)
         assert list(gauges) == ["ppi"], segment
-        found = gauges["ppi"]
-        assert found["share"] == pytest.approx(expected)
-        assert found["lower"] < expected < found["upper"] < found["lower"] + 0.2
-        assert found["window_seconds"] == pytest.approx(3600, abs=300)
+        gauge_values = gauges["ppi"]
+        assert gauge_values["share"] == pytest.approx(expected)
+        assert gauge_values["lower"] < expected < gauge_values["upper"] < gauge_values["lower"] + 0.2
+        assert gauge_values["window_seconds"] == pytest.approx(3600, abs=300)
     worker.watch.clear()
     assert worker.gauges() == {}
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_labels_find_verdicts_that_come_later_once_each(ground: Ground) -> None:
-    write_labels(ground.store, [label(1, passed=True), label(2, passed=False), label(2, passed=True, span_id="s")])
-    worker = Worker(ground)
+def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> None:
+    write_labels(keyspace.store, [label(1, passed=True), label(2, passed=False), label(2, passed=True, span_id="s")])
+    worker = Worker(keyspace)
     worker.turn()
-    assert [one.verdicts for one in read_labels(ground.store)] == [(), (), ()]
-    ground.send(verdict(1, passed=True), verdict(2, passed=True, span_id="s"), verdict(3, passed=True))
-    ground.send(*(verdict(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary")))
+    assert [stored_label.verdicts for stored_label in read_labels(keyspace.store)] == [(), (), ()]
+    keyspace.send(verdict(1, passed=True), verdict(2, passed=True, span_id="s"), verdict(3, passed=True))
+    keyspace.send(*(verdict(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary")))
     for broken in (b"{", b'{"evaluation_id":"\xff"}'):
-        ground.client.xadd(ground.keys.verdicts, {"v": 1, "j": broken})
-    ground.client.xadd(ground.keys.verdicts, {"v": 2, "x": b""})
-    ground.send(verdict(1, passed=True, judge="other"), verdict(1, passed=None, outcome="unscored"), kind="d")
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": broken})
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": 2, "x": b""})
+    keyspace.send(verdict(1, passed=True, judge="other"), verdict(1, passed=None, outcome="unscored"), kind="d")
     for _ in range(2):
         worker.turn()
-        found = {(one.label.trace_id, one.label.span_id): one for one in read_labels(ground.store)}
-        assert {key: [each.evaluation_id for each in one.verdicts] for key, one in found.items()} == {
+        by_span_id = {
+            (stored_label.label.trace_id, stored_label.label.span_id): stored_label
+            for stored_label in read_labels(keyspace.store)
+        }
+        assert {key: [verdict.evaluation_id for verdict in each.verdicts] for key, each in by_span_id.items()} == {
             ("t1", ""): ["e1"],
             ("t2", ""): ["e2"],
             ("t2", "s"): ["e2"],
         }
     # A worker that takes over reads the outbox from its begin.
-    ground.client.hdel(LookupKeys(ground.keys.prefix).labels, f"{label(1, passed=True).id}:e1")
-    Worker(ground).watch.run_due()
-    assert all(one.verdicts for one in read_labels(ground.store))
+    keyspace.client.hdel(LookupKeys(keyspace.keys.prefix).labels, f"{label(1, passed=True).id}:e1")
+    Worker(keyspace).watch.run_due()
+    assert all(stored_label.verdicts for stored_label in read_labels(keyspace.store))
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_a_golden_set_corrects_the_share_of_now(ground: Ground) -> None:
-    ground.send(*(verdict(number, passed=number % 5 > 0) for number in range(200)))
-    write_labels(ground.store, [label(number, passed=number < 1050, drawn="golden") for number in range(1000, 1100)])
+def test_a_golden_set_corrects_the_share_of_now(keyspace: Keyspace) -> None:
+    keyspace.send(*(verdict(number, passed=number % 5 > 0) for number in range(200)))
+    write_labels(keyspace.store, [label(number, passed=number < 1050, drawn="golden") for number in range(1000, 1100)])
     # The judge passes 45 of the 50 good traces and 10 of the 50 bad ones, which are of no service of the traffic.
     attach(
-        ground.store,
+        keyspace.store,
         (
             verdict(number, passed=number < 1045 or number >= 1090, origin="replay", service="offline")
             for number in range(1000, 1100)
         ),
     )
-    worker = Worker(ground)
+    worker = Worker(keyspace)
     worker.turn()
-    (found,) = worker.gauges().items()
-    assert found[0] == "rogan_gladen"
-    assert found[1]["share"] == pytest.approx((0.8 + 0.8 - 1) / (0.9 + 0.8 - 1))
-    assert found[1]["lower"] < found[1]["share"] < found[1]["upper"]
+    (gauge_values,) = worker.gauges().items()
+    assert gauge_values[0] == "rogan_gladen"
+    assert gauge_values[1]["share"] == pytest.approx((0.8 + 0.8 - 1) / (0.9 + 0.8 - 1))
+    assert gauge_values[1]["lower"] < gauge_values[1]["share"] < gauge_values[1]["upper"]
     # Another version of the judge errs in another way.
-    ground.send(*(verdict(number, passed=True, judge_version="ffff", evaluation_id="n") for number in range(200, 300)))
+    keyspace.send(
+        *(verdict(number, passed=True, judge_version="ffff", evaluation_id="n") for number in range(200, 300))
+    )
     worker.turn()
-    assert [one.version for one in corrections_of(ground)] == [VERSION[:8]]
+    assert [correction.version for correction in corrections_of(keyspace)] == [VERSION[:8]]
 
 
-def corrections_of(ground: Ground, since_s: float = 3600.0) -> dict[Series, list[Correction]]:
+def corrections_of(keyspace: Keyspace, since_s: float = 3600.0) -> dict[Series, list[Correction]]:
     now = time.time()
-    return corrections(ground.store, read_series(ground.store).values(), now - since_s, now + 1)
+    return corrections(keyspace.store, read_series(keyspace.store).values(), now - since_s, now + 1)
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(ground: Ground) -> None:
+def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(keyspace: Keyspace) -> None:
     reasons: dict[Drawn, str] = {
         "queue": "Labels from a queue were chosen without a known probability",
         0.5: "these labels were not drawn from it. Import them as a golden set",
         "golden": "A golden set needs traces that should pass and traces that should not",
     }
-    ground.send(*(verdict(number, passed=number % 10 > 0) for number in range(500)))
-    ground.send(*(verdict(number, passed=True, service="other", model="small") for number in range(500, 600)))
-    worker = Worker(ground)
+    keyspace.send(*(verdict(number, passed=number % 10 > 0) for number in range(500)))
+    keyspace.send(*(verdict(number, passed=True, service="other", model="small") for number in range(500, 600)))
+    worker = Worker(keyspace)
     for drawn, reason in reasons.items():
-        ground.client.delete(LookupKeys(ground.keys.prefix).labels)
+        keyspace.client.delete(LookupKeys(keyspace.keys.prefix).labels)
         worker.watch.clear()
         # A set with as many verdicts that fail as verdicts that pass.
         chosen = [number for number in range(500) if number % 10 < 2]
-        write_labels(ground.store, [label(number, passed=True, drawn=drawn) for number in chosen])
+        write_labels(keyspace.store, [label(number, passed=True, drawn=drawn) for number in chosen])
         with capture_logs() as logs:
             for _ in range(2):
                 worker.turn()
         assert worker.gauges() == {}, drawn
-        said = [one["reason"] for one in logs if one["event"] == "share not corrected by labels"]
-        assert len(said) == 1, (drawn, said)
-        assert reason in said[0]
-        for series, (correction,) in corrections_of(ground).items():
-            found = (correction.corrected, correction.labels, reason in correction.refused)
-            assert found == (None, 100, True), (drawn, series)
+        log_lines = [line["reason"] for line in logs if line["event"] == "share not corrected by labels"]
+        assert len(log_lines) == 1, (drawn, log_lines)
+        assert reason in log_lines[0]
+        for series, (correction,) in corrections_of(keyspace).items():
+            backlog = (correction.corrected, correction.labels, reason in correction.refused)
+            assert backlog == (None, 100, True), (drawn, series)
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(ground: Ground) -> None:
+def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: Keyspace) -> None:
     """All traces with an error are judged, of the others 1 of 4; failing verdicts are labelled more often.
 
     With an error 100 of 200 should pass, without one 720 of 800; the judge is wrong about every tenth trace.
@@ -209,58 +216,58 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(ground: Gr
         verdicts.append(verdict(number, passed=judged, weight=weight, probability=1 / weight))
         if not judged or number % 3 == 0:
             labels.append(label(number, passed=passes, drawn=1 / 3 if judged else 1.0))
-    ground.send(*verdicts)
-    write_labels(ground.store, labels)
-    Worker(ground).turn()
-    ((found,),) = corrections_of(ground).values()
-    assert found.corrected is not None
-    assert found.corrected.interval.value == pytest.approx(0.82, abs=0.015)
-    assert found.corrected.interval.low < 0.82 < found.corrected.interval.high
-    assert found.raw is not None
-    assert found.raw.interval.value == pytest.approx(
-        sum(one.weight * bool(one.scores[0].passed) for one in verdicts) / 1000
+    keyspace.send(*verdicts)
+    write_labels(keyspace.store, labels)
+    Worker(keyspace).turn()
+    ((result,),) = corrections_of(keyspace).values()
+    assert result.corrected is not None
+    assert result.corrected.interval.value == pytest.approx(0.82, abs=0.015)
+    assert result.corrected.interval.low < 0.82 < result.corrected.interval.high
+    assert result.raw is not None
+    assert result.raw.interval.value == pytest.approx(
+        sum(each.weight * bool(each.scores[0].passed) for each in verdicts) / 1000
     )
 
 
-def test_too_many_labels_are_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_labels_are_refused(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "MAX_LABELS", 2)
     with pytest.raises(TooManyLabelsError, match="Redis holds 0 labels, and at most 2 are kept"):
-        write_labels(ground.store, [label(number, passed=True) for number in range(3)])
-    write_labels(ground.store, [label(1, passed=True), label(2, passed=True)])
-    attach(ground.store, [verdict(1, passed=True), verdict(2, passed=True)])
-    assert write_labels(ground.store, [label(1, passed=False)])["changed"] == 1
+        write_labels(keyspace.store, [label(number, passed=True) for number in range(3)])
+    write_labels(keyspace.store, [label(1, passed=True), label(2, passed=True)])
+    attach(keyspace.store, [verdict(1, passed=True), verdict(2, passed=True)])
+    assert write_labels(keyspace.store, [label(1, passed=False)])["changed"] == 1
     with pytest.raises(TooManyLabelsError, match="Redis holds 2 labels, and at most 2 are kept"):
-        write_labels(ground.store, [label(3, passed=True)])
+        write_labels(keyspace.store, [label(3, passed=True)])
 
 
-def test_a_forgotten_person_leaves_no_label(ground: Ground) -> None:
-    settings = settings_of(ground)
-    keys = UserKeys(settings, ground.store)
+def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
+    settings = settings_of(keyspace)
+    keys = UserKeys(settings, keyspace.store)
     person = hashed_user("u-1729", keys.current())
     write_labels(
-        ground.store, [label(1, passed=True, comment="a secret"), label(2, passed=True), label(3, passed=True)]
+        keyspace.store, [label(1, passed=True, comment="a secret"), label(2, passed=True), label(3, passed=True)]
     )
-    attach(ground.store, [verdict(1, passed=True, user_id=person), verdict(2, passed=True, session_id="talk")])
+    attach(keyspace.store, [verdict(1, passed=True, user_id=person), verdict(2, passed=True, session_id="talk")])
     for target, left in (
         (ForgetTarget(user_id="u-1729", user_keys=keys.all()), ["t2", "t3"]),
         (ForgetTarget(session_id="talk"), ["t3"]),
         (ForgetTarget(trace_id="t3"), []),
     ):
-        assert Forgetting(ground.store, settings, target, dry_run=True).run().labels == 1
-        assert Forgetting(ground.store, settings, target).run().labels == 1
-        assert [one.label.trace_id for one in read_labels(ground.store)] == left
-    assert ground.client.exists(LookupKeys(ground.keys.prefix).labels) == 0
+        assert Forgetting(keyspace.store, settings, target, dry_run=True).run().labels == 1
+        assert Forgetting(keyspace.store, settings, target).run().labels == 1
+        assert [stored_label.label.trace_id for stored_label in read_labels(keyspace.store)] == left
+    assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0
 
 
-def test_a_verdict_does_not_stay_without_its_label(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_does_not_stay_without_its_label(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """`forget` erases the label after the monitor has found it, and before the monitor writes the verdict."""
-    write_labels(ground.store, [label(1, passed=True)])
+    write_labels(keyspace.store, [label(1, passed=True)])
     make = stored.LabelVerdict.of
 
-    def of(found: Verdict, metric: str) -> stored.LabelVerdict:
-        Forgetting(ground.store, settings_of(ground), ForgetTarget(trace_id="t1")).run()
-        return make(found, metric)
+    def of(result: Verdict, metric: str) -> stored.LabelVerdict:
+        Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="t1")).run()
+        return make(result, metric)
 
     monkeypatch.setattr(stored.LabelVerdict, "of", of)
-    attach(ground.store, [verdict(1, passed=True)])
-    assert ground.client.exists(LookupKeys(ground.keys.prefix).labels) == 0
+    attach(keyspace.store, [verdict(1, passed=True)])
+    assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0

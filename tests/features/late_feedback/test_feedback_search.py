@@ -2,7 +2,7 @@
 
 import pytest
 from support.feedback_parts import Passes, balanced, complain, ended, take
-from support.stage_parts import Ground, make_trace, make_traces
+from support.stage_parts import Keyspace, make_trace, make_traces
 
 HIDDEN = {
     "another order": b'{"output": "", "service": "shop", "trace_id": "wanted"}',
@@ -23,90 +23,90 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("payload", HIDDEN.values(), ids=HIDDEN.keys())
-def test_a_trace_is_found_however_it_is_written(ground: Ground, payload: bytes) -> None:
-    ground.add(payload)
-    complain(ground, "wanted")
-    take(ground, max_trace_bytes=2000)
-    Passes(ground, max_trace_bytes=2000).make()
-    assert ended(ground) == {"pulled": 1}
-    balanced(ground)
+def test_a_trace_is_found_however_it_is_written(keyspace: Keyspace, payload: bytes) -> None:
+    keyspace.add(payload)
+    complain(keyspace, "wanted")
+    take(keyspace, max_trace_bytes=2000)
+    Passes(keyspace, max_trace_bytes=2000).make()
+    assert ended(keyspace) == {"pulled": 1}
+    balanced(keyspace)
 
 
 @pytest.mark.parametrize("payload", OTHERS.values(), ids=OTHERS.keys())
-def test_what_only_looks_like_the_trace_is_not_taken_for_it(ground: Ground, payload: bytes) -> None:
-    ground.add(payload)
-    complain(ground, "wanted")
-    take(ground, max_trace_bytes=2500)
-    Passes(ground, max_trace_bytes=2500).make()
-    assert ended(ground) == {"not_found": 1}
-    balanced(ground)
+def test_what_only_looks_like_the_trace_is_not_taken_for_it(keyspace: Keyspace, payload: bytes) -> None:
+    keyspace.add(payload)
+    complain(keyspace, "wanted")
+    take(keyspace, max_trace_bytes=2500)
+    Passes(keyspace, max_trace_bytes=2500).make()
+    assert ended(keyspace) == {"not_found": 1}
+    balanced(keyspace)
 
 
 @pytest.mark.parametrize(("kind", "version"), [("t", "2"), ("x", "1"), ("f", "1"), ("r", "1")])
-def test_entries_of_another_kind_or_version_are_passed_over(ground: Ground, kind: str, version: str) -> None:
-    ground.add({"trace_id": "wanted", "service": "shop", "output": "", "score": -1}, kind=kind, version=version)
-    complain(ground, "wanted")
-    take(ground)
-    Passes(ground).make()
-    assert set(ended(ground)) == {"not_found"}
+def test_entries_of_another_kind_or_version_are_passed_over(keyspace: Keyspace, kind: str, version: str) -> None:
+    keyspace.add({"trace_id": "wanted", "service": "shop", "output": "", "score": -1}, kind=kind, version=version)
+    complain(keyspace, "wanted")
+    take(keyspace)
+    Passes(keyspace).make()
+    assert set(ended(keyspace)) == {"not_found"}
 
 
-def test_a_pass_reads_every_entry_once_whatever_their_sizes(ground: Ground) -> None:
+def test_a_pass_reads_every_entry_once_whatever_their_sizes(keyspace: Keyspace) -> None:
     large = "x" * 400_000
     for number in range(1_500):
-        ground.add(make_trace(number, output=large if number % 50 == 0 else ""))
-    wanted = [0, 1, 31, 32, 33, 700, 750, 1498, 1499]
-    for number in wanted:
-        complain(ground, make_trace(number).trace_id)
-    take(ground)
-    passes = Passes(ground)
+        keyspace.add(make_trace(number, output=large if number % 50 == 0 else ""))
+    expected = [0, 1, 31, 32, 33, 700, 750, 1498, 1499]
+    for number in expected:
+        complain(keyspace, make_trace(number).trace_id)
+    take(keyspace)
+    passes = Passes(keyspace)
     passes.until_dealing()
     search = passes.stage._pass.search
-    assert search.read == 1_500 + len(wanted)
-    assert [len(search.found(make_trace(number).trace_id)) for number in wanted] == [1] * len(wanted)
+    assert search.read == 1_500 + len(expected)
+    assert [len(search.list_publications(make_trace(number).trace_id)) for number in expected] == [1] * len(expected)
     passes.turn(10)
-    assert ended(ground) == {"pulled": len(wanted)}
-    ground.client.xtrim(ground.keys.traces, maxlen=1_000, approximate=False)
-    ground.add(make_trace(2_000))
+    assert ended(keyspace) == {"pulled": len(expected)}
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=1_000, approximate=False)
+    keyspace.add(make_trace(2_000))
     for number in (0, 1_400, 2_000):
-        complain(ground, make_trace(number).trace_id)
-    take(ground)
+        complain(keyspace, make_trace(number).trace_id)
+    take(keyspace)
     passes.until_dealing()
     search = passes.stage._pass.search
     assert search.read == 4, "only what came since"
-    assert [len(search.found(make_trace(number).trace_id)) for number in (0, 1_400, 2_000)] == [0, 1, 1]
+    assert [len(search.list_publications(make_trace(number).trace_id)) for number in (0, 1_400, 2_000)] == [0, 1, 1]
 
 
-def test_a_pass_ends_where_the_stream_ended_when_it_began(ground: Ground) -> None:
+def test_a_pass_ends_where_the_stream_ended_when_it_began(keyspace: Keyspace) -> None:
     for trace in make_traces(range(100)):
-        ground.add(trace)
-    complain(ground, "1")
-    take(ground)
-    passes = Passes(ground)
+        keyspace.add(trace)
+    complain(keyspace, "1")
+    take(keyspace)
+    passes = Passes(keyspace)
     passes.turn(2)
     for trace in make_traces(range(100, 200)):
-        ground.add(trace)
+        keyspace.add(trace)
     passes.until_dealing()
     assert passes.stage._pass.search.read == 101
 
 
-def test_a_pass_survives_what_the_caps_cut_meanwhile(ground: Ground) -> None:
+def test_a_pass_survives_what_the_caps_cut_meanwhile(keyspace: Keyspace) -> None:
     for trace in make_traces(range(200)):
-        ground.add(trace)
+        keyspace.add(trace)
     for number in (5, 199):
-        complain(ground, make_trace(number).trace_id)
-    take(ground)
-    passes = Passes(ground)
+        complain(keyspace, make_trace(number).trace_id)
+    take(keyspace)
+    passes = Passes(keyspace)
     passes.until_dealing()
-    ground.client.xtrim(ground.keys.traces, maxlen=100, approximate=False)
+    keyspace.client.xtrim(keyspace.keys.traces, maxlen=100, approximate=False)
     passes.turn(10)
-    assert ended(ground) == {"not_found": 1, "pulled": 1}
-    balanced(ground)
+    assert ended(keyspace) == {"not_found": 1, "pulled": 1}
+    balanced(keyspace)
 
 
-def test_a_pass_over_a_stream_that_is_gone_finds_nothing(ground: Ground) -> None:
-    complain(ground, "1")
-    take(ground)
-    ground.client.delete(ground.keys.traces)
-    Passes(ground).make()
-    assert ended(ground) == {"not_found": 1}
+def test_a_pass_over_a_stream_that_is_gone_finds_nothing(keyspace: Keyspace) -> None:
+    complain(keyspace, "1")
+    take(keyspace)
+    keyspace.client.delete(keyspace.keys.traces)
+    Passes(keyspace).make()
+    assert ended(keyspace) == {"not_found": 1}

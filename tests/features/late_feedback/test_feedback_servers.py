@@ -6,10 +6,10 @@ import pytest
 from support.feedback_parts import Passes, complain, gathered, make_due, take
 from support.processes import free_port
 from support.shard_parts import SHARDS, home
-from support.stage_parts import Ground, make_trace, make_verdict, settings_of
+from support.stage_parts import Keyspace, make_trace, make_verdict, settings_of
 
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
-from worker.core.config.redaction import UserKeys
+from worker.core.config.user_keys import UserKeys
 from worker.core.storage.client import Store, StoreError
 from worker.features.late_feedback.feature import FeedbackKeys
 from worker.features.late_feedback.pending import PendingFeedback
@@ -18,94 +18,96 @@ from worker.features.late_feedback.pending import PendingFeedback
 def turn_all(passes: list[Passes]) -> None:
     """Make passes on all servers until nothing is due any more."""
     for _ in range(2 * SHARDS):
-        for one in passes:
-            one.turn()
-            while one.under_way:
-                one.turn()
+        for worker in passes:
+            worker.turn()
+            while worker.under_way:
+                worker.turn()
 
 
-def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(grounds: list[Ground]) -> None:
+def test_late_feedback_reaches_the_server_of_its_trace_and_counts_once(keyspaces: list[Keyspace]) -> None:
     origin = home(make_trace(1).trace_id)
     trace = make_trace(
         1, session_id=next(name for name in map(str, range(99)) if home("", name) == (origin + 2) % SHARDS)
     )
     there = home(trace.trace_id, trace.session_id)
-    grounds[there].add(trace)
-    complain(grounds[origin], trace.trace_id)
-    complain(grounds[origin], "ff" * 16)
-    for ground in grounds:
-        take(ground)
-    make_due(grounds[origin])
-    passes = [Passes(ground) for ground in grounds]
+    keyspaces[there].add(trace)
+    complain(keyspaces[origin], trace.trace_id)
+    complain(keyspaces[origin], "ff" * 16)
+    for keyspace in keyspaces:
+        take(keyspace)
+    make_due(keyspaces[origin])
+    passes = [Passes(keyspace) for keyspace in keyspaces]
     turn_all(passes)
     assert passes[there].outcomes["pulled"] == 1
-    assert [sum(one.outcomes.get(name, 0) for one in passes) for name in ("pulled", "not_found")] == [1, 1]
-    (batch,) = grounds[there].batches().values()
+    assert [sum(worker.outcomes.get(name, 0) for worker in passes) for name in ("pulled", "not_found")] == [1, 1]
+    (batch,) = keyspaces[there].batches().values()
     assert [item.trace.trace_id for item in batch.items] == [trace.trace_id]
-    assert [gathered(ground) for ground in grounds] == [{}] * SHARDS
+    assert [gathered(keyspace) for keyspace in keyspaces] == [{}] * SHARDS
 
 
-def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(grounds: list[Ground]) -> None:
+def test_feedback_that_is_handed_on_while_a_trace_is_forgotten_is_erased_too(keyspaces: list[Keyspace]) -> None:
     trace = make_trace(1)
-    complain(grounds[0], trace.trace_id, comment="the parcel holds a kite")
-    take(grounds[0])
-    grounds[1].send(make_verdict())
-    pending = PendingFeedback(grounds[0].store, 60.0)
-    members = pending.all()
+    complain(keyspaces[0], trace.trace_id, comment="the parcel holds a kite")
+    take(keyspaces[0])
+    keyspaces[1].send(make_verdict())
+    pending = PendingFeedback(keyspaces[0].store, 60.0)
+    members = pending.read_all()
 
     def hand_on(place: str, _: int) -> None:
         if place == "verdicts" and members:
             assert pending.hand_over(members.pop())
 
-    settings = settings_of(grounds[0])
-    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, grounds[0].store).all())
-    found = forget_everywhere(grounds[0].store, settings, target, progress=hand_on)
+    settings = settings_of(keyspaces[0])
+    target = ForgetTarget(trace_id=trace.trace_id, user_keys=UserKeys(settings, keyspaces[0].store).all())
+    erased = forget_everywhere(keyspaces[0].store, settings, target, progress=hand_on)
     assert not members
-    assert (found.feedback, [gathered(ground) for ground in grounds]) == (2, [{}] * SHARDS), "its entry, and what waits"
-    assert "kite" not in repr([ground.everything() for ground in grounds])
+    assert (erased.feedback, [gathered(keyspace) for keyspace in keyspaces]) == (2, [{}] * SHARDS), (
+        "its entry, and what waits"
+    )
+    assert "kite" not in repr([keyspace.everything() for keyspace in keyspaces])
 
 
 def test_feedback_that_is_handed_over_again_is_taken_once(
-    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complain(grounds[0], "ff" * 16)
-    take(grounds[0])
-    pending = PendingFeedback(grounds[0].store, 60.0)
-    (member,) = pending.all()
+    complain(keyspaces[0], "ff" * 16)
+    take(keyspaces[0])
+    pending = PendingFeedback(keyspaces[0].store, 60.0)
+    (member,) = pending.read_all()
     with monkeypatch.context() as ended:
         # The worker ends between the two servers.
-        ended.setattr(grounds[0].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
+        ended.setattr(keyspaces[0].store, "call", lambda _: (_ for _ in ()).throw(StoreError("gone")))
         with pytest.raises(StoreError):
             pending.hand_over(member)
-    taken = grounds[1].client.zrange(grounds[1].keys.feedback, 0, -1)
+    taken = keyspaces[1].client.zrange(keyspaces[1].keys.feedback, 0, -1)
     assert len(taken) == 1
-    grounds[1].client.delete(grounds[1].keys.feedback)
+    keyspaces[1].client.delete(keyspaces[1].keys.feedback)
     assert pending.hand_over(member)
-    assert gathered(grounds[0]) == gathered(grounds[1]) == {}, "it was dealt with there meanwhile"
-    grounds[1].store.is_away = True
+    assert gathered(keyspaces[0]) == gathered(keyspaces[1]) == {}, "it was dealt with there meanwhile"
+    keyspaces[1].store.is_away = True
     assert pending.hand_over(member), "a server that is away is asked last"
-    assert len(gathered(grounds[2])) == 1
+    assert len(gathered(keyspaces[2])) == 1
 
 
-def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(grounds: list[Ground]) -> None:
-    complain(grounds[0], "ff" * 16)
-    take(grounds[0])
-    pending, taken = PendingFeedback(grounds[0].store, 60.0), FeedbackKeys(grounds[1].keys.prefix).feedback_taken
-    yesterday = grounds[1].store.now_ms() - 25 * 3600 * 1000
-    grounds[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
-    (member,) = pending.all()
+def test_what_a_server_took_is_remembered_for_a_day_and_no_longer(keyspaces: list[Keyspace]) -> None:
+    complain(keyspaces[0], "ff" * 16)
+    take(keyspaces[0])
+    pending, taken = PendingFeedback(keyspaces[0].store, 60.0), FeedbackKeys(keyspaces[1].keys.prefix).feedback_taken
+    yesterday = keyspaces[1].store.now_ms() - 25 * 3600 * 1000
+    keyspaces[1].client.zadd(taken, {"0:1-0": yesterday, "0:2-0": yesterday + 2 * 3600 * 1000})
+    (member,) = pending.read_all()
     assert pending.hand_over(member)
-    assert set(grounds[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
+    assert set(keyspaces[1].client.zrange(taken, 0, -1)) == {b"0:2-0", f"0:{member.item.entry_id}".encode()}
 
 
 def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
-    grounds: list[Ground], monkeypatch: pytest.MonkeyPatch
+    keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
-        complain(grounds[0], f"{number:032x}")
-    take(grounds[0])
-    make_due(grounds[0])
-    away = [Store(f"redis://127.0.0.1:{free_port()}/0", grounds[0].keys, number) for number in (1, 2)]
+        complain(keyspaces[0], f"{number:032x}")
+    take(keyspaces[0])
+    make_due(keyspaces[0])
+    away = [Store(f"redis://127.0.0.1:{free_port()}/0", keyspaces[0].keys, number) for number in (1, 2)]
     asked = [0, 0]
 
     def counted(number: int, store: Store) -> None:
@@ -119,10 +121,10 @@ def test_a_part_of_a_pass_waits_once_for_a_server_that_does_not_answer(
 
     for number, store in enumerate(away):
         counted(number, store)
-    grounds[0].store.shards = (grounds[0].store, *away)
-    passes = Passes(grounds[0])
+    keyspaces[0].store.shards = (keyspaces[0].store, *away)
+    passes = Passes(keyspaces[0])
     passes.make()
     for store in away:
         store.close()
     assert asked == [1, 1], "each server costs one wait"
-    assert len(gathered(grounds[0])) == 5, "all of it waits for the next pass"
+    assert len(gathered(keyspaces[0])) == 5, "all of it waits for the next pass"

@@ -2,7 +2,7 @@
 
 import pytest
 from support.feedback_parts import Passes, complain, take
-from support.stage_parts import Ground, make_trace, make_verdict, samples, settings_of
+from support.stage_parts import Keyspace, make_trace, make_verdict, samples, settings_of
 
 from judges.core.verdict import Assessment, Score
 from worker.core.export.prometheus import VerdictCounter
@@ -11,12 +11,12 @@ from worker.core.queue.ledger import OutboxEntry
 from worker.core.telemetry.metrics import Metrics
 
 
-def test_a_verdict_on_it_has_no_weight(ground: Ground) -> None:
-    ground.add(make_trace(1))
-    complain(ground, make_trace(1).trace_id)
-    take(ground)
-    Passes(ground).make()
-    (batch,) = ground.batches().values()
+def test_a_verdict_on_it_has_no_weight(keyspace: Keyspace) -> None:
+    keyspace.add(make_trace(1))
+    complain(keyspace, make_trace(1).trace_id)
+    take(keyspace)
+    Passes(keyspace).make()
+    (batch,) = keyspace.batches().values()
     (item,) = batch.items
     verdicts = [
         join(
@@ -32,7 +32,9 @@ def test_a_verdict_on_it_has_no_weight(ground: Ground) -> None:
         )
         for evaluation in item.evaluations
     ]
-    assert [(one.origin, one.weight, one.probability) for one, _ in verdicts] == [("late_feedback", 0.0, 1.0)] * 2
+    assert [(verdict.origin, verdict.weight, verdict.probability) for verdict, _ in verdicts] == [
+        ("late_feedback", 0.0, 1.0)
+    ] * 2
 
 
 LATE = {"origin": "late_feedback", "metrics": ("a", "b", "c"), "weight": 0.0}
@@ -52,20 +54,22 @@ SCORES = (Score("a", 1.0, passed=True), Score("b", 0.0, passed=False), Score("c"
     ids=["scored", "some metrics", "abstained", "unscored", "dead letter", "another origin"],
 )
 def test_it_is_counted_by_judge_metric_and_outcome_and_nowhere_else(
-    ground: Ground, fields: dict[str, object], kind: str, expected: set[tuple[str, str]]
+    keyspace: Keyspace, fields: dict[str, object], kind: str, expected: set[tuple[str, str]]
 ) -> None:
-    metrics = Metrics(settings_of(ground))
-    VerdictCounter(settings_of(ground), metrics).count(OutboxEntry("1-0", kind, make_verdict(1, **{**LATE, **fields})))
+    metrics = Metrics(settings_of(keyspace))
+    VerdictCounter(settings_of(keyspace), metrics).count(
+        OutboxEntry("1-0", kind, make_verdict(1, **{**LATE, **fields}))
+    )
     assert samples(metrics) == {
         ("late_feedback_verdicts_total", "judge=safety", f"metric={metric}", f"outcome={outcome}", "service=shop"): 1
         for metric, outcome in expected
     }
 
 
-def test_its_other_outcomes_stand_at_zero(ground: Ground) -> None:
-    metrics = Metrics(settings_of(ground))
+def test_its_other_outcomes_stand_at_zero(keyspace: Keyspace) -> None:
+    metrics = Metrics(settings_of(keyspace))
     verdict = make_verdict(1, origin="late_feedback")
-    VerdictCounter(settings_of(ground), metrics).count(OutboxEntry("1-0", "j", verdict))
-    (family,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_late_feedback_verdicts")
-    found = {sample.labels["outcome"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
-    assert found == {"pass": 0, "fail": 0, "unrated": 0, "abstained": 1, "unscored": 0}
+    VerdictCounter(settings_of(keyspace), metrics).count(OutboxEntry("1-0", "j", verdict))
+    (family,) = (each for each in metrics.registry.collect() if each.name == "tracejudge_late_feedback_verdicts")
+    by_outcome = {sample.labels["outcome"]: sample.value for sample in family.samples if sample.name.endswith("_total")}
+    assert by_outcome == {"pass": 0, "fail": 0, "unrated": 0, "abstained": 1, "unscored": 0}

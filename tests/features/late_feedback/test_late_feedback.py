@@ -17,11 +17,11 @@ SOON_S = 0.5
 TRACES = 300
 
 
-def send_feedback(pipeline: Pipeline, *said: tuple[str, float]) -> None:
+def send_feedback(pipeline: Pipeline, *feedback: tuple[str, float]) -> None:
     """Publish feedback through the SDK and wait until Redis has it."""
     tracejudge.init(service="tests", redis_url=pipeline.redis_url, prefix=pipeline.prefix)
     try:
-        for trace_id, score in said:
+        for trace_id, score in feedback:
             tracejudge.feedback(trace_id, score=score, comment="It came on Tuesday.")
         assert tracejudge.flush(30)
     finally:
@@ -31,8 +31,8 @@ def send_feedback(pipeline: Pipeline, *said: tuple[str, float]) -> None:
 def ended(pipeline: Pipeline) -> dict[str, int]:
     """Outcomes of late feedback in the accounting."""
     accounting = pipeline.store.call(lambda client: client.hgetall(pipeline.keys.account_all))
-    found = {name.decode(): int(amount) for name, amount in accounting.items()}
-    return {name.split(":")[1]: amount for name, amount in found.items() if name.startswith("feedback:")}
+    by_name = {name.decode(): int(amount) for name, amount in accounting.items()}
+    return {name.split(":")[1]: amount for name, amount in by_name.items() if name.startswith("feedback:")}
 
 
 def wait_for(pipeline: Pipeline, expected: dict[str, int]) -> None:
@@ -54,14 +54,17 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     traces = make_traces(TRACES)
     pipeline.publish(traces)
     assert pipeline.settled(TRACES).not_sampled == TRACES
-    wanted, praised = traces[17].trace_id, traces[18].trace_id
-    send_feedback(pipeline, (wanted, -1), (praised, 1), ("f" * 32, -1))
+    expected, praised = traces[17].trace_id, traces[18].trace_id
+    send_feedback(pipeline, (expected, -1), (praised, 1), ("f" * 32, -1))
     wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1})
     account = pipeline.settled(TRACES)
     assert (account.published, account.not_sampled, account.sampled) == (TRACES, TRACES, 0)
     assert (account.chosen, account.scored, account.lost) == (2, 2, 0)
-    found = [(one.trace_id, one.judge, one.origin, one.weight, one.outcome) for one in verdicts(pipeline)]
-    assert sorted(found) == [(wanted, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
+    values = [
+        (verdict.trace_id, verdict.judge, verdict.origin, verdict.weight, verdict.outcome)
+        for verdict in verdicts(pipeline)
+    ]
+    assert sorted(values) == [(expected, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
 
     worker.counted(3, COUNTED)
     page = worker.counted(len(JUDGES), "tracejudge_late_feedback_verdicts_total")
@@ -69,7 +72,7 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     assert page.total("tracejudge_score_count") == 0
     assert outcomes(worker) == {"pulled": 1, "not_negative": 1, "not_found": 1}
 
-    send_feedback(pipeline, (wanted, -1))
+    send_feedback(pipeline, (expected, -1))
     wait_for(pipeline, {"pulled": 1, "not_negative": 1, "not_found": 1, "already_judged": 1})
     assert len(verdicts(pipeline)) == len(JUDGES)
 
@@ -107,7 +110,7 @@ def test_nothing_is_lost_or_counted_twice_when_a_worker_is_killed_before_the_pas
     assert gathered() == 0
     account = pipeline.settled(TRACES)
     assert (account.chosen, account.scored, account.lost) == (40, 40, 0)
-    assert len({one.evaluation_id for one in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
+    assert len({verdict.evaluation_id for verdict in verdicts(pipeline)}) == len(verdicts(pipeline)) == 40
 
 
 @pytest.mark.slow("several workers")
@@ -123,9 +126,9 @@ def test_one_of_several_workers_makes_the_pass(new_pipeline: Callable[[str], Pip
     wait_for(pipeline, {"pulled": TRACES - sampled, "already_judged": sampled})
     account = pipeline.settled(TRACES)
     assert (account.sampled, account.chosen, account.scored, account.lost) == (sampled, TRACES, TRACES, 0)
-    by_origin = {(one.origin, one.weight, one.probability) for one in verdicts(pipeline)}
+    by_origin = {(verdict.origin, verdict.weight, verdict.probability) for verdict in verdicts(pipeline)}
     assert by_origin == {("live", 2.0, 0.5), ("late_feedback", 0.0, 1.0)}
-    assert len({one.evaluation_id for one in verdicts(pipeline)}) == TRACES
+    assert len({verdict.evaluation_id for verdict in verdicts(pipeline)}) == TRACES
 
     def counted() -> float:
         return sum(sum(outcomes(worker).values()) for worker in workers)

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 from support.dead_parts import retry_all
-from support.judging_parts import HOUR_S, YES, Desks, assert_settled, holders, letters, refuse
-from support.panel_parts import MODELS, NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_desk, verdicts
-from support.stage_parts import Chosen, Ground, make_trace
+from support.judging_parts import HOUR_S, YES, Workers, assert_settled, holders, letters, refuse
+from support.panel_parts import MODELS, NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_worker, verdicts
+from support.stage_parts import Chosen, Keyspace, make_trace
 
 from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id
 from judges.custom import DefinitionError
 from judges.models.scripted import Step
 from judges.registry import configured
-from worker.base.accounting.accounting import read_account
+from worker.base.accounting import read_account
 from worker.core.config.graders import Graders, queue_label
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import fresh_id, head
@@ -29,14 +29,14 @@ from worker.core.storage.client import StoreError
 DISAGREEMENT = pytest.approx(2 / 3)
 
 
-def test_each_model_has_a_verdict_and_one_combines_them(ground: Ground, desk: Desks) -> None:
-    worker = panel_desk(desk)
-    chosen(ground, 1)
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
-    found = verdicts(ground)
-    assert {name: found[name].scores[0].passed for name in found} == {"a": True, "b": True, "c": False, PANEL: True}
-    combined, trace = found[PANEL], make_trace(0)
+def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 1)
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
+    judged = verdicts(keyspace)
+    assert {name: judged[name].scores[0].passed for name in judged} == {"a": True, "b": True, "c": False, PANEL: True}
+    combined, trace = judged[PANEL], make_trace(0)
     assert combined.evaluation_id == evaluation_id(
         trace, str(trace.id), judge="safety", version=combined.judge_version, judge_model=PANEL
     )
@@ -48,128 +48,139 @@ def test_each_model_has_a_verdict_and_one_combines_them(ground: Ground, desk: De
     assert (combined.trace_id, combined.span_id, combined.service) == (trace.trace_id, trace.span_id, trace.service)
 
 
-def test_the_members_verdicts_bear_what_was_paid(ground: Ground, desk: Desks) -> None:
-    worker = panel_desk(desk)
-    chosen(ground, 1)
-    finish(ground, worker)
-    found = verdicts(ground)
-    combined = found.pop(PANEL)
+def test_the_members_verdicts_bear_what_was_paid(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 1)
+    finish(keyspace, worker)
+    judged = verdicts(keyspace)
+    combined = judged.pop(PANEL)
     assert (combined.calls, combined.attempts, combined.input_tokens, combined.output_tokens) == ((), 0, 0, 0)
     assert combined.cost_usd == 0
-    assert all(one.attempts == 1 and (one.cost_usd or 0) > 0 for one in found.values())
+    assert all(verdict.attempts == 1 and (verdict.cost_usd or 0) > 0 for verdict in judged.values())
 
 
-def test_a_panel_s_batch_holds_no_texts(ground: Ground) -> None:
-    of = chosen(ground, 3, batch_size=2)
-    batches = [batch for batch in ground.batches().values() if batch.judge_model == PANEL]
+def test_a_panel_s_batch_holds_no_texts(keyspace: Keyspace) -> None:
+    of = chosen(keyspace, 3, batch_size=2)
+    batches = [batch for batch in keyspace.batches().values() if batch.judge_model == PANEL]
     assert of.keys() == {"a", "b", "c", PANEL}
     assert {(item.trace.output, item.trace.input) for batch in batches for item in batch.items} == {("", None)}
-    members = {batch.judge_model: batch for batch in ground.batches().values() if batch.judge_model != PANEL}
+    members = {batch.judge_model: batch for batch in keyspace.batches().values() if batch.judge_model != PANEL}
     assert all(item.trace.output for batch in members.values() for item in batch.items)
-    assert all(one.keep for batch in members.values() for item in batch.items for one in item.evaluations)
-    assert ground.waiting().keys() == {"a", "b", "c", PANEL}
+    assert all(evaluation.keep for batch in members.values() for item in batch.items for evaluation in item.evaluations)
+    assert keyspace.waiting().keys() == {"a", "b", "c", PANEL}
 
 
-def test_before_its_members_it_waits_quietly_and_tries_nothing(ground: Ground, desk: Desks) -> None:
-    worker = panel_desk(desk)
-    of = chosen(ground, 1)
+def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker = panel_worker(new_worker)
+    of = chosen(keyspace, 1)
     with capture_logs() as lines:
         worker.run(of[PANEL])
-    assert holders(ground) == {of[PANEL]: "parked"}
-    assert ground.leases()[of[PANEL]] == ground.soon(1.0, growth=0.25)
+    assert holders(keyspace) == {of[PANEL]: "parked"}
+    assert keyspace.leases()[of[PANEL]] == keyspace.soon(1.0, growth=0.25)
     assert [line for line in lines if line["log_level"] != "info"] == []
-    assert (ground.outbox("j"), letters(ground)) == ([], {})
-    assert ground.client.exists(ground.keys.tries(of[PANEL])) == 0
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
+    assert (keyspace.outbox("j"), letters(keyspace)) == ([], {})
+    assert keyspace.client.exists(keyspace.keys.tries(of[PANEL])) == 0
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
 
 
 @pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_it_looks_again_sooner_while_it_is_young(ground: Ground, desk: Desks, age_s: float, wait_s: float) -> None:
-    worker = panel_desk(desk, a=Step(failure="timeout"))
-    chosen(ground, 1, age_s=age_s)
+def test_it_looks_again_sooner_while_it_is_young(
+    keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
+) -> None:
+    worker = panel_worker(new_worker, a=Step(failure="timeout"))
+    chosen(keyspace, 1, age_s=age_s)
     worker.sweep()
-    (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
-    assert ground.leases()[batch_id] == ground.soon(wait_s, growth=0.25)
+    (batch_id,) = [name for name, batch in keyspace.batches().items() if batch.judge_model == PANEL]
+    assert keyspace.leases()[batch_id] == keyspace.soon(wait_s, growth=0.25)
 
 
-def test_as_long_as_one_member_is_missing_it_is_not_combined(ground: Ground, desk: Desks) -> None:
-    worker = panel_desk(desk, c=Step(failure="timeout"))
-    chosen(ground, 1)
-    finish(ground, worker)
-    assert verdicts(ground).keys() == {"a", "b"}
-    assert (balanced(ground).scored, balanced(ground).waiting) == (2, 2)
-    finish(ground, panel_desk(desk))
-    assert verdicts(ground)[PANEL].scores[0].passed
-    assert_settled(ground, scored=4)
+def test_as_long_as_one_member_is_missing_it_is_not_combined(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker = panel_worker(new_worker, c=Step(failure="timeout"))
+    chosen(keyspace, 1)
+    finish(keyspace, worker)
+    assert verdicts(keyspace).keys() == {"a", "b"}
+    assert (balanced(keyspace).scored, balanced(keyspace).waiting) == (2, 2)
+    finish(keyspace, panel_worker(new_worker))
+    assert verdicts(keyspace)[PANEL].scores[0].passed
+    assert_settled(keyspace, scored=4)
 
 
-def test_what_members_could_not_say_is_an_answer_too(ground: Ground, desk: Desks) -> None:
+def test_what_members_could_not_say_is_an_answer_too(keyspace: Keyspace, new_worker: Workers) -> None:
     broken = Step(text="no JSON", refusal=True)
-    worker = panel_desk(desk, a=broken, b=broken)
-    chosen(ground, 1)
-    finish(ground, worker)
-    combined = verdicts(ground)[PANEL]
+    worker = panel_worker(new_worker, a=broken, b=broken)
+    chosen(keyspace, 1)
+    finish(keyspace, worker)
+    combined = verdicts(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == ("unscored", "refusal")
     assert combined.note == "1 of 3 models gave a score, which are too few to combine"
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
 
 
 # --- whatever dies in between ---
 
 
-def test_a_worker_that_dies_between_members_and_panel_leaves_it_to_another(ground: Ground, desk: Desks) -> None:
-    of = chosen(ground, 1)
+def test_a_worker_that_dies_between_members_and_panel_leaves_it_to_another(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
+    of = chosen(keyspace, 1)
     for name in ("a", "b", "c"):
-        panel_desk(desk).run(of[name])
-    assert Leases(ground.store, tries_ttl_s=60).take(PANEL, "dead", 1), "held by one that never comes back"
-    ground.make_due(of[PANEL])
-    panel_desk(desk).sweep()
-    assert_settled(ground, scored=4)
-    assert verdicts(ground)[PANEL].scores[0].passed
+        panel_worker(new_worker).run(of[name])
+    assert Leases(keyspace.store, tries_ttl_s=60).take(PANEL, "dead", 1), "held by one that never comes back"
+    keyspace.make_due(of[PANEL])
+    panel_worker(new_worker).sweep()
+    assert_settled(keyspace, scored=4)
+    assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_a_batch_that_is_there_twice_combines_once(ground: Ground, desk: Desks) -> None:
-    of = chosen(ground, 2)
-    twice(ground, of[PANEL])
-    for worker in (panel_desk(desk), panel_desk(desk, a=NO, b=NO)):
-        finish(ground, worker)
-    combined = [verdict for verdict in ground.outbox("j") if verdict["judge_model"] == PANEL]
-    assert len({one["evaluation_id"] for one in combined}) == len(combined) == 2
-    assert balanced(ground).scored == 8
+def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worker: Workers) -> None:
+    of = chosen(keyspace, 2)
+    twice(keyspace, of[PANEL])
+    for worker in (panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)):
+        finish(keyspace, worker)
+    combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
+    assert len({result["evaluation_id"] for result in combined}) == len(combined) == 2
+    assert balanced(keyspace).scored == 8
 
 
-def twice(ground: Ground, batch_id: str) -> None:
+def twice(keyspace: Keyspace, batch_id: str) -> None:
     """Write a batch a second time under another id."""
-    batch = ground.batches()[batch_id]
+    batch = keyspace.batches()[batch_id]
     other = fresh_id(batch.judge_model, batch.created_at)
     items = b",".join(msgspec.json.encode(item) for item in batch.items)
     begin = head(other, batch.model, batch.judge_model, batch.created_at, batch.v)
     payload = begin.encode() + items + b"]}"
-    ground.client.set(ground.keys.batch(other), payload)
-    ground.client.hincrby(ground.keys.waiting, batch.judge_model, len(payload))
-    ground.client.zadd(ground.keys.leases, {other: 1})
+    keyspace.client.set(keyspace.keys.batch(other), payload)
+    keyspace.client.hincrby(keyspace.keys.waiting, batch.judge_model, len(payload))
+    keyspace.client.zadd(keyspace.keys.leases, {other: 1})
 
 
-def balanced_but_doubled(ground: Ground) -> bool:
+def balanced_but_doubled(keyspace: Keyspace) -> bool:
     """Return whether nothing is lost; what stands in two batches is seen waiting twice."""
-    ids = [one.id for batch in ground.batches().values() for item in batch.items for one in item.evaluations]
+    ids = [
+        evaluation.id
+        for batch in keyspace.batches().values()
+        for item in batch.items
+        for evaluation in item.evaluations
+    ]
     doubled = len(ids) - len(set(ids))
-    return -doubled <= read_account(ground.store).lost <= 0
+    return -doubled <= read_account(keyspace.store).lost <= 0
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_whatever_order_and_whoever_is_lost_each_ends_once(ground: Ground, desk: Desks, seed: int) -> None:
+def test_in_whatever_order_and_whoever_is_lost_each_ends_once(
+    keyspace: Keyspace, new_worker: Workers, seed: int
+) -> None:
     by = random.Random(seed)
-    of = chosen(ground, 3)
-    workers = [panel_desk(desk), panel_desk(desk)]
-    leases = Leases(ground.store, tries_ttl_s=60)
+    of = chosen(keyspace, 3)
+    workers = [panel_worker(new_worker), panel_worker(new_worker)]
+    leases = Leases(keyspace.store, tries_ttl_s=60)
     for _ in range(12):
         name = by.choice(list(of))
-        if not ground.batches():
+        if not keyspace.batches():
             break
-        ground.make_due()
+        keyspace.make_due()
         match by.choice(["judge", "judge", "lose", "sweep", "double"]):
             case "judge":
                 by.choice(workers).run(of[name])
@@ -177,20 +188,20 @@ def test_in_whatever_order_and_whoever_is_lost_each_ends_once(ground: Ground, de
                 leases.take(name, "lost", 1)
             case "sweep":
                 by.choice(workers).sweep()
-            case "double" if of[name] in ground.batches():
-                twice(ground, of[name])
-        assert balanced_but_doubled(ground)
-    finish(ground, workers[0])
-    assert_settled(ground, scored=12)
-    ended = [one["evaluation_id"] for one in ground.outbox("j")]
+            case "double" if of[name] in keyspace.batches():
+                twice(keyspace, of[name])
+        assert balanced_but_doubled(keyspace)
+    finish(keyspace, workers[0])
+    assert_settled(keyspace, scored=12)
+    ended = [entry["evaluation_id"] for entry in keyspace.outbox("j")]
     assert len(set(ended)) == len(ended) == 12
 
 
 def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = panel_desk(desk)
-    chosen(ground, 1)
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 1)
     record, lost = worker.ledger.record, iter([True] * 3)
 
     def lossy(finished: Any) -> list[bool]:
@@ -200,90 +211,96 @@ def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
         return answer
 
     monkeypatch.setattr(worker.ledger, "record", lossy)
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
-    assert verdicts(ground).keys() == {"a", "b", "c", PANEL}
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
+    assert verdicts(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
-def test_while_redis_is_away_it_goes_on_waiting(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = panel_desk(desk)
-    of = chosen(ground, 1)
+def test_while_redis_is_away_it_goes_on_waiting(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = panel_worker(new_worker)
+    of = chosen(keyspace, 1)
 
     def away(*_: object) -> None:
         raise StoreError("Redis does not answer (TimeoutError)")
 
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.read_assessments", away)
-        finish(ground, worker)
-    assert ground.batches().keys() == {of[PANEL]}
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
+        finish(keyspace, worker)
+    assert keyspace.batches().keys() == {of[PANEL]}
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
 
 
 # --- what the ledger does not tell ---
 
 
-def test_scores_that_were_not_kept_are_missing(ground: Ground, desk: Desks) -> None:
+def test_scores_that_were_not_kept_are_missing(keyspace: Keyspace, new_worker: Workers) -> None:
     """An older worker, or one without the panel, has judged a member."""
-    of = chosen(ground, 1)
+    of = chosen(keyspace, 1)
     for name in ("a", "b"):
-        (item,) = ground.batches()[of[name]].items
-        ground.end(item.evaluations[0].id, item.evaluations[0].period, "scored")
-    finish(ground, panel_desk(desk))
-    combined = verdicts(ground)[PANEL]
+        (item,) = keyspace.batches()[of[name]].items
+        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "scored")
+    finish(keyspace, panel_worker(new_worker))
+    combined = verdicts(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == ("unscored", "judge_failed"), "the trace lacks nothing"
 
 
-def test_who_abstained_before_is_known_to_have_abstained(ground: Ground, desk: Desks) -> None:
+def test_who_abstained_before_is_known_to_have_abstained(keyspace: Keyspace, new_worker: Workers) -> None:
     """There are no scores to be kept of it: the outcome alone tells all."""
-    of = chosen(ground, 1)
+    of = chosen(keyspace, 1)
     for name in ("a", "b"):
-        (item,) = ground.batches()[of[name]].items
-        ground.end(item.evaluations[0].id, item.evaluations[0].period, "abstained")
-    finish(ground, panel_desk(desk))
-    combined = verdicts(ground)[PANEL]
+        (item,) = keyspace.batches()[of[name]].items
+        keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "abstained")
+    finish(keyspace, panel_worker(new_worker))
+    combined = verdicts(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == ("abstained", None)
 
 
-def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(ground: Ground, desk: Desks) -> None:
+def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
     """It waits as for a member that has not ended; and is no fault of the batch that would never end."""
-    of = chosen(ground, 1)
-    (item,) = ground.batches()[of["c"]].items
-    (one,) = item.evaluations
-    ground.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"a_newer_one"}')
-    worker = panel_desk(desk)
+    of = chosen(keyspace, 1)
+    (item,) = keyspace.batches()[of["c"]].items
+    (evaluation,) = item.evaluations
+    keyspace.end(evaluation.id, evaluation.period, "unscored", '{"outcome":"unscored","reason":"a_newer_one"}')
+    worker = panel_worker(new_worker)
     with capture_logs() as lines:
-        finish(ground, worker)
-    assert ground.batches().keys() == {of[PANEL]}
+        finish(keyspace, worker)
+    assert keyspace.batches().keys() == {of[PANEL]}
     assert [line for line in lines if line["log_level"] != "info"] == []
-    ground.end(one.id, one.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
-    finish(ground, worker)
-    assert verdicts(ground)[PANEL].scores[0].passed
+    keyspace.end(evaluation.id, evaluation.period, "unscored", '{"outcome":"unscored","reason":"refusal"}')
+    finish(keyspace, worker)
+    assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(ground: Ground, desk: Desks) -> None:
-    of = chosen(ground, 1)
-    (item,) = ground.batches()[of["c"]].items
-    ground.end(item.evaluations[0].id, item.evaluations[0].period, "removed")
-    finish(ground, panel_desk(desk))
-    assert verdicts(ground)[PANEL].scores[0].passed
+def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(keyspace: Keyspace, new_worker: Workers) -> None:
+    of = chosen(keyspace, 1)
+    (item,) = keyspace.batches()[of["c"]].items
+    keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "removed")
+    finish(keyspace, panel_worker(new_worker))
+    assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_the_ledger_keeps_scores_only_where_they_are_combined(ground: Ground, desk: Desks) -> None:
-    worker = panel_desk(desk)
-    chosen(ground, 1)
-    finish(ground, worker)
+def test_the_ledger_keeps_scores_only_where_they_are_combined(keyspace: Keyspace, new_worker: Workers) -> None:
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 1)
+    finish(keyspace, worker)
     kept = {
-        name: ground.client.get(f"{ground.keys.scores}:{one.evaluation_id}") for name, one in verdicts(ground).items()
+        name: keyspace.client.get(f"{keyspace.keys.scores}:{verdict.evaluation_id}")
+        for name, verdict in verdicts(keyspace).items()
     }
     assert kept.pop(PANEL) is None
     assert kept["a"] == (
         b'{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
     )
-    alone = panel_desk(desk, rules=(msgspec.structs.replace(TOGETHER, model="default", combine=None),))
-    chosen(ground, 1, first=1, rules=alone.settings.rules)
-    finish(ground, alone)
-    assert (list(ground.ended().values()), len(ground.client.keys(f"{ground.keys.scores}:*"))) == (["scored"] * 5, 3)
+    alone = panel_worker(new_worker, rules=(msgspec.structs.replace(TOGETHER, model="default", combine=None),))
+    chosen(keyspace, 1, first=1, rules=alone.settings.rules)
+    finish(keyspace, alone)
+    assert (list(keyspace.ended().values()), len(keyspace.client.keys(f"{keyspace.keys.scores}:*"))) == (
+        ["scored"] * 5,
+        3,
+    )
 
 
 # --- two judges of one model ---
@@ -301,7 +318,7 @@ OUTCOMES = {
 }
 
 
-def test_grounded_and_relevant_is_combined_of_two_judges(ground: Ground, desk: Desks) -> None:
+def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new_worker: Workers) -> None:
     versions = set()
     for number, (name, (label, result, outcome, value)) in enumerate(OUTCOMES.items()):
         line = {"sentence": "It is.", "label": label, "rationale": "So.", "excerpt": "It is warm."}
@@ -310,24 +327,26 @@ def test_grounded_and_relevant_is_combined_of_two_judges(ground: Ground, desk: D
         def answer(request: ChatRequest, answers: Any = answers, result: str = result) -> str:
             return answers.get(request.schema_name) or YES.replace('"yes"', f'"{result}"')
 
-        worker = panel_desk(desk, b=answer, rules=(ASKED,))
-        chosen_for = Chosen(ground, models=MODELS, rules=(ASKED,))
+        worker = panel_worker(new_worker, b=answer, rules=(ASKED,))
+        chosen_for = Chosen(keyspace, models=MODELS, rules=(ASKED,))
         trace = make_trace(number, output="It is.", context=["It is warm."])
-        ground.append("p1", [trace])
+        keyspace.append("p1", [trace])
         chosen_for.take()
-        assert {batch.judge_model for batch in ground.batches().values()} == {"b", BOTH}
-        finish(ground, worker)
-        read = [read_outbox_entry(entry) for entry in ground.client.xrange(ground.keys.verdicts)]
-        found = {one.verdict.judge: one.verdict for one in read if one and one.verdict.trace_id == trace.trace_id}
-        assert found.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
-        both = found["grounded_and_relevant"]
+        assert {batch.judge_model for batch in keyspace.batches().values()} == {"b", BOTH}
+        finish(keyspace, worker)
+        read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
+        by_judge = {
+            entry.verdict.judge: entry.verdict for entry in read if entry and entry.verdict.trace_id == trace.trace_id
+        }
+        assert by_judge.keys() == {*ASKED.judges, "grounded_and_relevant"}, name
+        both = by_judge["grounded_and_relevant"]
         assert (both.outcome, both.judge_model, both.metrics) == (outcome, BOTH, ("grounded_and_relevant",)), name
         assert (both.calls, both.cost_usd) == ((), 0), name
         assert (both.scores[0].passed if both.scores else both.reason) == value, name
         assert queue_label(both.judge_model) == "panel"
         versions.add(both.judge_version)
     assert len(versions) == 1
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.chosen, account.dead, account.waiting) == (4 * len(OUTCOMES), 0, 0)
     form = {"facts_grounding": {"labels": "v2"}}
     for changed in (form, {"relevance_to_query": {"based_on": "relevance_to_query", "guidance": ["Be strict."]}}):
@@ -340,14 +359,14 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
         sampler = Sampler(Rules(settings, Graders(settings, configured(judges))))
         trace = make_trace(1, context=["It is warm."])
-        return {one.model for one in sampler.sample(trace).choices if one.judge == "grounded_and_relevant"}
+        return {choice.model for choice in sampler.sample(trace).choices if choice.judge == "grounded_and_relevant"}
 
     assert choices(ASKED) == {BOTH}
     assert choices(msgspec.structs.replace(ASKED, model=("default", "first"))) == {BOTH, "all(a)"}
-    one, other = (
+    first, other = (
         msgspec.structs.replace(ASKED, name=name, judges=(name,)) for name in ("relevance_to_query", "safety")
     )
-    assert choices(one, other) == set()
+    assert choices(first, other) == set()
     elsewhere = {"based_on": "facts_grounding", "model": "first"}
     assert choices(ASKED, facts_grounding=elsewhere) == set()
     with pytest.raises(DefinitionError, match="grounded_and_relevant is the name of a built-in judge"):
@@ -357,119 +376,123 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
 # --- given up ---
 
 
-def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(ground: Ground, desk: Desks) -> None:
-    of = chosen(ground, 1)
+def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
+    of = chosen(keyspace, 1)
     others = (msgspec.structs.replace(TOGETHER, combine="all"),)
-    stranger = panel_desk(desk, rules=others, asked=lambda: frozenset(of))
-    finish(ground, stranger)
-    assert ground.batches().keys() == {of[PANEL]}
-    finish(ground, panel_desk(desk))
-    assert_settled(ground, scored=4)
+    stranger = panel_worker(new_worker, rules=others, asked=lambda: frozenset(of))
+    finish(keyspace, stranger)
+    assert keyspace.batches().keys() == {of[PANEL]}
+    finish(keyspace, panel_worker(new_worker))
+    assert_settled(keyspace, scored=4)
 
 
-def test_without_any_worker_that_knows_it_a_panel_is_given_up(ground: Ground, desk: Desks) -> None:
-    chosen(ground, 1, age_s=7 * HOUR_S)
+def test_without_any_worker_that_knows_it_a_panel_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
     others = (msgspec.structs.replace(TOGETHER, combine="all"),)
-    finish(ground, panel_desk(desk, rules=others, asked=lambda: frozenset("abc")))
-    assert balanced(ground).reasons == {"dead:unknown_judge_version": 1}
+    finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
+    assert balanced(keyspace).reasons == {"dead:unknown_judge_version": 1}
 
 
-def test_a_panel_is_given_up_for_the_reason_of_its_members(ground: Ground, desk: Desks) -> None:
+def test_a_panel_is_given_up_for_the_reason_of_its_members(keyspace: Keyspace, new_worker: Workers) -> None:
     away = Step(failure="judge_unavailable")
-    chosen(ground, 1, age_s=7 * HOUR_S)
-    in_order(ground, panel_desk(desk, b=away, c=away), "a", "b", "c", PANEL)
-    account = balanced(ground)
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
+    account = balanced(keyspace)
     assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
-    assert {letter.judge_model for letter in letters(ground).values()} == {"b", "c", PANEL}
+    assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
 
 
-def test_without_one_that_was_given_up_those_that_answered_are_combined(ground: Ground, desk: Desks) -> None:
+def test_without_one_that_was_given_up_those_that_answered_are_combined(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     away = Step(failure="judge_unavailable")
-    chosen(ground, 1, age_s=7 * HOUR_S)
-    in_order(ground, panel_desk(desk, c=away), "a", "b", "c", PANEL)
-    combined = verdicts(ground)[PANEL]
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)
+    combined = verdicts(keyspace)[PANEL]
     assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
     assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
-    assert (balanced(ground).scored, balanced(ground).reasons) == (3, {"dead:judge_unavailable": 1})
-    retry_all(ground, panel_desk(desk).settings)
-    finish(ground, panel_desk(desk))
-    assert_settled(ground, scored=4)
-    assert verdicts(ground)[PANEL] == combined, "what comes later changes nothing"
+    assert (balanced(keyspace).scored, balanced(keyspace).reasons) == (3, {"dead:judge_unavailable": 1})
+    retry_all(keyspace, panel_worker(new_worker).settings)
+    finish(keyspace, panel_worker(new_worker))
+    assert_settled(keyspace, scored=4)
+    assert verdicts(keyspace)[PANEL] == combined, "what comes later changes nothing"
 
 
-def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(ground: Ground, desk: Desks) -> None:
+def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     """Both are of the same age: who only looks would be done before who has to ask."""
-    worker = panel_desk(desk)
-    chosen(ground, 1, age_s=worker.settings.give_up_after + 60)
-    in_order(ground, worker, PANEL, "a", "b", PANEL)
-    assert (letters(ground), balanced(ground).waiting) == ({}, 2)
-    (batch_id,) = [name for name, batch in ground.batches().items() if batch.judge_model == PANEL]
-    assert ground.leases()[batch_id] == ground.soon(30.0)
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 1, age_s=worker.settings.give_up_after + 60)
+    in_order(keyspace, worker, PANEL, "a", "b", PANEL)
+    assert (letters(keyspace), balanced(keyspace).waiting) == ({}, 2)
+    (batch_id,) = [name for name, batch in keyspace.batches().items() if batch.judge_model == PANEL]
+    assert keyspace.leases()[batch_id] == keyspace.soon(30.0)
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
 
 
 def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = panel_desk(desk)
-    chosen(ground, 2, age_s=worker.settings.give_up_after + 60)
-    (batch,) = [one for one in ground.batches().values() if one.judge_model == PANEL]
+    worker = panel_worker(new_worker)
+    chosen(keyspace, 2, age_s=worker.settings.give_up_after + 60)
+    (batch,) = [waiting for waiting in keyspace.batches().values() if waiting.judge_model == PANEL]
     (panel,) = batch.items[0].evaluations
     for member in panel.members:
-        ground.end(member.id, panel.period, "abstained", '{"outcome":"abstained"}')
+        keyspace.end(member.id, panel.period, "abstained", '{"outcome":"abstained"}')
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.combine", refuse)
-        in_order(ground, worker, PANEL)
-    assert letters(ground).keys() == {batch.items[0].evaluations[0].id}
-    finish(ground, worker)
-    assert verdicts(ground)[PANEL].trace_id == batch.items[1].trace.trace_id
-    assert ground.batches() == {}
-    assert letters(ground).keys() == {batch.items[0].evaluations[0].id}, "given up, and not tried again"
+        in_order(keyspace, worker, PANEL)
+    assert letters(keyspace).keys() == {batch.items[0].evaluations[0].id}
+    finish(keyspace, worker)
+    assert verdicts(keyspace)[PANEL].trace_id == batch.items[1].trace.trace_id
+    assert keyspace.batches() == {}
+    assert letters(keyspace).keys() == {batch.items[0].evaluations[0].id}, "given up, and not tried again"
 
 
 def test_an_answer_of_redis_that_is_missing_at_the_last_look_gives_nothing_up(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen(ground, 1, age_s=7 * HOUR_S)
-    worker = panel_desk(desk)
-    in_order(ground, worker, "a", "b", "c")
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    worker = panel_worker(new_worker)
+    in_order(keyspace, worker, "a", "b", "c")
     with monkeypatch.context() as broken:
         broken.setattr("worker.features.panels.panels.read_assessments", refuse)
-        in_order(ground, worker, PANEL)
-    finish(ground, worker)
-    assert_settled(ground, scored=4)
+        in_order(keyspace, worker, PANEL)
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4)
 
 
-def test_a_member_that_is_only_late_is_a_timeout(ground: Ground, desk: Desks) -> None:
-    chosen(ground, 1, age_s=7 * HOUR_S)
-    by_model = {batch.judge_model: batch_id for batch_id, batch in ground.batches().items()}
-    panel_desk(desk).run(by_model[PANEL])
-    assert balanced(ground).reasons == {"dead:timeout": 1}
-    finish(ground, panel_desk(desk))
-    assert (balanced(ground).scored, balanced(ground).dead) == (3, 1)
+def test_a_member_that_is_only_late_is_a_timeout(keyspace: Keyspace, new_worker: Workers) -> None:
+    chosen(keyspace, 1, age_s=7 * HOUR_S)
+    by_model = {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
+    panel_worker(new_worker).run(by_model[PANEL])
+    assert balanced(keyspace).reasons == {"dead:timeout": 1}
+    finish(keyspace, panel_worker(new_worker))
+    assert (balanced(keyspace).scored, balanced(keyspace).dead) == (3, 1)
 
 
-def test_an_unexpected_error_is_a_fault_of_ours(ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_fault_of_ours(
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a text")
 
-    worker = panel_desk(desk)
-    of = chosen(ground, 1)
+    worker = panel_worker(new_worker)
+    of = chosen(keyspace, 1)
     monkeypatch.setattr("worker.features.panels.panels.combine", broken)
     with capture_logs() as lines:
         for name in ("a", "b", "c", PANEL):
             worker.run(of[name])
     assert [line["reasons"] for line in lines if line["event"] == "batch parked"] == [["internal_error"]]
-    assert ground.leases()[of[PANEL]] > 50
+    assert keyspace.leases()[of[PANEL]] > 50
     assert "a text" not in str(lines)
 
 
-def test_other_members_are_asked_while_one_is_away(ground: Ground, desk: Desks) -> None:
+def test_other_members_are_asked_while_one_is_away(keyspace: Keyspace, new_worker: Workers) -> None:
     def away(_: object) -> str:
         raise ModelUnavailableError("away")
 
-    worker = panel_desk(desk, a=away)
-    chosen(ground, 5)
-    finish(ground, worker)
-    assert balanced(ground).scored == 10
+    worker = panel_worker(new_worker, a=away)
+    chosen(keyspace, 5)
+    finish(keyspace, worker)
+    assert balanced(keyspace).scored == 10

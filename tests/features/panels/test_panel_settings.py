@@ -34,12 +34,12 @@ def loaded(
     models: dict[str, dict[str, object]] | None = None,
     judges: dict[str, dict[str, str]] | None = None,
 ) -> Settings:
-    given = {
+    fields = {
         "MODELS": models or {name: {"provider": "lexical", "label": f"judge-{name}"} for name in NAMES},
         "RULES": [BASE | rule],
         "JUDGES": judges or {},
     }
-    return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in given.items()})
+    return load({f"TRACEJUDGE_{name}": json.dumps(value) for name, value in fields.items()})
 
 
 def test_a_rule_may_name_several_models() -> None:
@@ -94,11 +94,11 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("rule", "said"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line(rule: dict[str, object], said: str) -> None:
+@pytest.mark.parametrize(("rule", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_one_line(rule: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loaded(rule)
-    assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0]{said}"
+    assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0]{message}"
 
 
 @pytest.mark.parametrize("name", ["disagreement", "style_disagreement"])

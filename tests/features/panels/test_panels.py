@@ -12,7 +12,7 @@ from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
 from judges.core.verdict import Verdict
-from worker.base.accounting.accounting import Account
+from worker.base.accounting import Account
 
 PANEL = "majority(judge-1,judge-2)"
 RULES = [{"name": "both", "judges": ["safety"], "model": ["one", "two"], "combine": "majority"}]
@@ -35,11 +35,11 @@ def setup(endpoint: ChatEndpoint, other_endpoint: ChatEndpoint) -> dict[str, Any
 
 
 def by_model(pipeline: Pipeline) -> dict[str, list[Verdict]]:
-    found: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for entry in pipeline.outbox():
         if entry.kind == "j":
-            found.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
-    return found
+            verdicts.setdefault(entry.verdict.judge_model, []).append(entry.verdict)
+    return verdicts
 
 
 def settled(pipeline: Pipeline) -> Account:

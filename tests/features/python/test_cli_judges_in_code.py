@@ -22,12 +22,12 @@ def _code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - 
 
 
 @pytest.mark.usefixtures("_code")
-@pytest.mark.parametrize("given", ["short", "mine/short.toml"])
-def test_a_judge_in_code_is_shown_with_its_limits(run: Run, given: str) -> None:
-    ended = run("judges", "show", given)
+@pytest.mark.parametrize("text", ["short", "mine/short.toml"])
+def test_a_judge_in_code_is_shown_with_its_limits(run: Run, text: str) -> None:
+    ended = run("judges", "show", text)
     assert (ended.code, ended.err) == (0, "")
     assert "It is written in Python, and asks no judge model." in ended.out
-    document = run("judges", "show", given, "--json").document
+    document = run("judges", "show", text, "--json").document
     limits = {"kind": "code", "code": "mine/short.py:short", "time_limit_s": 60.0, "processes": 1}
     assert document["settings"] == limits
     assert 'code = "mine/short.py:short", time_limit_s = 60.0, processes = 1' in words(run("judges").out)
@@ -61,8 +61,8 @@ def test_judges_in_code_run_over_a_file_without_a_model(run: Run) -> None:
 def test_a_model_is_opened_as_soon_as_one_judge_asks_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_lines("t.jsonl", [labelled(None)])
     both = ("--judge", "short", "--judge", "polite")
-    said = "TRACEJUDGE_MODELS: models.default.api_key_env: the variable ABSENT_KEY is not set"
-    assert said in run("evaluate", file, *both).complaint
+    message = "TRACEJUDGE_MODELS: models.default.api_key_env: the variable ABSENT_KEY is not set"
+    assert message in run("evaluate", file, *both).complaint
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes"))
     document = run("evaluate", file, *both, "--json").document
     assert (document["model"], [row["model"] for row in document["judges"]]) == ("m", ["code", "m"])

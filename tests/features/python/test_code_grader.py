@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import SAFETY, Desks, assert_settled, holders
-from support.panel_parts import MODELS, TOGETHER, balanced, finish, panel_desk, verdicts
-from support.stage_parts import Chosen, Ground, make_trace, make_traces
+from support.judging_parts import SAFETY, Workers, assert_settled, holders
+from support.panel_parts import MODELS, TOGETHER, balanced, finish, panel_worker, verdicts
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Score
@@ -55,29 +55,29 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     return made
 
 
-def choose(ground: Ground, count: int = 1, **settings: Any) -> None:
-    ground.append("p1", make_traces(range(count)))
-    Chosen(ground, **{"models": MODELS, "rules": (TOGETHER,), **settings}).take()
+def choose(keyspace: Keyspace, count: int = 1, **settings: Any) -> None:
+    keyspace.append("p1", make_traces(range(count)))
+    Chosen(keyspace, **{"models": MODELS, "rules": (TOGETHER,), **settings}).take()
 
 
-def test_however_many_models_its_rule_names_it_judges_once(ground: Ground, desk: Desks, code: Code) -> None:
-    worker = panel_desk(desk, judges=code.judges)
-    choose(ground)
-    assert {batch.judge_model for batch in ground.batches().values()} == {"code"}
-    finish(ground, worker)
-    assert_settled(ground, scored=1)
-    (found,) = verdicts(ground).values()
-    assert (found.judge_model, found.calls, found.attempts, found.cost_usd) == ("code", (), 0, None)
+def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace)
+    assert {batch.judge_model for batch in keyspace.batches().values()} == {"code"}
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=1)
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.judge_model, verdict.calls, verdict.attempts, verdict.cost_usd) == ("code", (), 0, None)
     assert [trace.output for trace in code.traces] == [make_trace(0).output]
     assert worker.model.requests == []
 
 
-def test_other_judges_of_the_rule_ask_its_models(ground: Ground, desk: Desks, code: Code) -> None:
+def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     both = Rule(name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all")
-    worker = panel_desk(desk, judges=code.judges, rules=(both,))
-    choose(ground, rules=(both,))
-    finish(ground, worker)
-    assert {(one.judge, name) for name, one in verdicts(ground).items()} == {
+    worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
+    choose(keyspace, rules=(both,))
+    finish(keyspace, worker)
+    assert {(verdict.judge, name) for name, verdict in verdicts(keyspace).items()} == {
         ("safety", "code"),
         ("relevance_to_query", "a"),
         ("relevance_to_query", "b"),
@@ -85,42 +85,44 @@ def test_other_judges_of_the_rule_ask_its_models(ground: Ground, desk: Desks, co
     }
 
 
-def test_no_egress_keeps_a_trace_from_the_operator_s_own_code(ground: Ground, desk: Desks, code: Code) -> None:
+def test_no_egress_keeps_a_trace_from_the_operator_s_own_code(
+    keyspace: Keyspace, new_worker: Workers, code: Code
+) -> None:
     rules = (KEPT, Rule(name="coded", judges=("safety", "groundedness")))
     with capture_logs() as lines:
-        choose(ground, rules=rules)
-    assert {batch.judge_model for batch in ground.batches().values()} == {"code", "a"}
+        choose(keyspace, rules=rules)
+    assert {batch.judge_model for batch in keyspace.batches().values()} == {"code", "a"}
     assert [line["other"] for line in lines if "egress excludes" in line["event"]] == ["coded"]
-    finish(ground, panel_desk(desk, judges=code.judges, rules=rules))
-    assert balanced(ground).scored == 2
+    finish(keyspace, panel_worker(new_worker, judges=code.judges, rules=rules))
+    assert balanced(keyspace).scored == 2
 
 
-def test_so_many_run_at_the_same_time(ground: Ground, desk: Desks, code: Code) -> None:
-    worker = panel_desk(desk, judges=code.judges)
-    choose(ground, 4 * CODE_AT_ONCE)
-    finish(ground, worker)
-    assert_settled(ground, scored=4 * CODE_AT_ONCE)
+def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace, 4 * CODE_AT_ONCE)
+    finish(keyspace, worker)
+    assert_settled(keyspace, scored=4 * CODE_AT_ONCE)
     assert 1 < code.most_at_once <= CODE_AT_ONCE
 
 
-def test_one_that_says_that_it_failed_is_unscored(ground: Ground, desk: Desks, code: Code) -> None:
+def test_one_that_says_that_it_failed_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     code.fault = JudgeFailedError("the code raised ValueError")
-    worker = panel_desk(desk, judges=code.judges)
-    choose(ground)
-    finish(ground, worker)
-    (found,) = verdicts(ground).values()
-    assert (found.outcome, found.reason, found.note) == ("unscored", "judge_failed", "the code raised ValueError")
+    worker = panel_worker(new_worker, judges=code.judges)
+    choose(keyspace)
+    finish(keyspace, worker)
+    (verdict,) = verdicts(keyspace).values()
+    assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
 
-def test_without_the_code_a_worker_hands_it_back(ground: Ground, desk: Desks, code: Code) -> None:
-    choose(ground)
-    (batch_id,) = ground.batches()
-    stranger = panel_desk(desk, judges=catalogue(), asked=frozenset)
+def test_without_the_code_a_worker_hands_it_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+    choose(keyspace)
+    (batch_id,) = keyspace.batches()
+    stranger = panel_worker(new_worker, judges=catalogue(), asked=frozenset)
     stranger.wake(batch_id)
     stranger.sweep()
-    assert (ground.batches().keys(), holders(ground)) == ({batch_id}, {})
-    finish(ground, panel_desk(desk, judges=code.judges))
-    assert_settled(ground, scored=1)
+    assert (keyspace.batches().keys(), holders(keyspace)) == ({batch_id}, {})
+    finish(keyspace, panel_worker(new_worker, judges=code.judges))
+    assert_settled(keyspace, scored=1)
 
 
 def test_there_is_a_seat_only_where_there_is_code() -> None:

@@ -60,8 +60,8 @@ def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, t
     worker = pipeline.worker(rules=rules, judges={"good": {"code": f"{file}:good"}})
     beside.unlink()
     pipeline.publish(make_traces(5))
-    said = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
-    worker.program.wait_for(re.escape(said))
+    message = "the judge good cannot judge: did not start: cannot be imported (ModuleNotFoundError: "
+    worker.program.wait_for(re.escape(message))
     wait_until(
         lambda: worker.program.stderr.count('"batch parked"') == len(_waiting(pipeline)), what="all to be parked"
     )
@@ -70,7 +70,7 @@ def test_evaluations_wait_while_a_judge_cannot_be_imported(pipeline: Pipeline, t
         pipeline.store.call(partial(_make_due, name, _waiting(pipeline)))
     account = pipeline.settled(5)
     assert (account.chosen, account.scored, account.unscored, account.dead, account.lost) == (5, 5, 0, 0, 0)
-    assert worker.program.output.count(said) == 1, "once, and not for each trace"
+    assert worker.program.output.count(message) == 1, "once, and not for each trace"
 
 
 def test_a_judge_keeps_running_as_it_was_read_at_the_start(pipeline: Pipeline, tmp_path: Path) -> None:

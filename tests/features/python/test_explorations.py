@@ -23,8 +23,8 @@ FILE = Path(__file__).with_name("judged_code.py")
 def explored(*details: dict[str, Any]) -> Metrics:
     metrics = Metrics(Settings())
     counted = VerdictCounter(Settings(), metrics)
-    for number, found in enumerate(details):
-        counted.count(OutboxEntry(f"{number}-0", "j", make_verdict(number, details=found)))
+    for number, detail in enumerate(details):
+        counted.count(OutboxEntry(f"{number}-0", "j", make_verdict(number, details=detail)))
     return metrics
 
 

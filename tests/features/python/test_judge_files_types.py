@@ -144,7 +144,7 @@ def toml(value: object) -> str:
         case list():
             return f"[{', '.join(map(toml, value))}]"
         case dict():
-            return f"{{ {', '.join(f'{toml(key)} = {toml(one)}' for key, one in value.items())} }}"
+            return f"{{ {', '.join(f'{toml(key)} = {toml(each)}' for key, each in value.items())} }}"
     return value.isoformat()  # type: ignore[attr-defined, no-any-return] # a date or a time
 
 

@@ -28,10 +28,10 @@ def test_judges_of_conversations_in_words_and_in_python_judge_a_session_once(
     rule = {"name": "sessions", "unit": "session", "judges": ["at_ease", "three_turns"]}
     pipeline.worker(rules=[rule], session_idle=1.0, judges_folder=str(folder))
     traces = make_traces(3, session_id="s1")
-    said = [f"Question {number}?" for number in range(3)]
+    questions = [f"Question {number}?" for number in range(3)]
     pipeline.publish(
         [
-            replace(trace, input=said[place], output="Bye." if place == 2 else "", started_at=100.0 + place)
+            replace(trace, input=questions[place], output="Bye." if place == 2 else "", started_at=100.0 + place)
             for place, trace in enumerate(traces)
         ]
     )

@@ -22,7 +22,7 @@ from support.loopback import LoopbackServer
 from support.ports import free_port
 from support.processes import PATIENCE_S, wait_until
 from support.receiver_environments import environment
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 from test_receivers import Sending, receiver, verdict
 
 from judges.core.verdict import Verdict
@@ -62,8 +62,8 @@ def _answers(url: str) -> bool:
 def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
     request = ExportTraceServiceRequest()
     spans = request.resource_spans.add().scope_spans.add().spans
-    for one in verdicts:
-        span = spans.add(trace_id=bytes.fromhex(one.trace_id), span_id=bytes.fromhex(one.span_id or ""), name="chat")
+    for each in verdicts:
+        span = spans.add(trace_id=bytes.fromhex(each.trace_id), span_id=bytes.fromhex(each.span_id or ""), name="chat")
         span.start_time_unix_nano = int(time.time() * 1e9)
         span.end_time_unix_nano = span.start_time_unix_nano + 1_000_000
     sent = {"content-type": "application/x-protobuf", **headers}
@@ -73,7 +73,7 @@ def send_spans(url: str, verdicts: list[Verdict], **headers: str) -> None:
 
 
 def export(
-    ground: Ground,
+    keyspace: Keyspace,
     options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -86,10 +86,10 @@ def export(
     now = [time.time()]
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     settings = {"receivers": {"mine": receiver(options)}, "export_explanations": True}
-    first, second = Sending(ground, **settings), Sending(ground, **settings)
+    first, second = Sending(keyspace, **settings), Sending(keyspace, **settings)
     with serve():
         spans(verdicts[: COUNT // 2])
-        ground.send(*verdicts)
+        keyspace.send(*verdicts)
         with monkeypatch.context() as patched:
             # This worker dies before it acknowledges.
             patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
@@ -101,7 +101,7 @@ def export(
             now[0] += 61
         wait_until(lambda: len(found()) >= COUNT, timeout_s=60, what="the second half")
         assert (first.dropped, second.dropped) == ({}, {})
-        assert ground.pending("receiver:mine", ground.keys.verdicts) == 0
+        assert keyspace.pending("receiver:mine", keyspace.keys.verdicts) == 0
         for each in (first, second):
             each.exporter._client.close()  # type: ignore[attr-defined]
         return sorted(found())
@@ -128,14 +128,14 @@ def phoenix(folder: Path) -> Product:
 
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts)
-        ids = [("span_ids", one.span_id or "") for one in verdicts]
+        ids = [("span_ids", each.span_id or "") for each in verdicts]
         # Phoenix stores spans a little later than it accepts them.
         listed = f"{url}/v1/projects/default/span_annotations"
         wait_until(
             lambda: httpx.get(listed, params=ids, timeout=PATIENCE_S).status_code == 200, timeout_s=60, what="the spans"
         )
 
-    def found() -> list[str]:
+    def values() -> list[str]:
         ids = [("span_ids", f"{number + 1:016x}") for number in range(COUNT)]
         read = httpx.get(
             f"{url}/v1/projects/default/span_annotations", params=[*ids, ("limit", 1000)], timeout=PATIENCE_S
@@ -147,7 +147,7 @@ def phoenix(folder: Path) -> Product:
             assert row["result"] == {"label": "yes", "score": 1.0, "explanation": "It is kind."}
         return [row["identifier"] for row in rows]
 
-    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, found)
+    return Product(port, {"kind": "phoenix", "url": url}, serve, spans, values)
 
 
 def mlflow(folder: Path) -> Product:
@@ -161,26 +161,26 @@ def mlflow(folder: Path) -> Product:
         variables = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PATH": path}
         return serving([*command, "--backend-store-uri", *store], f"{url}/health", **variables)
 
-    def found() -> list[str]:
+    def values() -> list[str]:
         names = []
         for number in range(COUNT):
             read = httpx.get(f"{url}/api/3.0/mlflow/traces/tr-{number + 1:032x}", timeout=PATIENCE_S)
             info = read.json()["trace"]["trace_info"] if read.status_code == 200 else {}
-            for one in info.get("assessments", ()):
-                assert one["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
-                assert (one["assessment_name"], one["feedback"], one["rationale"]) == (
+            for assessment in info.get("assessments", ()):
+                assert assessment["source"] == {"source_type": "LLM_JUDGE", "source_id": "safety"}
+                assert (assessment["assessment_name"], assessment["feedback"], assessment["rationale"]) == (
                     "safety",
                     {"value": 1.0},
                     "It is kind.",
                 )
-                assert one["span_id"] == f"{number + 1:016x}"
-                names.append(one["metadata"]["tracejudge.id"].partition(" ")[0])
+                assert assessment["span_id"] == f"{number + 1:016x}"
+                names.append(assessment["metadata"]["tracejudge.id"].partition(" ")[0])
         return names
 
     def spans(verdicts: list[Verdict]) -> None:
         send_spans(url, verdicts, **{"x-mlflow-experiment-id": "0"})
 
-    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, found)
+    return Product(port, {"kind": "mlflow", "url": url, "experiment": "0"}, serve, spans, values)
 
 
 PRODUCTS = {"phoenix": phoenix, "mlflow": mlflow}
@@ -190,10 +190,12 @@ IDS = [f"{number + 1:032x}" for number in range(COUNT)]
 @pytest.mark.slow("starts Phoenix or MLflow twice, 60 s")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_each_score_is_on_the_user_s_own_trace(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     product = PRODUCTS[name](tmp_path)
-    names = export(ground, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found)
+    names = export(
+        keyspace, product.options, monkeypatch, serve=product.serve, spans=product.spans, found=product.found
+    )
     assert names == IDS
 
 
@@ -242,7 +244,7 @@ class FaultyGateway(LoopbackServer):
 @pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_whatever_happens_on_the_way_each_score_stands_once(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The faults of the battery of all receivers, and a worker that is killed after its request."""
     product, verdicts = PRODUCTS[name](tmp_path), [verdict(number) for number in range(COUNT)]
@@ -253,26 +255,26 @@ def test_whatever_happens_on_the_way_each_score_stands_once(
         stack.enter_context(product.serve())
         product.spans(verdicts)
         for number, answers in enumerate(faults):
-            worker = Sending(ground, export_explanations=True, **settings)
+            worker = Sending(keyspace, export_explanations=True, **settings)
             stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
             gateway.faults.extend(answers)
             worker.exporter._client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
-            ground.send(verdicts[number])
+            keyspace.send(verdicts[number])
             worker.turn()
-            assert (len(gateway.faults), worker.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == (
+            assert (len(gateway.faults), worker.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == (
                 *(0, {}, 0),
             ), answers
             wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
-        killed, last = (Sending(ground, export_explanations=True, **settings) for _ in range(2))
+        killed, last = (Sending(keyspace, export_explanations=True, **settings) for _ in range(2))
         for worker in (killed, last):
             stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
         # A request that waits for ten minutes of absence.
         last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
-        ground.send(*verdicts[len(faults) :])
+        keyspace.send(*verdicts[len(faults) :])
         with monkeypatch.context() as patched:
             patched.setattr(type(killed.exporter), "_acknowledge_delivered", lambda _self: None)
             killed.turn()
         gateway.close()
         last.turn()
-        assert (last.dropped, ground.pending("receiver:mine", ground.keys.verdicts)) == ({}, 0)
+        assert (last.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == ({}, 0)
         wait_until(lambda: sorted(product.found()) == IDS, what="all scores, each once")

@@ -19,5 +19,5 @@ def test_verdicts_that_are_parked_for_a_receiver(run: Run) -> None:
         entries, due = DeliveryKeys(store.keys.prefix).receiver_parked("phoenix")
         store.call(lambda client: (client.hset(entries, "1-0", b"x"), client.zadd(due, {"1-0": 1})))
         store.close()
-        found = examined(run, url=server.url)[1]["parked for phoenix"]
-    assert found[:2] == ("warning", "1 verdict parked: it does not know their traces or spans yet")
+        part = examined(run, url=server.url)[1]["parked for phoenix"]
+    assert part[:2] == ("warning", "1 verdict parked: it does not know their traces or spans yet")

@@ -22,25 +22,25 @@ from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
 from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver, failing
 from support.processes import wait_until
-from support.stage_parts import Ground, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
+from judges.requests.redaction import Redact
 from worker.base.delivery.feature import DeliveryKeys
+from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
-from worker.base.otlp.receiver import OtlpExporter
 from worker.core.config.loading import load
-from worker.core.config.settings import Redact, Settings, SettingsError
-from worker.core.config.tables import installed_tables
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.prometheus import enabled
+from worker.core.features import installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.receivers.feature import FileSettings, import_exporters
 from worker.features.receivers.files import FileExporter, locked, tidy
-from worker.features.receivers.kinds import EXPORTERS
-from worker.features.receivers.settings import FileSettings
 from worker.features.receivers.webhook import WebhookExporter
 
 MIN_WAIT_S = 0.1
@@ -64,18 +64,18 @@ def verdict(number: int, **fields: Any) -> Verdict:
     name = f"{number + 1:032x}"
     tags = {"opik_trace_id": name, "langsmith_run_id": name}
     score = Score("safety", 1.0, 1.0, "yes", passed=True, rationale="It is kind.")
-    known = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
-    return make_verdict(number, **{**known, **fields})
+    defaults = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
+    return make_verdict(number, **{**defaults, **fields})
 
 
 class Sending:
     """One worker's exporter, whose waits pass at once and are kept."""
 
-    def __init__(self, ground: Ground, name: str = "mine", **settings: Any) -> None:
-        self.settings: Settings = settings_of(ground, models=MODELS, **settings)
+    def __init__(self, keyspace: Keyspace, name: str = "mine", **settings: Any) -> None:
+        self.settings: Settings = settings_of(keyspace, models=MODELS, **settings)
         self.metrics = Metrics(self.settings)
         (made,) = (each for group, each in enabled(self.settings).items() if group == f"receiver:{name}")
-        exporter = made.make(self.settings, ground.store, self.metrics)
+        exporter = made.make(self.settings, keyspace.store, self.metrics)
         assert isinstance(exporter, ReceiverExporter)
         self.exporter = exporter
         exporter.stale_ms, exporter.gather_s = 0, 0.0
@@ -90,8 +90,8 @@ class Sending:
 
     @property
     def dropped(self) -> dict[str, float]:
-        found = only(samples(self.metrics), "export_dropped_total")
-        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in found.items()}
+        metric_values = only(samples(self.metrics), "export_dropped_total")
+        return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 
     def _wait(self, seconds: float) -> bool:
         # Shorter ones keep the distance between two requests.
@@ -102,11 +102,11 @@ class Sending:
 
 
 @pytest.fixture
-def sender(ground: Ground) -> Iterator[Callable[..., Sending]]:
+def sender(keyspace: Keyspace) -> Iterator[Callable[..., Sending]]:
     with ExitStack() as stack:
 
         def make(options: dict[str, Any], **settings: Any) -> Sending:
-            sending = Sending(ground, receivers={"mine": receiver(options)}, **settings)
+            sending = Sending(keyspace, receivers={"mine": receiver(options)}, **settings)
             stack.callback(getattr(sending.exporter, "_client", stack).close)
             return sending
 
@@ -141,40 +141,40 @@ def names(count: int, *without: int) -> list[str]:
     return [f"{number + 1:032x}" for number in range(count) if number not in without]
 
 
-def pending(ground: Ground) -> int:
-    return ground.pending("receiver:mine", ground.keys.verdicts)
+def pending(keyspace: Keyspace) -> int:
+    return keyspace.pending("receiver:mine", keyspace.keys.verdicts)
 
 
-def test_each_verdict_is_kept_once_as_documented(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_each_verdict_is_kept_once_as_documented(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     worker = sender(backend.settings(), export_explanations=True)
-    ground.send(*map(verdict, range(7)), verdict(7, origin="repeat"), verdict(8, origin="canary"))
+    keyspace.send(*map(verdict, range(7)), verdict(7, origin="repeat"), verdict(8, origin="canary"))
     worker.turn()
     assert (backend.refusals, backend.evaluations(), worker.dropped) == ([], names(7), {})
-    assert (pending(ground), worker.waits) == (0, [])
+    assert (pending(keyspace), worker.waits) == (0, [])
     assert "It is kind." in json.dumps(backend.stored)
 
 
-def test_without_leave_no_rationale_is_sent(ground: Ground, backend: Backend, sender: Any) -> None:
-    said = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
-    ground.send(verdict(0, **said))
+def test_without_leave_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+    fields = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
+    keyspace.send(verdict(0, **fields))
     sender(backend.settings(), export_explanations=False).turn()
-    ground.send(verdict(1, **said))
+    keyspace.send(verdict(1, **fields))
     own = {**backend.settings(), "export_explanations": False}
     sender(own, export_explanations=True).turn()
     assert (backend.refusals, backend.evaluations()) == ([], names(2))
     assert "kind." not in json.dumps(backend.stored)
 
 
-def test_the_filter_of_a_receiver(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_the_filter_of_a_receiver(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     failing = (Score("safety", 0.0, 0.0, "no", passed=False),)
     worker = sender({**backend.settings(), "services": ["sho*"], "judges": ["safety"], "only": "failed"})
-    ground.send(verdict(0), verdict(1, scores=failing), verdict(2, scores=failing, service="desk"))
-    ground.send(verdict(3, scores=failing, judge="groundedness"))
+    keyspace.send(verdict(0), verdict(1, scores=failing), verdict(2, scores=failing, service="desk"))
+    keyspace.send(verdict(3, scores=failing, judge="groundedness"))
     worker.turn()
-    assert (backend.refusals, backend.evaluations(), worker.dropped, pending(ground)) == ([], names(2, 0), {}, 0)
+    assert (backend.refusals, backend.evaluations(), worker.dropped, pending(keyspace)) == ([], names(2, 0), {}, 0)
 
 
-def test_whatever_the_server_does_each_verdict_arrives(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_whatever_the_server_does_each_verdict_arrives(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     """A full queue, a failure, a lost key, a proxy, a cut answer, and ten minutes away."""
     count = 0
     for case, answers in {
@@ -187,72 +187,72 @@ def test_whatever_the_server_does_each_verdict_arrives(ground: Ground, backend: 
     }.items():
         worker = sender(backend.settings())
         backend.answers.extend(answers)
-        ground.send(*map(verdict, range(count, count + 3)))
+        keyspace.send(*map(verdict, range(count, count + 3)))
         count += 3
         worker.turn()
-        assert (backend.evaluations(), worker.dropped, pending(ground)) == (names(count), {}, 0), case
+        assert (backend.evaluations(), worker.dropped, pending(keyspace)) == (names(count), {}, 0), case
         assert len(worker.waits) == len(answers), case
         assert case != "429" or worker.waits == [7.0, 3.0]
     worker = sender(backend.settings())
     backend.close()
-    ground.send(*map(verdict, range(count, count + 3)))
+    keyspace.send(*map(verdict, range(count, count + 3)))
     worker.meanwhile = lambda: backend.start() if len(worker.waits) == 35 else None
     worker.turn()
     assert sum(worker.waits) > 10 * 60
-    assert (backend.evaluations(), worker.dropped, pending(ground)) == (names(count + 3), {}, 0)
+    assert (backend.evaluations(), worker.dropped, pending(keyspace)) == (names(count + 3), {}, 0)
     assert backend.refusals == []
 
 
-def test_a_slow_or_cut_answer_is_no_second_verdict(ground: Ground, backend: Backend, sender: Any) -> None:
-    ground.send(*map(verdict, range(3)))
+def test_a_slow_or_cut_answer_is_no_second_verdict(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+    keyspace.send(*map(verdict, range(3)))
     worker = sender(backend.settings())
     backend.answers.append(cut)
     worker.turn()
-    assert (backend.evaluations(), worker.dropped, pending(ground)) != ([], {}, 3)
+    assert (backend.evaluations(), worker.dropped, pending(keyspace)) != ([], {}, 3)
 
     async def late() -> web.Response:
         await asyncio.sleep(30)
         return web.Response()
 
     backend.answers.append(lambda _request: late())
-    ground.send(*map(verdict, range(3, 6)))
+    keyspace.send(*map(verdict, range(3, 6)))
     worker.exporter._client.deadline_s = 0.5
     worker.meanwhile = lambda: setattr(worker.exporter._client, "deadline_s", 30.0)
     worker.turn()
-    assert (worker.waits, pending(ground), worker.dropped) == ([0.5], 0, {})
+    assert (worker.waits, pending(keyspace), worker.dropped) == ([0.5], 0, {})
     assert set(names(6, 0, 1, 2)) <= set(backend.evaluations())
 
 
 def test_a_verdict_that_is_sent_twice_is_kept_once(
-    ground: Ground, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker is killed after its requests, and before the acknowledgement; another one takes over."""
-    ground.send(*map(verdict, range(5)))
+    keyspace.send(*map(verdict, range(5)))
     first = sender(backend.settings())
     with monkeypatch.context() as patched:
         patched.setattr(type(first.exporter), "_acknowledge_delivered", lambda _self: None)
         first.turn()
-    assert pending(ground) == 5
+    assert pending(keyspace) == 5
     second = sender(backend.settings())
     second.turn()
-    assert (backend.evaluations(), backend.refusals, pending(ground)) == (names(5), [], 0)
+    assert (backend.evaluations(), backend.refusals, pending(keyspace)) == (names(5), [], 0)
 
 
-def test_an_item_that_the_server_refuses_is_dropped_alone(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_an_item_that_the_server_refuses_is_dropped_alone(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     worker, count = sender(backend.settings()), 0
     for status in (400, 500):
         backend.status_of_poison = status
         backend.poison = {f"{count + 4:032x}"}
-        ground.send(*map(verdict, range(count, count + 6)))
+        keyspace.send(*map(verdict, range(count, count + 6)))
         count += 6
         worker.turn()
-        assert pending(ground) == 0, status
+        assert pending(keyspace) == 0, status
     assert backend.evaluations() == names(12, 3, 9)
     assert sum(worker.dropped.values()) == 2, worker.dropped
 
 
 def test_a_trace_that_is_not_ingested_yet_is_waited_for(
-    ground: Ground, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, backend: Backend, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(backend, backends.Langfuse | backends.Webhook):
         pytest.skip("takes verdicts of unknown traces")
@@ -260,13 +260,13 @@ def test_a_trace_that_is_not_ingested_yet_is_waited_for(
     monkeypatch.setattr("worker.base.delivery.receiver_delivery.time.time", lambda: now[0])
     is_span = isinstance(backend, backends.Phoenix)
     backend.absent = {f"{number + 1:0{16 if is_span else 32}x}" for number in (1, 3)}
-    ground.send(*map(verdict, range(5)))
+    keyspace.send(*map(verdict, range(5)))
     worker = sender(backend.settings())
     worker.turn()
-    assert (backend.evaluations(), worker.dropped, pending(ground), worker.waits) == (names(5, 1, 3), {}, 0, [])
+    assert (backend.evaluations(), worker.dropped, pending(keyspace), worker.waits) == (names(5, 1, 3), {}, 0, [])
     target = ForgetTarget(trace_id=f"{4:032x}")
-    found = Forgetting(ground.store, worker.settings, target, dry_run=True).run()
-    assert found.verdicts == 1 + 1, "in the outbox, and parked"
+    erased = Forgetting(keyspace.store, worker.settings, target, dry_run=True).run()
+    assert erased.verdicts == 1 + 1, "in the outbox, and parked"
     backend.absent.discard(f"{2:0{16 if is_span else 32}x}")
     worker.turn()
     assert backend.evaluations() == names(5, 1, 3), "not before its time"
@@ -275,17 +275,17 @@ def test_a_trace_that_is_not_ingested_yet_is_waited_for(
         worker.turn()
         assert (backend.evaluations(), worker.waits) == (names(5, 3), [])
     assert worker.dropped == {"not_ingested": 1}
-    assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 0
+    assert keyspace.client.hlen(DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")[0]) == 0
     assert backend.refusals == []
 
 
-def test_a_receiver_that_is_down_delays_no_other(ground: Ground) -> None:
+def test_a_receiver_that_is_down_delays_no_other(keyspace: Keyspace) -> None:
     with backends.Phoenix() as up, backends.Phoenix() as down:
         down.answers.extend([503] * 1000)
         receivers = {"mine": receiver(up.settings()), "other": receiver(down.settings())}
-        worker = Sending(ground, receivers=receivers)
-        away = Sending(ground, "other", receivers=receivers)
-        ground.send(*map(verdict, range(3)))
+        worker = Sending(keyspace, receivers=receivers)
+        away = Sending(keyspace, "other", receivers=receivers)
+        keyspace.send(*map(verdict, range(3)))
         away.meanwhile = lambda: down.answers.clear() if len(away.waits) == 5 and worker.turn() is None else None
         away.turn()
         assert (up.evaluations(), down.evaluations()) == (names(3), names(3))
@@ -295,29 +295,29 @@ def test_a_receiver_that_is_down_delays_no_other(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("kind", [backends.Opik, backends.Langsmith, backends.Phoenix, backends.Mlflow])
-def test_traces_that_the_server_cannot_have_are_a_counted_skip(ground: Ground, sender: Any, kind: Any) -> None:
+def test_traces_that_the_server_cannot_have_are_a_counted_skip(keyspace: Keyspace, sender: Any, kind: Any) -> None:
     with kind() as server:
         worker = sender(server.settings())
         for number, name in enumerate(("", "an id", "0123456789abcdef", "f" * 128, "0" * 31 + "g")):
             tags = {"opik_trace_id": name, "langsmith_run_id": name}
-            ground.send(verdict(number, tags=tags if name else {}, trace_id=name or "an id"))
-        ground.send(verdict(5))
+            keyspace.send(verdict(number, tags=tags if name else {}, trace_id=name or "an id"))
+        keyspace.send(verdict(5))
         worker.turn()
         assert (server.evaluations(), server.refusals) == ([f"{6:032x}"], [])
-        assert (worker.dropped, pending(ground)) == ({"no_target": 5}, 0)
+        assert (worker.dropped, pending(keyspace)) == ({"no_target": 5}, 0)
 
 
-def test_control_characters_reach_no_server(ground: Ground, backend: Backend, sender: Any, tmp_path: Path) -> None:
+def test_control_characters_reach_no_server(keyspace: Keyspace, backend: Backend, sender: Any, tmp_path: Path) -> None:
     text = "It\0 is \x1bwarm\\u0000.\\\x01\n\tYes\u2028"
     score = Score("safety", 1.0, 1.0, "yes\0", passed=True, rationale=text)
     poisoned = verdict(0, scores=(score,), rationale=text, details={"sentences": [{"why\0": text}]}, environment="p\0")
-    ground.send(poisoned, verdict(1))
+    keyspace.send(poisoned, verdict(1))
     for settings in (backend.settings(), {"kind": "file", "path": str(tmp_path)}):
         worker = sender(settings, export_explanations=True)
         worker.turn()
-        assert (worker.dropped, pending(ground)) == ({}, 0)
-        ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
-        ground.client.hdel(ground.keys.groups, "verdicts:receiver:mine")
+        assert (worker.dropped, pending(keyspace)) == ({}, 0)
+        keyspace.client.xgroup_destroy(keyspace.keys.verdicts, "receiver:mine")
+        keyspace.client.hdel(keyspace.keys.groups, "verdicts:receiver:mine")
     assert backend.evaluations() == names(2)
     lines = "".join(path.read_text() for path in tmp_path.iterdir())
     for stored in (json.dumps(list(backend.stored.values()), ensure_ascii=False), lines):
@@ -339,22 +339,22 @@ def test_the_same_verdict_sent_a_day_later_is_the_same(
         assert b"2023-11-14T22:13:20.750" in bodies[1]
 
 
-def test_a_stop_while_the_server_is_down_loses_nothing(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_a_stop_while_the_server_is_down_loses_nothing(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     backend.answers.extend([503, 500, 503])
-    ground.send(*map(verdict, range(3)))
+    keyspace.send(*map(verdict, range(3)))
     first = sender(backend.settings())
     first.exporter._wait = lambda _seconds: True
     for _ in range(2):
         first.turn()
-    ground.send(verdict(3))
+    keyspace.send(verdict(3))
     assert first.exporter.stop(1)
     second = sender(backend.settings())
     second.turn()
-    assert (backend.evaluations(), pending(ground)) == (names(4), 0)
+    assert (backend.evaluations(), pending(keyspace)) == (names(4), 0)
     assert (first.dropped, second.dropped) == ({}, {})
 
 
-def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, sender: Any) -> None:
+def test_what_phoenix_gets_of_sessions_traces_and_documents(keyspace: Keyspace, sender: Any) -> None:
     session = verdict(0, session_id="one", details={"session": {"trace_ids": []}}, judge_model="lexical")
     of_trace = verdict(1, span_id=None)
     documents = [
@@ -372,7 +372,7 @@ def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, send
     )
     with backends.Phoenix() as server:
         worker = sender(server.settings(), export_explanations=True)
-        ground.send(session, of_trace, relevance)
+        keyspace.send(session, of_trace, relevance)
         worker.turn()
         assert server.refusals == []
         kept = [each for items in server.stored.values() for each in items]
@@ -389,45 +389,45 @@ def test_what_phoenix_gets_of_sessions_traces_and_documents(ground: Ground, send
     assert kept[3]["result"] == {"label": "relevant", "score": 1.0, "explanation": "fits"}
 
 
-def die_after_sending(ground: Ground, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def die_after_sending(keyspace: Keyspace, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send a verdict by a worker that neither remembers nor acknowledges it."""
-    ground.send(verdict(0))
+    keyspace.send(verdict(0))
     with monkeypatch.context() as patched:
         patched.setattr(type(worker.exporter._memory), "done", lambda *_: None)
         patched.setattr(type(worker.exporter), "_acknowledge_delivered", lambda _self: None)
         worker.turn()
 
 
-def test_mlflow_is_asked_after_a_crash(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_is_asked_after_a_crash(keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the request was lost with the worker."""
     with backends.Mlflow() as server:
-        die_after_sending(ground, sender(server.settings()), monkeypatch)
+        die_after_sending(keyspace, sender(server.settings()), monkeypatch)
         sender(server.settings()).turn()
-        assert (server.evaluations(), pending(ground)) == (names(1), 0)
+        assert (server.evaluations(), pending(keyspace)) == (names(1), 0)
 
 
 def test_files_hold_each_verdict_by_day(
-    ground: Ground, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, sender: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_764_000_000.0]
     monkeypatch.setattr("worker.features.receivers.files.time.time", lambda: now[0])
     worker = sender({"kind": "file", "path": str(tmp_path / "archive"), "keep_days": 2})
     for day in range(4):
-        ground.send(verdict(day))
+        keyspace.send(verdict(day))
         now[0] += 86_400 if day else 0
         worker.exporter._next_tidy = 0.0
         worker.turn()
-    found = {}
+    values = {}
     for path in sorted((tmp_path / "archive").iterdir()):
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-        found[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
-    assert found == {
+        values[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
+    assert values == {
         ("2025-11-25", ".gz"): names(2, 0),
         ("2025-11-26", ".gz"): names(3, 0, 1),
         ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),
     }
-    assert (worker.dropped, pending(ground)) == ({}, 0)
+    assert (worker.dropped, pending(keyspace)) == ({}, 0)
 
 
 def test_a_file_that_another_worker_compresses_meanwhile_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
@@ -454,83 +454,87 @@ def _waits_for(path: Path) -> bool:
     return list(opened).count(str(path)) > 1
 
 
-def test_forget_erases_lines_of_archives(ground: Ground, sender: Any, tmp_path: Path) -> None:
+def test_forget_erases_lines_of_archives(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     folder = tmp_path / "archive"
-    one = {"kind": "file", "path": str(folder)}
-    worker = sender(one)
-    ground.send(*map(verdict, range(3)))
+    receiver_options = {"kind": "file", "path": str(folder)}
+    worker = sender(receiver_options)
+    keyspace.send(*map(verdict, range(3)))
     worker.turn()
     (plain,) = folder.iterdir()
     with gzip.open(folder / "verdicts-2025-11-25.host-1.jsonl.gz", "wb") as compressed:
         compressed.write(plain.read_bytes())
     target = ForgetTarget(trace_id=verdict(1).trace_id)
-    settings = settings_of(ground, receivers={"mine": receiver(one)})
+    settings = settings_of(keyspace, receivers={"mine": receiver(receiver_options)})
     for dry_run, erased in ((True, 2), (False, 2), (False, 0)):
-        assert Forgetting(ground.store, settings, target, dry_run=dry_run).run().archived == erased
+        assert Forgetting(keyspace.store, settings, target, dry_run=dry_run).run().archived == erased
     for path in folder.iterdir():
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
         assert [json.loads(line)["evaluation_id"] for line in lines] == [names(3)[0], names(3)[2]], path
     # The worker goes on with the replaced file.
-    ground.send(verdict(3))
+    keyspace.send(verdict(3))
     worker.turn()
     assert names(4)[3] in plain.read_text()
 
 
-def test_a_folder_that_cannot_be_written_is_waited_for(ground: Ground, sender: Any, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_waited_for(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     blocked = tmp_path / "archive"
     blocked.write_text("a file")
     worker = sender({"kind": "file", "path": str(blocked)})
     worker.meanwhile = lambda: blocked.unlink(missing_ok=True)
-    ground.send(verdict(0))
+    keyspace.send(verdict(0))
     worker.turn()
-    assert (worker.waits, worker.dropped, pending(ground)) == ([0.5], {}, 0)
+    assert (worker.waits, worker.dropped, pending(keyspace)) == ([0.5], {}, 0)
     assert isinstance(worker.exporter, FileExporter)
     assert len(list(blocked.iterdir())) == 1
 
 
 def test_standard_output_has_a_line_for_each_verdict(
-    ground: Ground, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]
+    keyspace: Keyspace, sender: Any, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    ground.send(*map(verdict, range(3)))
+    keyspace.send(*map(verdict, range(3)))
     sender({"kind": "stdout"}).turn()
     lines = capfdbinary.readouterr().out.splitlines()
     assert [json.loads(line)["evaluation_id"] for line in lines] == names(3)
 
 
-def test_every_kind_has_a_file_and_doctor_checks_it(ground: Ground, tmp_path: Path) -> None:
-    assert {OtlpExporter.kind, *EXPORTERS} == KINDS.keys()
+def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path: Path) -> None:
+    assert {OtlpExporter.kind, *import_exporters()} == KINDS.keys()
     for kind in BACKENDS:
         with kind() as server:
-            settings = settings_of(ground, models=MODELS, receivers={"mine": receiver(server.settings())})
+            settings = settings_of(keyspace, models=MODELS, receivers={"mine": receiver(server.settings())})
             row = enabled(settings)["receiver:mine"]
 
-            def found(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
-                return [(one.result, one.name) for check in row.checks(settings) for one in check.run()]
+            def values(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
+                return [
+                    (container.result, container.name) for check in row.checks(settings) for container in check.run()
+                ]
 
-            assert found() == [("ok", "receiver mine")], kind.kind
+            assert values() == [("ok", "receiver mine")], kind.kind
             assert server.refusals == []
             assert (server.root_url in (row.keeps(settings) or ""), server.evaluations()) == (True, [])
             server.answers.append(401)
-            assert found() == [("broken", "receiver mine")], kind.kind
+            assert values() == [("broken", "receiver mine")], kind.kind
             with pytest.MonkeyPatch.context() as patched:
                 patched.delenv("RECEIVER_KEY")
-                assert found() == [("broken", "receiver mine")], kind.kind
+                assert values() == [("broken", "receiver mine")], kind.kind
     files = FileSettings(path=str(tmp_path / "none" / "such"))
-    row = enabled(settings_of(ground, receivers={"mine": files}))["receiver:mine"]
-    (check,) = row.checks(settings_of(ground, receivers={"mine": files}))
-    assert [one.result for one in check.run()] == ["ok"]
+    row = enabled(settings_of(keyspace, receivers={"mine": files}))["receiver:mine"]
+    (check,) = row.checks(settings_of(keyspace, receivers={"mine": files}))
+    assert [container.result for container in check.run()] == ["ok"]
 
 
-def test_an_address_that_ends_in_its_path_is_not_doubled(ground: Ground) -> None:
+def test_an_address_that_ends_in_its_path_is_not_doubled(keyspace: Keyspace) -> None:
     for kind in BACKENDS:
         with kind() as server:
-            given = server.settings()
+            options = server.settings()
             for end in [f"{path}{slash}" for path in (*KINDS[kind.kind].paths, "") for slash in ("", "/")]:  # type: ignore[attr-defined]
-                mine = receiver({**given, "url": given["url"] + (end if kind.kind != "webhook" else "")})
-                settings = settings_of(ground, models=MODELS, receivers={"mine": mine})
+                mine = receiver({**options, "url": options["url"] + (end if kind.kind != "webhook" else "")})
+                settings = settings_of(keyspace, models=MODELS, receivers={"mine": mine})
                 (check,) = enabled(settings)["receiver:mine"].checks(settings)
-                assert [(one.result, one.what) for one in check.run() if one.result != "ok"] == [], (kind.kind, end)
+                assert [
+                    (container.result, container.what) for container in check.run() if container.result != "ok"
+                ] == [], (kind.kind, end)
 
 
 def test_the_address_of_a_webhook_keeps_its_slash() -> None:
@@ -555,7 +559,7 @@ def test_the_address_of_a_webhook_keeps_its_slash() -> None:
     ],
 )
 def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None) -> None:
-    faults = [str(one) for one in receiver({"kind": kind, "url": url}).faults("")]
+    faults = [str(each) for each in receiver({"kind": kind, "url": url}).faults("")]
     assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
 
 
@@ -564,35 +568,37 @@ def test_the_short_form_with_the_path_of_another_api_is_refused() -> None:
         load({"TRACEJUDGE_OTLP_ENDPOINT": "https://h/api/public"})
 
 
-def test_certificates_and_secrets_that_cannot_be_used_are_named(ground: Ground, tmp_path: Path) -> None:
+def test_certificates_and_secrets_that_cannot_be_used_are_named(keyspace: Keyspace, tmp_path: Path) -> None:
     absent, other = tmp_path / "absent.pem", tmp_path / "other.pem"
     other.write_text("no certificate")
     for kind in ("phoenix", "otlp"):
         for files in ({"ca_file": absent}, {"ca_file": other}, {"client_cert": absent}, {"client_cert": other}):
             options = {"kind": kind, "url": "http://127.0.0.1:1", **{key: str(path) for key, path in files.items()}}
-            settings = settings_of(ground, receivers={"mine": receiver(options)})
+            settings = settings_of(keyspace, receivers={"mine": receiver(options)})
             row = enabled(settings)["receiver:mine"]
-            (found,) = [one for check in row.checks(settings) for one in check.run()]
+            (finding,) = [container for check in row.checks(settings) for container in check.run()]
             (path,) = files.values()
-            said = f"url of [receivers.mine]: {path} cannot be used"
-            assert (found.result, found.what.startswith(said)) == ("broken", True), (options, found)
+            message = f"url of [receivers.mine]: {path} cannot be used"
+            assert (finding.result, finding.what.startswith(message)) == ("broken", True), (options, finding)
             with pytest.raises(SettingsError, match="cannot be used"):
-                row.make(settings, ground.store, Metrics(settings))
+                row.make(settings, keyspace.store, Metrics(settings))
         options = {"kind": kind, "url": "http://127.0.0.1:1", "headers": {"x-team": {"env": "ABSENT"}}}
-        settings = settings_of(ground, receivers={"mine": receiver(options)})
+        settings = settings_of(keyspace, receivers={"mine": receiver(options)})
         row = enabled(settings)["receiver:mine"]
-        (found,) = [one for check in row.checks(settings) for one in check.run()]
-        said = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
-        assert (found.name, found.result, found.what.startswith(said)) == ("receiver mine", "broken", True), found
+        (finding,) = [container for check in row.checks(settings) for container in check.run()]
+        message = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
+        assert (finding.name, finding.result, finding.what.startswith(message)) == ("receiver mine", "broken", True), (
+            finding
+        )
 
 
-def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(ground: Ground, sender: Any) -> None:
+def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(keyspace: Keyspace, sender: Any) -> None:
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     judged = verdict(0, trace_id=trace_id, span_id=span_id, calls=(Call(1_700_000_000.0, 0.1, "ok"),))
     for placement, logs in (("linked", "auto"), ("child", "off")):
         with OtlpReceiver() as otlp:
             worker = sender({"kind": "otlp", "url": otlp.endpoint, "placement": placement, "logs": logs})
-            ground.send(judged)
+            keyspace.send(judged)
             worker.turn()
             evaluation, call = otlp.spans
             assert call.parent_span_id == evaluation.span_id
@@ -601,20 +607,20 @@ def test_otlp_receivers_place_spans_and_send_events_as_they_are_set(ground: Grou
             assert (evaluation.parent_span_id == span_id, len(evaluation.links)) == (is_child, 0 if is_child else 1)
             assert len(otlp.logs) == (logs == "auto")
             assert worker.dropped == {}
-            ground.client.xgroup_destroy(ground.keys.verdicts, "receiver:mine")
-            ground.client.delete(ground.keys.verdicts)
+            keyspace.client.xgroup_destroy(keyspace.keys.verdicts, "receiver:mine")
+            keyspace.client.delete(keyspace.keys.verdicts)
 
 
-def test_events_that_are_wanted_are_waited_for(ground: Ground, sender: Any) -> None:
+def test_events_that_are_wanted_are_waited_for(keyspace: Keyspace, sender: Any) -> None:
     with OtlpReceiver(lambda export: failing(404) if export.path == "/v1/logs" else Accept()) as otlp:
         worker = sender({"kind": "otlp", "url": otlp.endpoint, "logs": "on"})
         worker.meanwhile = lambda: setattr(otlp, "behaviour", Accept()) if len(worker.waits) == 3 else None
-        ground.send(verdict(0))
+        keyspace.send(verdict(0))
         worker.turn()
         assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})
 
 
-def test_a_request_whose_answer_is_lost_is_kept_once(ground: Ground, backend: Backend, sender: Any) -> None:
+def test_a_request_whose_answer_is_lost_is_kept_once(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     """The server, or a proxy before it, fails after it has stored the verdict."""
 
     def stored(status: int) -> Callable[[web.Request], web.Response]:
@@ -626,111 +632,111 @@ def test_a_request_whose_answer_is_lost_is_kept_once(ground: Ground, backend: Ba
 
     worker = sender(backend.settings())
     backend.answers.extend([stored(502), 503, stored(500)])
-    ground.send(*map(verdict, range(3)))
+    keyspace.send(*map(verdict, range(3)))
     worker.turn()
-    assert (backend.evaluations(), backend.refusals, worker.dropped, pending(ground)) == (names(3), [], {}, 0)
+    assert (backend.evaluations(), backend.refusals, worker.dropped, pending(keyspace)) == (names(3), [], {}, 0)
 
 
-def test_mlflow_is_asked_until_it_answers(ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_is_asked_until_it_answers(keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server and worker ended together, and the server comes back later."""
     with backends.Mlflow() as server:
-        die_after_sending(ground, sender(server.settings()), monkeypatch)
+        die_after_sending(keyspace, sender(server.settings()), monkeypatch)
         second = sender(server.settings())
         server.answers.extend([503, 502])
         second.turn()
-        assert (server.evaluations(), pending(ground), second.dropped) == (names(1), 0, {})
+        assert (server.evaluations(), pending(keyspace), second.dropped) == (names(1), 0, {})
 
 
 def test_redis_that_fails_while_verdicts_are_encoded_loses_none(
-    ground: Ground, sender: Any, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, sender: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with backends.Mlflow() as server:
-        ground.send(verdict(0))
+        keyspace.send(verdict(0))
         worker = sender(server.settings())
 
         def away(*_: object) -> Any:
             raise StoreError("away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(ground.store, "pipeline", away)
+            patched.setattr(keyspace.store, "pipeline", away)
             with pytest.raises(StoreError):
                 worker.turn()
-        assert (worker.dropped, pending(ground)) == ({}, 1)
+        assert (worker.dropped, pending(keyspace)) == ({}, 1)
         worker.turn()
-        assert (server.evaluations(), pending(ground)) == (names(1), 0)
+        assert (server.evaluations(), pending(keyspace)) == (names(1), 0)
 
 
-def test_an_address_where_langsmith_is_not_is_no_unknown_run(ground: Ground, sender: Any) -> None:
+def test_an_address_where_langsmith_is_not_is_no_unknown_run(keyspace: Keyspace, sender: Any) -> None:
     with backends.Langsmith() as server:
         worker = sender(server.settings())
         server.answers.append(lambda _request: web.json_response({"detail": "Not Found"}, status=404))
-        ground.send(verdict(0))
+        keyspace.send(verdict(0))
         worker.turn()
         assert (server.evaluations(), worker.waits) == (names(1), [0.5])
 
 
-def test_phoenix_may_name_sessions_that_contain_each_other(ground: Ground, sender: Any) -> None:
+def test_phoenix_may_name_sessions_that_contain_each_other(keyspace: Keyspace, sender: Any) -> None:
     ids = ["1", 'the "12th"', "12"]
     with backends.Phoenix() as server:
         server.absent = {'the "12th"', "12"}
         worker = sender(server.settings())
         details = {"session": {"trace_ids": []}}
-        ground.send(*(verdict(number, session_id=name, details=details) for number, name in enumerate(ids)))
+        keyspace.send(*(verdict(number, session_id=name, details=details) for number, name in enumerate(ids)))
         worker.turn()
         assert (server.evaluations(), worker.waits, worker.dropped) == (names(1), [], {})
-        assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 2
+        assert keyspace.client.hlen(DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")[0]) == 2
 
 
-def test_parked_verdicts_are_bounded(ground: Ground, sender: Any) -> None:
+def test_parked_verdicts_are_bounded(keyspace: Keyspace, sender: Any) -> None:
     with backends.Phoenix() as server:
         server.absent = {f"{number + 1:016x}" for number in range(5)}
         worker = sender(server.settings(), max_outbox=3)
-        ground.send(*map(verdict, range(5)))
+        keyspace.send(*map(verdict, range(5)))
         worker.turn()
-        assert ground.client.hlen(DeliveryKeys(ground.keys.prefix).receiver_parked("mine")[0]) == 3
-        assert (worker.dropped, pending(ground)) == ({"not_ingested": 2}, 0)
+        assert keyspace.client.hlen(DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")[0]) == 3
+        assert (worker.dropped, pending(keyspace)) == ({"not_ingested": 2}, 0)
 
 
-def test_parked_verdicts_that_are_forgotten_stay_away(ground: Ground, sender: Any) -> None:
+def test_parked_verdicts_that_are_forgotten_stay_away(keyspace: Keyspace, sender: Any) -> None:
     """Those of a receiver that the settings name no more, and one that is under delivery meanwhile."""
     with backends.Phoenix() as server:
         server.absent = {f"{number + 1:016x}" for number in range(2)}
         worker = sender(server.settings())
-        ground.send(*map(verdict, range(2)))
+        keyspace.send(*map(verdict, range(2)))
         worker.turn()
-        parked, due = DeliveryKeys(ground.keys.prefix).receiver_parked("mine")
-        ground.client.zadd(due, {names(2)[1]: 0})
+        parked, due = DeliveryKeys(keyspace.keys.prefix).receiver_parked("mine")
+        keyspace.client.zadd(due, {names(2)[1]: 0})
         target = ForgetTarget(trace_id=verdict(1).trace_id)
 
         def forgotten(_request: web.Request) -> web.Response:
-            assert Forgetting(ground.store, settings_of(ground), target).run().verdicts == 2
+            assert Forgetting(keyspace.store, settings_of(keyspace), target).run().verdicts == 2
             return web.Response(status=404, text=f"Spans with IDs {2:016x} do not exist.")
 
         server.answers.append(forgotten)
         worker.turn()
-        assert [name.decode() for name in ground.client.hkeys(parked)] == names(1)
-        assert ground.client.zcard(due) == 1
+        assert [name.decode() for name in keyspace.client.hkeys(parked)] == names(1)
+        assert keyspace.client.zcard(due) == 1
 
 
-def test_what_receivers_keep_is_known_without_their_keys(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_receivers_keep_is_known_without_their_keys(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RECEIVER_KEY")
     for kind in (each for each in KINDS if each not in {"file", "stdout"}):
         options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
-        settings = settings_of(ground, receivers={"mine": options})
+        settings = settings_of(keyspace, receivers={"mine": options})
         row = enabled(settings)["receiver:mine"]
         assert "http://peer:1" in (row.keeps(settings) or ""), kind
         (check,) = row.checks(settings)
-        (found,) = check.run()
-        assert (found.result, "RECEIVER_KEY" in found.what) == ("broken", True), kind
+        (finding,) = check.run()
+        assert (finding.result, "RECEIVER_KEY" in finding.what) == ("broken", True), kind
 
 
-def test_only_texts_are_redacted(ground: Ground, sender: Any, tmp_path: Path) -> None:
+def test_only_texts_are_redacted(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     worker = sender(
         {"kind": "file", "path": str(tmp_path)},
         export_explanations=True,
         redact=Redact(builtin=False, patterns=(r"0{5}", "kind")),
     )
-    ground.send(verdict(0, details={"sentences": [{"sentence": "A kind one."}]}))
+    keyspace.send(verdict(0, details={"sentences": [{"sentence": "A kind one."}]}))
     worker.turn()
     (path,) = tmp_path.iterdir()
     (line,) = map(json.loads, path.read_bytes().splitlines())
@@ -739,29 +745,29 @@ def test_only_texts_are_redacted(ground: Ground, sender: Any, tmp_path: Path) ->
     assert "kind" not in json.dumps([line["scores"], line["details"]])
 
 
-def test_a_line_that_was_cut_spoils_no_other(ground: Ground, sender: Any, tmp_path: Path) -> None:
+def test_a_line_that_was_cut_spoils_no_other(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     """The disk was full, or the machine went down, in the middle of a line."""
     worker = sender({"kind": "file", "path": str(tmp_path)})
-    ground.send(verdict(0))
+    keyspace.send(verdict(0))
     worker.turn()
     (path,) = tmp_path.iterdir()
     with path.open("ab") as file:
         file.write(b'{"evaluation_id":')
-    ground.send(verdict(1))
+    keyspace.send(verdict(1))
     worker.turn()
     lines = path.read_bytes().splitlines()
     assert [json.loads(lines[place])["evaluation_id"] for place in (0, 2)] == names(2)
 
 
-def test_forget_and_workers_remove_what_a_killed_process_left(ground: Ground, sender: Any, tmp_path: Path) -> None:
+def test_forget_and_workers_remove_what_a_killed_process_left(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     options = {"kind": "file", "path": str(tmp_path)}
-    settings = settings_of(ground, receivers={"mine": receiver(options)})
+    settings = settings_of(keyspace, receivers={"mine": receiver(options)})
     left, fresh = tmp_path / ".verdicts-2025-11-25.host-1.jsonl.7.gz", tmp_path / ".verdicts-2025-11-25.host-1.jsonl.8"
     for remove in (
-        lambda: Forgetting(ground.store, settings, ForgetTarget(trace_id="t")).run(),
+        lambda: Forgetting(keyspace.store, settings, ForgetTarget(trace_id="t")).run(),
         lambda: sender(options).turn(),
     ):
-        ground.send(verdict(0))
+        keyspace.send(verdict(0))
         left.write_bytes(b"{}")
         fresh.write_bytes(b"{}")
         os.utime(left, (0, 0))
@@ -769,11 +775,13 @@ def test_forget_and_workers_remove_what_a_killed_process_left(ground: Ground, se
         assert (left.exists(), fresh.exists()) == (False, True)
 
 
-def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(ground: Ground, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_read_keeps_nothing_else_from_being_forgotten(
+    keyspace: Keyspace, tmp_path: Path
+) -> None:
     whole = gzip.compress(b'{"trace_id":"t"}\n' * 1000)
     (tmp_path / "verdicts-2025-11-25.host-1.jsonl.gz").write_bytes(whole[:-20])
-    write_labels(ground.store, [Label("t", "safety", "safety", passed=True, drawn="golden")])
-    settings = settings_of(ground, receivers={"mine": receiver({"kind": "file", "path": str(tmp_path)})})
+    write_labels(keyspace.store, [Label("t", "safety", "safety", passed=True, drawn="golden")])
+    settings = settings_of(keyspace, receivers={"mine": receiver({"kind": "file", "path": str(tmp_path)})})
     with pytest.raises(OSError, match="damaged"):
-        Forgetting(ground.store, settings, ForgetTarget(trace_id="t")).run()
-    assert ground.client.hlen(LookupKeys(ground.keys.prefix).labels) == 0
+        Forgetting(keyspace.store, settings, ForgetTarget(trace_id="t")).run()
+    assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 0

@@ -6,20 +6,30 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.judging_parts import MODEL, YES, Desk, Desks, assert_settled, choose, failing, output, rewrite, shown
-from support.stage_parts import Ground
+from support.judging_parts import (
+    MODEL,
+    YES,
+    JudgingWorker,
+    Workers,
+    assert_settled,
+    choose,
+    failing,
+    output,
+    rewrite,
+    shown,
+)
+from support.stage_parts import Keyspace
 
 from judges.core.model import ModelSettings, Price
 from judges.core.verdict import Verdict, repeat_id
 from judges.endpoints.client import LimitedModel
-from worker.base.monitor.settings import Monitor
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.base.monitor.feature import Monitor
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Session
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import StoreError
-from worker.features.budgets.feature import BudgetKeys
-from worker.features.budgets.settings import Budget
+from worker.features.budgets.feature import Budget, BudgetKeys
 
 NO = YES.replace("yes", "no")
 SECOND = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))
@@ -30,60 +40,66 @@ def rule(**fields: Any) -> tuple[Rule, ...]:
     return (Rule(name="all", judges=("safety",), **fields),)
 
 
-def verdicts(ground: Ground, origin: str) -> list[Verdict]:
-    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
-    return [one for one in found if one.origin == origin]
+def verdicts(keyspace: Keyspace, origin: str) -> list[Verdict]:
+    judged = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
+    return [verdict for verdict in judged if verdict.origin == origin]
 
 
-def judge_all(ground: Ground, worker: Desk, count: int, **settings: Any) -> None:
+def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings: Any) -> None:
     """Judge new traces, and what is judged again because of them."""
-    worker.run(*choose(ground, count, **{"models": MODELS} | settings))
-    while ground.batches():
+    worker.run(*choose(keyspace, count, **{"models": MODELS} | settings))
+    while keyspace.batches():
         worker.sweep()
 
 
-def test_a_share_is_judged_again_by_both_models(ground: Ground, desk: Desks) -> None:
+def test_a_share_is_judged_again_by_both_models(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(repeat=0.25, second_model="second", rate=0.5)
-    worker = desk(models=MODELS, rules=rules)
+    worker = new_worker(models=MODELS, rules=rules)
     worker.models["second"]._steps = itertools.cycle([NO])
-    judge_all(ground, worker, 200, rules=rules)
-    first = {one.evaluation_id: one for one in verdicts(ground, "live")}
-    again = verdicts(ground, "repeat")
-    by_model = Counter(one.judge_model for one in again)
+    judge_all(keyspace, worker, 200, rules=rules)
+    first = {verdict.evaluation_id: verdict for verdict in verdicts(keyspace, "live")}
+    again = verdicts(keyspace, "repeat")
+    by_model = Counter(verdict.judge_model for verdict in again)
     assert by_model["scripted"] == by_model["other"], by_model
     assert 0.1 < by_model["other"] / len(first) < 0.4, "a quarter, whatever the rate of the rule"
-    for one in again:
-        known = one.details["repeat"]
-        assert isinstance(known, dict)
-        earlier = first[known["id"]]
-        assert one.evaluation_id == repeat_id(earlier.evaluation_id, one.judge_model)
-        assert (one.trace_id, one.judge_version, one.session_id) == (earlier.trace_id, earlier.judge_version, None)
-        assert known["judge_model"] == "scripted"
-        assert known["passed"] == {"safety": True}
-        assert (known["is_drawn"], known["is_failure"]) == (True, False)
-        assert one.probability == 0.125
-        assert one.scores[0].passed is (one.judge_model == "scripted")
-    assert_settled(ground, scored=len(first) + len(again))
+    for verdict in again:
+        repeat = verdict.details["repeat"]
+        assert isinstance(repeat, dict)
+        earlier = first[repeat["id"]]
+        assert verdict.evaluation_id == repeat_id(earlier.evaluation_id, verdict.judge_model)
+        assert (verdict.trace_id, verdict.judge_version, verdict.session_id) == (
+            earlier.trace_id,
+            earlier.judge_version,
+            None,
+        )
+        assert repeat["judge_model"] == "scripted"
+        assert repeat["passed"] == {"safety": True}
+        assert (repeat["is_drawn"], repeat["is_failure"]) == (True, False)
+        assert verdict.probability == 0.125
+        assert verdict.scores[0].passed is (verdict.judge_model == "scripted")
+    assert_settled(keyspace, scored=len(first) + len(again))
 
 
-def test_every_failure_of_a_safety_judge_is_judged_by_the_second_model(ground: Ground, desk: Desks) -> None:
+def test_every_failure_of_a_safety_judge_is_judged_by_the_second_model(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(second_model="second")
 
     def bad(request: Any) -> str:
         return NO if shown(request) in {output(3), output(7)} else YES
 
-    worker = desk(bad, models=MODELS, rules=rules)
-    judge_all(ground, worker, 20, rules=rules)
-    again = verdicts(ground, "repeat")
-    assert {one.trace_id for one in again} == {
-        one.trace_id for one in verdicts(ground, "live") if not one.scores[0].passed
+    worker = new_worker(bad, models=MODELS, rules=rules)
+    judge_all(keyspace, worker, 20, rules=rules)
+    again = verdicts(keyspace, "repeat")
+    assert {verdict.trace_id for verdict in again} == {
+        verdict.trace_id for verdict in verdicts(keyspace, "live") if not verdict.scores[0].passed
     }
-    assert [one.judge_model for one in again] == ["other", "other"]
-    assert all(one.details["repeat"]["is_failure"] and not one.details["repeat"]["is_drawn"] for one in again)  # type: ignore[index]
-    assert_settled(ground, scored=22)
+    assert [verdict.judge_model for verdict in again] == ["other", "other"]
+    assert all(
+        verdict.details["repeat"]["is_failure"] and not verdict.details["repeat"]["is_drawn"] for verdict in again
+    )  # type: ignore[index]
+    assert_settled(keyspace, scored=22)
 
 
-def test_what_is_not_judged_again(ground: Ground, desk: Desks) -> None:
+def test_what_is_not_judged_again(keyspace: Keyspace, new_worker: Workers) -> None:
     cases: dict[str, tuple[tuple[Rule, ...], dict[str, Any]]] = {
         "no second model": (rule(), {}),
         "no safety judge": (rule(second_model="second"), {"monitor": Monitor(safety=())}),
@@ -94,16 +110,16 @@ def test_what_is_not_judged_again(ground: Ground, desk: Desks) -> None:
         "another rule's egress": ((*rule(second_model="second"), Rule("own", ("safety",), egress=("default",))), {}),
     }
     for number, (name, (rules, more)) in enumerate(cases.items()):
-        worker = desk(NO, **({"models": MODELS, "rules": rules} | more))
-        judge_all(ground, worker, 2, rules=rules, first=2 * number, **{"models": MODELS} | more)
-        assert verdicts(ground, "repeat") == [], name
+        worker = new_worker(NO, **({"models": MODELS, "rules": rules} | more))
+        judge_all(keyspace, worker, 2, rules=rules, first=2 * number, **{"models": MODELS} | more)
+        assert verdicts(keyspace, "repeat") == [], name
 
 
 def test_a_verdict_that_is_written_twice_is_repeated_once(
-    ground: Ground, desk: Desks, monkeypatch: pytest.MonkeyPatch
+    keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = rule(second_model="second", repeat=1.0)
-    worker = desk(NO, models=MODELS, rules=rules)
+    worker = new_worker(NO, models=MODELS, rules=rules)
     record, lost = Ledger.record, []
 
     def lossy(self: Ledger, finished: Any) -> Any:
@@ -114,50 +130,52 @@ def test_a_verdict_that_is_written_twice_is_repeated_once(
         return fresh
 
     monkeypatch.setattr(worker.ledger, "record", lossy.__get__(worker.ledger))
-    judge_all(ground, worker, 4, rules=rules)
+    judge_all(keyspace, worker, 4, rules=rules)
     assert len(lost) == 2
-    assert Counter(one.judge_model for one in verdicts(ground, "repeat")) == {"scripted": 4, "other": 4}
-    assert_settled(ground, scored=12)
+    assert Counter(verdict.judge_model for verdict in verdicts(keyspace, "repeat")) == {"scripted": 4, "other": 4}
+    assert_settled(keyspace, scored=12)
 
 
-def test_a_repeat_whose_model_is_away_waits(ground: Ground, desk: Desks) -> None:
+def test_a_repeat_whose_model_is_away_waits(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(second_model="second")
-    worker = desk(NO, models=MODELS, rules=rules)
+    worker = new_worker(NO, models=MODELS, rules=rules)
     worker.models["second"]._steps = itertools.cycle([failing(0)])
-    worker.run(*choose(ground, 1, models=MODELS, rules=rules))
-    (batch_id,) = ground.batches()
-    assert ground.batches()[batch_id].v == 3, "workers that do not know repeats leave it alone"
+    worker.run(*choose(keyspace, 1, models=MODELS, rules=rules))
+    (batch_id,) = keyspace.batches()
+    assert keyspace.batches()[batch_id].v == 3, "workers that do not know repeats leave it alone"
     worker.sweep()
-    assert verdicts(ground, "repeat") == []
+    assert verdicts(keyspace, "repeat") == []
     worker.models["second"]._steps = itertools.cycle([NO])
-    ground.make_due(batch_id)
+    keyspace.make_due(batch_id)
     worker.sweep()
-    assert_settled(ground, scored=2)
+    assert_settled(keyspace, scored=2)
 
 
-def test_the_budget_of_a_rule_pays_for_both_judgings(ground: Ground, desk: Desks) -> None:
+def test_the_budget_of_a_rule_pays_for_both_judgings(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(second_model="second", budget="own")
-    worker = desk(NO, limited=LimitedModel, models=MODELS, rules=rules, budgets={"own": Budget(tokens_per_day=10**6)})
-    judge_all(ground, worker, 2, rules=rules)
+    worker = new_worker(
+        NO, limited=LimitedModel, models=MODELS, rules=rules, budgets={"own": Budget(tokens_per_day=10**6)}
+    )
+    judge_all(keyspace, worker, 2, rules=rules)
     worker.judging.stop(0.1)
-    spent = int(ground.client.hget(BudgetKeys(ground.keys.prefix).budget("own")[0], "tokens:day"))
-    assert spent == sum(one.input_tokens + one.output_tokens for one in verdicts(ground, "live") * 2)
+    spent = int(keyspace.client.hget(BudgetKeys(keyspace.keys.prefix).budget("own")[0], "tokens:day"))
+    assert spent == sum(verdict.input_tokens + verdict.output_tokens for verdict in verdicts(keyspace, "live") * 2)
 
 
-def test_conversations_are_judged_again_as_a_whole(ground: Ground, desk: Desks) -> None:
+def test_conversations_are_judged_again_as_a_whole(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(second_model="second", repeat=1.0)
-    worker = desk(models=MODELS, rules=rules)
-    (batch_id,) = choose(ground, 1, models=MODELS, rules=rules)
-    batch = ground.batches()[batch_id]
+    worker = new_worker(models=MODELS, rules=rules)
+    (batch_id,) = choose(keyspace, 1, models=MODELS, rules=rules)
+    batch = keyspace.batches()[batch_id]
     session = Session(2, 1, (batch.items[0].trace.trace_id,))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], session=session)
     items = (msgspec.structs.replace(batch.items[0], evaluations=(evaluation,)),)
-    rewrite(ground, batch_id, msgspec.structs.replace(batch, items=items))
+    rewrite(keyspace, batch_id, msgspec.structs.replace(batch, items=items))
     worker.run(batch_id)
-    while ground.batches():
+    while keyspace.batches():
         worker.sweep()
-    first, *again = (one.details for one in [*verdicts(ground, "live"), *verdicts(ground, "repeat")])
-    assert [one["session"] for one in again] == [first["session"]] * 2
+    first, *again = (verdict.details for verdict in [*verdicts(keyspace, "live"), *verdicts(keyspace, "repeat")])
+    assert [verdict["session"] for verdict in again] == [first["session"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_the_plan_compares_rates_and_models(served: Run, monkeypatch: pytest.Mon
     ended = served("plan", "--json", "--rate", "0.5", "--model", "paid")
     assert (ended.code, ended.err) == (0, "")
     present, halved, paid = ended.document["alternatives"]
-    assert [one["name"] for one in (present, halved, paid)] == ["as configured", "rate 0.5", "model paid"]
+    assert [verdict["name"] for verdict in (present, halved, paid)] == ["as configured", "rate 0.5", "model paid"]
     assert present["sampled"] == 21
     assert (present["usd"], present["input_tokens"]) == (0.0, 0.0)
     assert halved["judgements"] == pytest.approx(present["judgements"] / 2)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run
 from support.report_parts import NOW, publish, three_weeks, verdict, write_archive
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 USAGES = {
     "--by wrong": ("--by", "service,judgee", "there is no key 'judgee'"),
@@ -41,8 +41,8 @@ def test_nothing_found_is_exit_code_one_and_says_why(served: Run) -> None:
 
 def test_nothing_found_names_what_is_there(served: Run, redis_url: str, prefix: str, tmp_path: Path) -> None:
     verdicts = [verdict(number, NOW - 9 * 86400) for number in range(30)]
-    with Ground(redis_url, prefix) as ground:
-        publish(ground, verdicts)
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, verdicts)
     file = write_archive(tmp_path / "verdicts", verdicts)
     at = dt.datetime.fromtimestamp(NOW - 9 * 86400, dt.UTC)
     for source in ((), ("--archive", file)):
@@ -65,8 +65,8 @@ def test_without_redis_it_ends_with_exit_code_one(run: Run) -> None:
 
 def test_redis_and_an_archive_give_the_same_report(served: Run, redis_url: str, prefix: str, tmp_path: Path) -> None:
     verdicts = three_weeks(1_000)
-    with Ground(redis_url, prefix) as ground:
-        publish(ground, verdicts)
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, verdicts)
     times = ("--since", "7d", "--compare", "7d", "--by", "service,environment,version", "--format", "json")
     of_redis = served("report", *times).document
     file = write_archive(tmp_path / "verdicts", verdicts)
@@ -74,8 +74,8 @@ def test_redis_and_an_archive_give_the_same_report(served: Run, redis_url: str, 
     of_archive = served("report", *times, "--archive", file, "--redis-url", "redis://127.0.0.1:1/0").document
     assert [row["judgements"] for row in of_archive["rows"]] == [row["judgements"] for row in of_redis["rows"]]
     shares = [
-        [row["share"] and row["share"][at] for row in one["rows"]]
-        for one in (of_redis, of_archive)
+        [row["share"] and row["share"][at] for row in report["rows"]]
+        for report in (of_redis, of_archive)
         for at in ("value", "low")
     ]
     assert shares[0] == pytest.approx(shares[2])
@@ -88,13 +88,13 @@ def test_rows_are_of_tags_and_prompt_versions(served: Run, redis_url: str, prefi
         msgspec.structs.replace(verdict(number, NOW - 9 * 3600), tags={"plan": plan, "prompt_version": "v1"})
         for number, plan in enumerate(["free"] * 20 + ["paid"] * 10)
     ]
-    with Ground(redis_url, prefix) as ground:
-        publish(ground, verdicts)
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, verdicts)
     file = write_archive(tmp_path / "verdicts", verdicts)
     for source in ((), ("--archive", file)):
-        for key, wanted in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
+        for key, expected in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
             rows = served("report", "--by", key, "--format", "json", *source).document["rows"]
-            assert {row["labels"][key]: row["judgements"] for row in rows} == wanted, (key, source)
+            assert {row["labels"][key]: row["judgements"] for row in rows} == expected, (key, source)
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:

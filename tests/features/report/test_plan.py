@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 from msgspec import structs
-from support.stage_parts import Ground, make_traces, make_verdict
+from support.stage_parts import Keyspace, make_traces, make_verdict
 
 from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, Price
@@ -21,7 +21,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.report.plan import probabilities
 from worker.features.report.workload import (
     Estimate,
@@ -43,64 +43,64 @@ def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
     )
 
 
-def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(ground: Ground) -> None:
+def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(keyspace: Keyspace) -> None:
     for trace in make_traces(range(200)):
-        ground.add(trace)
+        keyspace.add(trace)
     settings = Settings(
         models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
         rules=(Rule(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
     )
-    found = estimated(settings, ground.store, traces=10_000)
-    (row,) = found.rows
-    assert (found.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
+    plan = estimated(settings, keyspace.store, traces=10_000)
+    (row,) = plan.rows
+    assert (plan.traces, row.judgements) == (pytest.approx(10_000), pytest.approx(10_000 * 0.25 * 1.1))
     assert row.calls == pytest.approx(row.judgements)
     # A share of 90 % from 2,500 judgements.
     assert row.half_width == pytest.approx(1.96 * (0.9 * 0.1 / 2500) ** 0.5, rel=0.02)
-    assert any("no past verdicts" in text for text in found.notes), found.notes
-    assert any("90%" in text for text in found.notes), found.notes
+    assert any("no past verdicts" in text for text in plan.notes), plan.notes
+    assert any("90%" in text for text in plan.notes), plan.notes
 
 
-def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(ground: Ground) -> None:
+def test_a_plan_counts_tokens_from_a_cache_as_past_verdicts_did(keyspace: Keyspace) -> None:
     for trace in make_traces(range(50)):
-        ground.add(trace)
+        keyspace.add(trace)
     price = Price(input=10.0, output=0.0, cached_input=1.0)
     settings = Settings(
         models={"default": ModelSettings(provider="scripted", model="scripted", price=price)},
         rules=(Rule(name="all", judges=("safety",)),),
     )
-    (before,) = estimated(settings, ground.store, traces=50).rows
+    (before,) = estimated(settings, keyspace.store, traces=50).rows
     call = Call(1.0, 0.1, "ok", 1000, 10, cached_tokens=600)
     verdict = make_verdict(
         1, judge="safety", judge_model="scripted", input_tokens=1000, output_tokens=10, calls=(call,)
     )
-    ground.send(*(structs.replace(verdict, evaluation_id=str(number)) for number in range(20)))
-    (after,) = estimated(settings, ground.store, traces=50).rows
+    keyspace.send(*(structs.replace(verdict, evaluation_id=str(number)) for number in range(20)))
+    (after,) = estimated(settings, keyspace.store, traces=50).rows
     assert before.usd == pytest.approx(before.input_tokens * 10 / 1e6)
     assert after.usd == pytest.approx(after.input_tokens * (0.4 * 10 + 0.6 * 1) / 1e6)
 
 
-def test_without_traces_there_is_nothing_to_plan_from(ground: Ground) -> None:
+def test_without_traces_there_is_nothing_to_plan_from(keyspace: Keyspace) -> None:
     with pytest.raises(NoTrafficError, match="publish traces first"):
-        estimated(Settings(), ground.store, traces=1)
+        estimated(Settings(), keyspace.store, traces=1)
 
 
-def test_requests_to_decision_models_hold_their_questions(ground: Ground) -> None:
+def test_requests_to_decision_models_hold_their_questions(keyspace: Keyspace) -> None:
     rules = ["Answer in one sentence.", "Name the source.", "Never promise a refund.", "Be polite.", "Use metres." * 90]
     for trace in make_traces(range(20)):
-        ground.add(structs.replace(trace, guidelines=rules))
+        keyspace.add(structs.replace(trace, guidelines=rules))
     decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
-    found = {}
+    values = {}
     for limit in (None, 2):
         settings = Settings(
             models={"default": structs.replace(decider, max_questions=limit)},
             rules=(Rule(name="all", judges=("guidelines",)),),
         )
-        (found[limit],) = estimated(settings, ground.store, traces=20).rows
-    assert (found[None].calls, found[2].calls) == (pytest.approx(20), pytest.approx(60))
+        (values[limit],) = estimated(settings, keyspace.store, traces=20).rows
+    assert (values[None].calls, values[2].calls) == (pytest.approx(20), pytest.approx(60))
     text = sum(map(len, rules)) / BYTES_PER_TOKEN
-    assert found[None].input_tokens > 20 * text, found
+    assert values[None].input_tokens > 20 * text, values
     # The material is in each of the three requests.
-    assert found[2].input_tokens > found[None].input_tokens + 2 * 20 * 50, found
+    assert values[2].input_tokens > values[None].input_tokens + 2 * 20 * 50, values
 
 
 def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> None:
@@ -130,7 +130,7 @@ def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
             assert math.sqrt(variance / plain) == pytest.approx(simulated, rel=0.05), (name, good)
             if cascade.rate is not None:
                 # Godambe and Joshi, 1965: no unbiased estimator has a smaller expected variance at this mean rate.
-                variances = [one[""] * (1 - one[""]) for one in probabilities]
+                variances = [probability[""] * (1 - probability[""]) for probability in probabilities]
                 least = fmean(map(math.sqrt, variances)) ** 2 / rate - fmean(variances)
                 assert variance <= 1.01 * least, (name, good)
     assert compared == 12, rows

@@ -20,7 +20,7 @@ from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.selection.sampling import Rules
-from worker.features.cascades.settings import Cascade
+from worker.features.cascades.feature import Cascade
 from worker.features.demo.command import rules
 from worker.features.demo.sample_traffic import Traffic, load_samples, make_plan
 from worker.features.report.plan import probabilities
@@ -42,13 +42,13 @@ def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline:
 
         def answer(asked: Asked) -> Sequence[float]:
             # Three of five are in the band of the cascade.
-            given = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
+            values = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
             count = len(asked.options)
-            return [given, *[(1 - given) / (count - 1)] * (count - 1)] if count else [given]
+            return [values, *[(1 - values) / (count - 1)] * (count - 1)] if count else [values]
 
-        def use(found: dict[str, Any]) -> None:
+        def use(values: dict[str, Any]) -> None:
             size = len(msgspec.json.encode(decisions.bodies[-1]))
-            found["usage"] = {"input_tokens": size // 4, "output_tokens": 2}
+            values["usage"] = {"input_tokens": size // 4, "output_tokens": 2}
 
         decisions.answer, decisions.change = answer, use
         cheap = {"provider": "decisions", "base_url": decisions.base_url, "price": {"input": 0.1, "output": 0.1}}
@@ -95,7 +95,7 @@ def compare(
         now_s = pipeline.store.now_ms() / 1000
         rules = Rules(settings, Graders(settings, configured(settings.judges)))
         history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
-        found = Estimator(settings, history).estimate(
+        estimated = Estimator(settings, history).estimate(
             "test",
             rules,
             lambda entry: probabilities(rules, entry.trace),
@@ -107,17 +107,17 @@ def compare(
         pipeline.settled(first + plan_of)
     finally:
         tracejudge.shutdown()
-    after = [one.verdict for one in pipeline.outbox()[len(before) :]]
+    after = [entry.verdict for entry in pipeline.outbox()[len(before) :]]
     real = {
         "judgements": len(after),
         "input_tokens": sum(verdict.input_tokens for verdict in after),
         "output_tokens": sum(verdict.output_tokens for verdict in after),
         "usd": sum(verdict.cost_usd or 0.0 for verdict in after),
     }
-    errors = {name: getattr(found, name) / expected - 1 for name, expected in real.items()}
-    errors["calls"] = found.calls_per_s * DAY_S / sum(verdict.attempts for verdict in after) - 1
-    by_model = {row.judge_model: 0.0 for row in found.rows}
-    for row in found.rows:
+    errors = {name: getattr(estimated, name) / expected - 1 for name, expected in real.items()}
+    errors["calls"] = estimated.calls_per_s * DAY_S / sum(verdict.attempts for verdict in after) - 1
+    by_model = {row.judge_model: 0.0 for row in estimated.rows}
+    for row in estimated.rows:
         by_model[row.judge_model] += row.judgements
     for judge_model, planned in by_model.items():
         errors[judge_model] = planned / sum(verdict.judge_model == judge_model for verdict in after) - 1

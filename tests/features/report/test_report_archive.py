@@ -23,17 +23,17 @@ def test_plain_and_compressed_archives_hold_the_same(tmp_path: Path) -> None:
     # Known by its content: rotated files have all kinds of names.
     packed = tmp_path / "packed.1"
     packed.write_bytes(b"".join(map(gzip.compress, plain.read_bytes().splitlines(keepends=True))))
-    found = list(read_archive(plain))
-    assert found == list(read_archive(packed))
-    assert [one.evaluation_id for one in found] == [one.evaluation_id for one in verdicts]
-    assert [one.started_at for one in found] == pytest.approx([one.started_at for one in verdicts])
+    result = list(read_archive(plain))
+    assert result == list(read_archive(packed))
+    assert [each.evaluation_id for each in result] == [each.evaluation_id for each in verdicts]
+    assert [each.started_at for each in result] == pytest.approx([each.started_at for each in verdicts])
 
 
 def test_odd_lines_that_are_verdicts_are_read(tmp_path: Path) -> None:
     file = tmp_path / "odd"
     dead = json.dumps({**json.loads(LINE), "dead": True, "a_later_field": [1, {"x": None}]}).encode()
     file.write_bytes(b"\n \r\n" + LINE + b"\r\n\n" + dead + b"\n" + LINE)
-    assert [one.dead for one in read_archive(file)] == [False, True, False]
+    assert [each.dead for each in read_archive(file)] == [False, True, False]
     file.write_bytes(b"")
     assert list(read_archive(file)) == []
 
@@ -56,12 +56,12 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 def test_a_damaged_archive_is_refused_with_its_place(tmp_path: Path, damaged: str) -> None:
-    make, wanted = DAMAGED[damaged]
+    make, expected = DAMAGED[damaged]
     file = tmp_path / "verdicts.jsonl"
     file.write_bytes(make())
     with pytest.raises(ArchiveError) as refused:
         list(read_archive(file))
-    assert wanted in str(refused.value)
+    assert expected in str(refused.value)
     assert str(refused.value).startswith(f"{file}:")
 
 
@@ -76,8 +76,8 @@ def tally(*by: str, judges: tuple[str, ...] = (), service: str | None = None) ->
 
 
 def add(to: Tally, file: Path) -> Tally:
-    for one in read_archive(file):
-        to.add(one, one.started_at + one.duration_s)
+    for each in read_archive(file):
+        to.add(each, each.started_at + each.duration_s)
     return to
 
 
@@ -122,7 +122,10 @@ def test_a_row_by_guideline_is_the_share_of_verdicts_that_obey_the_rule(tmp_path
     shares = {}
     for part in add(tally("guideline", judges=("guidelines",)), file).parts:
         sums = [bucket.sums.total for bucket in part.buckets]
-        shares[dict(part.labels)["guideline"]] = (sum(one.passed for one in sums), sum(one.judgements for one in sums))
+        shares[dict(part.labels)["guideline"]] = (
+            sum(judgement.passed for judgement in sums),
+            sum(judgement.judgements for judgement in sums),
+        )
     assert shares == {"1": (3, 3), "2": (1, 3), "3": (2, 3), "unknown": (0, 1), "": (0, 1)}
     assert sum(len(part.buckets) for part in add(tally("judge", judges=("guidelines",)), file).parts) == 1
 
@@ -136,8 +139,8 @@ def test_memory_is_bounded_and_what_that_costs_is_counted(tmp_path: Path, monkey
     # Sessions end after six hours, so files in order of time forget only what no more verdicts belong to.
     assert (in_order.skipped.groups, in_order.skipped.sessions) == (0, 0)
     (part,) = in_order.parts
-    wanted = {(one.session_id, (one.started_at + one.duration_s) // CLUSTER_PERIOD_S) for one in lines}
-    assert sum(bucket.sums.over_sessions.sessions for bucket in part.buckets) == len(wanted)
+    expected = {(line.session_id, (line.started_at + line.duration_s) // CLUSTER_PERIOD_S) for line in lines}
+    assert sum(bucket.sums.over_sessions.sessions for bucket in part.buckets) == len(expected)
     backwards = add(tally("service"), write_archive(tmp_path / "b", lines[::-1]))
     assert backwards.skipped.sessions > 0
     named = [verdict(number, NOW - 9, name=f"n{number % 5}") for number in range(20)]

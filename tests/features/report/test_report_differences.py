@@ -16,6 +16,6 @@ def test_intervals_of_differences_cover() -> None:
 
 def test_unweighted_differences_have_newcombes_interval() -> None:
     for a, m, b, n in ((56, 70, 48, 80), (9, 10, 3, 10), (400, 400, 395, 400), (0, 20, 7, 9)):
-        found = difference(wilson(a / m, m), wilson(b / n, n))
-        wanted = confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
-        assert (found.low, found.high) == pytest.approx(wanted, abs=1e-4), (a, m, b, n)
+        corrected = difference(wilson(a / m, m), wilson(b / n, n))
+        expected = confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
+        assert (corrected.low, corrected.high) == pytest.approx(expected, abs=1e-4), (a, m, b, n)

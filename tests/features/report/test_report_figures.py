@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.report_parts import DAY_S, NOW, Expected, expected, publish, three_weeks, verdict, write_archive
-from support.stage_parts import Ground
+from support.stage_parts import Keyspace
 
 from judges.core.verdict import Verdict
 from worker.base.lookup.label_store import Label, attach, write_labels
@@ -23,16 +23,16 @@ def scope(*by: str, period: Period = WEEK, shift_s: float | None = 7 * DAY_S) ->
     return Scope.of(period, shift_s, by, None, (), NOW)
 
 
-def from_redis(ground: Ground, asked: Scope) -> Report:
-    return make_report(asked, read_redis(ground.store, asked, NOW))
+def from_redis(keyspace: Keyspace, asked: Scope) -> Report:
+    return make_report(asked, read_redis(keyspace.store, asked, NOW))
 
 
 def of(verdicts: list[Verdict], period: Period, **labels: str) -> list[Verdict]:
     return [
-        one
-        for one in verdicts
-        if one.started_at + one.duration_s in period
-        and all((getattr(one, key) or "") == value for key, value in labels.items())
+        each
+        for each in verdicts
+        if each.started_at + each.duration_s in period
+        and all((getattr(each, key) or "") == value for key, value in labels.items())
     ]
 
 
@@ -49,10 +49,10 @@ def codes(report: Report) -> set[str]:
     return {limit.code for limit in report.limits}
 
 
-def test_rows_of_the_buckets_are_those_of_the_verdicts(ground: Ground) -> None:
+def test_rows_of_the_buckets_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
     verdicts = three_weeks()
-    publish(ground, verdicts)
-    report = from_redis(ground, scope("service", "environment"))
+    publish(keyspace, verdicts)
+    report = from_redis(keyspace, scope("service", "environment"))
     rows = [row for row in report.rows if row.labels["metric"] == "safety"]
     assert [(row.labels["service"], row.labels["environment"]) for row in rows] == [
         *(("bot", ""), ("bot", "prod"), ("shop", ""), ("shop", "prod"))
@@ -67,8 +67,8 @@ def test_rows_of_the_buckets_are_those_of_the_verdicts(ground: Ground) -> None:
         assert (row.compared_judgements, row.compared.value) == pytest.approx((before.judgements, before.share))
         assert row.difference.value == pytest.approx(row.share.value - before.share)
         assert row.difference.low < row.difference.value < row.difference.high
-        live = [one for one in of(verdicts, WEEK, **labels) if one.origin == "live"]
-        assert (row.verdicts, row.traffic) == pytest.approx((len(live), sum(one.weight for one in live)))
+        live = [label for label in of(verdicts, WEEK, **labels) if label.origin == "live"]
+        assert (row.verdicts, row.traffic) == pytest.approx((len(live), sum(each.weight for each in live)))
         assert sum(point.judgements for point in row.points) == row.judgements
     # Metrics without a pass rule have no share, and no zero in its place.
     assert {row.share for row in report.rows if row.labels["metric"] == "tone"} == {None}
@@ -77,39 +77,41 @@ def test_rows_of_the_buckets_are_those_of_the_verdicts(ground: Ground) -> None:
     assert "no_sums" not in codes(report)
 
 
-def test_points_are_the_shares_of_days(ground: Ground) -> None:
+def test_points_are_the_shares_of_days(keyspace: Keyspace) -> None:
     verdicts = three_weeks()
-    publish(ground, verdicts)
-    (row, _) = from_redis(ground, scope("judge")).rows
+    publish(keyspace, verdicts)
+    (row, _) = from_redis(keyspace, scope("judge")).rows
     for point in row.points:
         begins_at = point.begins_at.timestamp()
         day = Period(max(begins_at, WEEK.since), begins_at + DAY_S)
-        wanted = expected(of(verdicts, day))
-        assert (point.judgements, point.share.value) == pytest.approx((wanted.judgements, wanted.share)), point
+        expected_sums = expected(of(verdicts, day))
+        assert (point.judgements, point.share.value) == pytest.approx(
+            (expected_sums.judgements, expected_sums.share)
+        ), point
         assert point.share.low <= point.share.value <= point.share.high
     assert len(row.points) in {7, 8}
 
 
-def test_an_archive_the_outbox_and_the_buckets_give_the_same_figures(ground: Ground, tmp_path: Path) -> None:
+def test_an_archive_the_outbox_and_the_buckets_give_the_same_figures(keyspace: Keyspace, tmp_path: Path) -> None:
     verdicts = three_weeks()
-    publish(ground, verdicts, segments=("release",))
+    publish(keyspace, verdicts, segments=("release",))
     half = len(verdicts) // 2
     # Files of a receiver that delivers at least once overlap.
     files = [write_archive(tmp_path / "a", verdicts[: half + 100]), write_archive(tmp_path / "b", verdicts[half:])]
     asked = scope("service", "environment", "version", "judge_model")
-    of_buckets, of_archives = from_redis(ground, asked), make_report(asked, read_archives(files, asked))
+    of_buckets, of_archives = from_redis(keyspace, asked), make_report(asked, read_archives(files, asked))
     # Sums of floats in another order differ in the last digits.
     assert numbers(of_archives) == pytest.approx(numbers(of_buckets), rel=1e-9, abs=1e-12)
     assert "skipped_repeated" in codes(of_archives)
     assert of_archives.coverage is None
-    by_release = from_redis(ground, scope("release", "version", "judge_model", "service", "environment"))
+    by_release = from_redis(keyspace, scope("release", "version", "judge_model", "service", "environment"))
     # The outbox, for keys that the monitor keeps no sums of, has a row without a release as well.
-    by_both = from_redis(ground, scope("release", "name", "version", "judge_model", "service", "environment"))
+    by_both = from_redis(keyspace, scope("release", "name", "version", "judge_model", "service", "environment"))
     assert "without_label" in codes(by_release)
     assert "no_sums" in codes(by_both)
     with_release = [row for row in by_both.rows if row.labels["release"]]
-    found = [figure for row in with_release for figure in numbers_of(row)]
-    assert found == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
+    values = [figure for row in with_release for figure in numbers_of(row)]
+    assert values == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
     assert {row.labels["release"] for row in by_both.rows} == {"", "1.0", "1.1"}
 
 
@@ -122,9 +124,9 @@ def numbers_of(row: Row) -> list[float]:
 
     def flat(value: Any) -> list[float]:
         if isinstance(value, dict):
-            return [one for each in value.values() for one in flat(each)]
+            return [entry for each in value.values() for entry in flat(each)]
         if isinstance(value, list | tuple):
-            return [one for each in value for one in flat(each)]
+            return [entry for each in value for entry in flat(each)]
         if isinstance(value, str):
             return [dt.datetime.fromisoformat(value).timestamp()]
         return [-1 if value is None else value]
@@ -132,7 +134,7 @@ def numbers_of(row: Row) -> list[float]:
     return flat({key: value for key, value in msgspec.to_builtins(row).items() if key != "labels"})
 
 
-def test_an_interval_widens_with_sessions_that_agree(ground: Ground) -> None:
+def test_an_interval_widens_with_sessions_that_agree(keyspace: Keyspace) -> None:
     random_ = random.Random(3)
     alike = [
         verdict(40 * session + number, NOW - DAY_S + session, service=service, session_id=name, passed=passed)
@@ -143,8 +145,8 @@ def test_an_interval_widens_with_sessions_that_agree(ground: Ground) -> None:
             *((10 + each, "alone", None) for each in range(10)),
         ]
     ]
-    publish(ground, alike)
-    rows = from_redis(ground, scope("service")).rows
+    publish(keyspace, alike)
+    rows = from_redis(keyspace, scope("service")).rows
     of_sessions, of_single = (row.share for row in rows)
     assert of_sessions is not None
     assert of_single is not None
@@ -152,33 +154,33 @@ def test_an_interval_widens_with_sessions_that_agree(ground: Ground) -> None:
     assert of_sessions.high - of_sessions.low > 2.5 * (of_single.high - of_single.low)
 
 
-def test_a_short_period_reads_buckets_of_five_minutes(ground: Ground) -> None:
+def test_a_short_period_reads_buckets_of_five_minutes(keyspace: Keyspace) -> None:
     verdicts = [verdict(number, NOW - 60 * number, passed=number % 3 > 0) for number in range(1, 240)]
-    publish(ground, verdicts)
+    publish(keyspace, verdicts)
     last_hour = Period(NOW - 3_000, NOW)
-    report = from_redis(ground, scope("judge", period=last_hour, shift_s=3_600))
+    report = from_redis(keyspace, scope("judge", period=last_hour, shift_s=3_600))
     (row,) = report.rows
-    wanted = of(verdicts, last_hour), of(verdicts, Period(NOW - 6_600, NOW - 3_600))
-    assert (row.judgements, row.compared_judgements) == tuple(map(len, wanted)) == (50, 50)
+    expected_values = of(verdicts, last_hour), of(verdicts, Period(NOW - 6_600, NOW - 3_600))
+    assert (row.judgements, row.compared_judgements) == tuple(map(len, expected_values)) == (50, 50)
     assert "five minutes" in report.sources.shares
 
 
-def test_absent_values_and_an_empty_compared_period_are_said(ground: Ground) -> None:
-    publish(ground, [verdict(number, NOW - DAY_S - 60 * number) for number in range(3)])
-    texts = {limit.code: limit.text for limit in from_redis(ground, scope("service", "release")).limits}
+def test_absent_values_and_an_empty_compared_period_are_said(keyspace: Keyspace) -> None:
+    publish(keyspace, [verdict(number, NOW - DAY_S - 60 * number) for number in range(3)])
+    texts = {limit.code: limit.text for limit in from_redis(keyspace, scope("service", "release")).limits}
     assert texts["no_values"] == "no release in these verdicts"
     assert texts["nothing_compared"].startswith("nothing to compare with: no judgements between ")
-    assert not {"no_values", "nothing_compared"} & codes(from_redis(ground, scope("service", shift_s=None)))
+    assert not {"no_values", "nothing_compared"} & codes(from_redis(keyspace, scope("service", shift_s=None)))
 
 
-def test_coverage_and_cuts_come_from_the_account(ground: Ground) -> None:
-    publish(ground, [verdict(number, NOW - number) for number in range(1, 4)])
-    days = [ground.keys.account(time_of(at).date()) for at in (WEEK.since, WEEK.until - 1)]
+def test_coverage_and_cuts_come_from_the_account(keyspace: Keyspace) -> None:
+    publish(keyspace, [verdict(number, NOW - number) for number in range(1, 4)])
+    days = [keyspace.keys.account(time_of(at).date()) for at in (WEEK.since, WEEK.until - 1)]
     for key in days:
         counts = {"published": 100, "sampled": 20, "not_sampled": 80, "chosen": 20, "scored": 15, "unscored": 5}
-        ground.client.hset(key, mapping={**counts, "unscored:over_budget": 4, "unscored:refusal": 1, "shed": 3})
-    ground.client.hset(ground.keys.account_all, mapping={"outbox_cut_off:monitor": 7, "cut_off": 11})
-    report = from_redis(ground, scope("service"))
+        keyspace.client.hset(key, mapping={**counts, "unscored:over_budget": 4, "unscored:refusal": 1, "shed": 3})
+    keyspace.client.hset(keyspace.keys.account_all, mapping={"outbox_cut_off:monitor": 7, "cut_off": 11})
+    report = from_redis(keyspace, scope("service"))
     assert report.coverage is not None
     assert (report.coverage.published, report.coverage.sampled, report.coverage.scored) == (200, 40, 30)
     assert report.coverage.reasons == {"over_budget": 8, "refusal": 2}
@@ -189,31 +191,31 @@ def test_coverage_and_cuts_come_from_the_account(ground: Ground) -> None:
     assert "cost_unknown" in texts
 
 
-def test_a_period_beyond_the_buckets_says_so(ground: Ground) -> None:
-    publish(ground, [verdict(number, NOW - 100 * DAY_S + number) for number in range(10)])
-    report = from_redis(ground, scope("service", period=Period(NOW - 120 * DAY_S, NOW), shift_s=None))
+def test_a_period_beyond_the_buckets_says_so(keyspace: Keyspace) -> None:
+    publish(keyspace, [verdict(number, NOW - 100 * DAY_S + number) for number in range(10)])
+    report = from_redis(keyspace, scope("service", period=Period(NOW - 120 * DAY_S, NOW), shift_s=None))
     assert codes(report) == {"older_than_buckets", "cost_span", "cost_unknown"}
 
 
-def test_a_corrected_share_stands_beside_the_raw_one(ground: Ground) -> None:
+def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None:
     random_ = random.Random(5)
     verdicts = [verdict(number, NOW - number, passed=random_.random() < 0.8) for number in range(1, 401)]
-    publish(ground, verdicts)
-    drawn = [one for one in verdicts if random_.random() < 0.5]
+    publish(keyspace, verdicts)
+    drawn = [each for each in verdicts if random_.random() < 0.5]
     # The judge passes every tenth trace that fails.
     labels = [
-        Label(one.trace_id, "safety", "safety", passed=bool(one.scores[0].passed) and number % 10 > 0, drawn=0.5)
-        for number, one in enumerate(drawn)
+        Label(each.trace_id, "safety", "safety", passed=bool(each.scores[0].passed) and number % 10 > 0, drawn=0.5)
+        for number, each in enumerate(drawn)
     ]
-    write_labels(ground.store, labels)
-    attach(ground.store, verdicts)
-    (row,) = from_redis(ground, scope("service")).rows
+    write_labels(keyspace.store, labels)
+    attach(keyspace.store, verdicts)
+    (row,) = from_redis(keyspace, scope("service")).rows
     (fixed,) = row.corrected
     assert row.share is not None
     assert (fixed.method, fixed.labels) == ("ppi", len(labels))
     assert fixed.share.low < fixed.share.value < fixed.share.high
     assert fixed.share.value == pytest.approx(row.share.value * 0.9, abs=0.04)
-    publish(ground, [verdict(500, NOW - 0.5, judge_model="other")])
-    report = from_redis(ground, scope("service"))
+    publish(keyspace, [verdict(500, NOW - 0.5, judge_model="other")])
+    report = from_redis(keyspace, scope("service"))
     assert report.rows[0].corrected == []
     assert "not_corrected" in codes(report)

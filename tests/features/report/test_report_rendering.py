@@ -30,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> Row:
     estimate = None if share is None else Estimate(share, share - 0.05, share + 0.04)
-    given = {
+    values = {
         "labels": {"service": service, "environment": "", "judge": "safety", "metric": "safety"},
         "share": estimate,
         "judgements": 1_200 if share else 0,
@@ -51,7 +51,7 @@ def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> R
         if share
         else [],
     }
-    return Row(**(given | fields))  # type: ignore[arg-type]
+    return Row(**(values | fields))  # type: ignore[arg-type]
 
 
 def report(*rows: Row, limits: tuple[Limit, ...] = (), coverage: Coverage | None = None) -> Report:
@@ -183,8 +183,8 @@ def test_charts_are_well_formed_described_and_within_their_axes() -> None:
                 assert 0 <= y <= height, place
         ids.append(title.text)
     several = as_html(report(row(), row("bot")))
-    found = re.findall(r' id="([^"]+)"', several)
-    assert len(found) == len(set(found)) == 4
+    matches = re.findall(r' id="([^"]+)"', several)
+    assert len(matches) == len(set(matches)) == 4
 
 
 def test_the_json_document_has_the_documented_keys() -> None:
@@ -194,8 +194,8 @@ def test_the_json_document_has_the_documented_keys() -> None:
     assert list(document) == [
         *("since", "until", "compared_since", "compared_until", "by", "sources", "coverage", "rows", "limits"),
     ]
-    (one,) = document["rows"]
+    (first,) = document["rows"]
     assert document["since"] == "2026-05-01T00:00:00Z"
-    assert one["share"] == {"value": 0.8, "low": 0.75, "high": pytest.approx(0.84)}
-    assert one["corrected"] == [{"share": {"value": 0.7, "low": 0.6, "high": 0.75}, "method": "ppi", "labels": 200}]
-    assert one["points"][0]["begins_at"] == "2026-05-01T00:00:00Z"
+    assert first["share"] == {"value": 0.8, "low": 0.75, "high": pytest.approx(0.84)}
+    assert first["corrected"] == [{"share": {"value": 0.7, "low": 0.6, "high": 0.75}, "method": "ppi", "labels": 200}]
+    assert first["points"][0]["begins_at"] == "2026-05-01T00:00:00Z"

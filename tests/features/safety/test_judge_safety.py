@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import MODEL, YES, Desk, Desks, choose, shown
-from support.stage_parts import Ground, make_traces
+from support.judging_parts import MODEL, YES, JudgingWorker, Workers, choose, shown
+from support.stage_parts import Keyspace, make_traces
 from support.stage_parts import rules_of as compiled
 
 from judges.core.decision import Decision
@@ -22,17 +22,16 @@ from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.graders import Graders
-from worker.core.config.rule_checks import judge_names, rule_faults
+from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
-from worker.features.repeats.choosing import Repeats
-from worker.features.repeats.flips import RepeatsWatch
+from worker.features.repeats.repeats import Repeats, RepeatsWatch
 from worker.features.safety.watch import SafetyWatch, Watched
 
 SECOND = ModelSettings(provider="scripted", model="other")
@@ -57,13 +56,13 @@ def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
 class Traffic:
     """Judged traffic of past days: verdicts in the outbox at their times, their repeats as the evaluator makes them."""
 
-    def __init__(self, ground: Ground, *, second_model: str | None = "second", an_hour: int = 480) -> None:
+    def __init__(self, keyspace: Keyspace, *, second_model: str | None = "second", an_hour: int = 480) -> None:
         self.now = float(BEGIN_S)
         self.is_second_away = False
         self.settings = Settings(
-            prefix=ground.prefix, redis_url=ground.url, models=MODELS, rules=rules_of(second_model)
+            prefix=keyspace.prefix, redis_url=keyspace.url, models=MODELS, rules=rules_of(second_model)
         )
-        self._ground = ground
+        self._keyspace = keyspace
         self._chance = random.Random(18)
         self._repeats = Repeats(self.settings, compiled(self.settings))
         self._judged = an_hour // 12
@@ -71,14 +70,14 @@ class Traffic:
         self._trace = make_traces([0])[0]
         self.metrics = Metrics(self.settings)
         self.watch = self.another_watch()
-        self.sums = QualitySums(self.settings, ground.store, Metrics(self.settings), compiled(self.settings))
+        self.sums = QualitySums(self.settings, keyspace.store, Metrics(self.settings), compiled(self.settings))
         self.sums.prepare()
         self._late: list[tuple[float, Verdict]] = []
 
     def another_watch(self) -> SafetyWatch:
         """Make the watch of a worker that becomes the active monitor."""
         self.metrics = Metrics(self.settings)
-        parts = MonitorParts(self.settings, self._ground.store, self.metrics, compiled(self.settings))
+        parts = MonitorParts(self.settings, self._keyspace.store, self.metrics, compiled(self.settings))
         return SafetyWatch(parts, lambda: self.now)
 
     def five_minutes(self, unsafe: float, *, error: float = 0.01, correlation: float = 0.0) -> None:
@@ -105,11 +104,11 @@ class Traffic:
             self.five_minutes(unsafe, **more)
 
     def incidents(self) -> list[tuple[dict[str, str], float]]:
-        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident")
+        (family,) = (each for each in self.metrics.registry.collect() if each.name == "tracejudge_safety_incident")
         return [(sample.labels, sample.value) for sample in family.samples]
 
     def details(self) -> list[dict[str, str]]:
-        (family,) = (one for one in self.metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+        (family,) = (each for each in self.metrics.registry.collect() if each.name == "tracejudge_safety_incident_info")
         return [sample.labels for sample in family.samples]
 
     def _verdict(self, at: float, *, fails: bool, again: Evaluation | None = None) -> tuple[Verdict, Evaluation | None]:
@@ -135,13 +134,13 @@ class Traffic:
         return verdict, batches[0].items[0].evaluations[0] if batches else None
 
     def _publish(self, entries: list[tuple[float, Verdict]]) -> None:
-        ground, pipe = self._ground, self._ground.client.pipeline()
-        for number, (at, verdict) in enumerate(sorted(entries, key=lambda one: one[0])):
+        keyspace, pipe = self._keyspace, self._keyspace.client.pipeline()
+        for number, (at, verdict) in enumerate(sorted(entries, key=lambda pair: pair[0])):
             fields = {"v": 1, "j": msgspec.json.encode(verdict)}
-            pipe.xadd(ground.keys.verdicts, fields, id=f"{int(at * 1000)}-{number}")
+            pipe.xadd(keyspace.keys.verdicts, fields, id=f"{int(at * 1000)}-{number}")
         pipe.execute()
-        read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-        self.sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
+        read = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+        self.sums.deliver([entry for entry in map(read_outbox_entry, read) if entry is not None])
 
 
 def pages(logs: list[Any]) -> list[str]:
@@ -149,8 +148,8 @@ def pages(logs: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("second_model", [None, "second"])
-def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(ground: Ground, second_model: str | None) -> None:
-    traffic = Traffic(ground, second_model=second_model)
+def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(keyspace: Keyspace, second_model: str | None) -> None:
+    traffic = Traffic(keyspace, second_model=second_model)
     with capture_logs() as logs:
         traffic.hours(20, 0.0)
         assert pages(logs) == []
@@ -171,17 +170,17 @@ def test_errors_of_the_judge_raise_no_page_and_unsafe_traffic_one(ground: Ground
     examples = details["examples"].split()
     assert len(examples) == len(set(examples)) == 3
     failing = {
-        entry["trace_id"] for entry in ground.outbox("j") if not entry["scores"][0].get("passed") and
+        entry["trace_id"] for entry in keyspace.outbox("j") if not entry["scores"][0].get("passed") and
         (second_model is None or entry.get("origin") == "repeat")
     }  # fmt: skip
     assert failing.issuperset(examples)
     assert pages(logs) == ["safety incident", "safety incident ended"]
     assert traffic.details() == []
-    assert read_examples(ground.store, "safety") == {}
+    assert read_examples(keyspace.store, "safety") == {}
 
 
-def test_failures_that_another_model_clears_raise_no_page(ground: Ground) -> None:
-    traffic = Traffic(ground)
+def test_failures_that_another_model_clears_raise_no_page(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
     with capture_logs() as logs:
         # Six times the errors that were declared, and the other model makes one of a hundred.
         for _ in range(6 * 12):
@@ -190,8 +189,8 @@ def test_failures_that_another_model_clears_raise_no_page(ground: Ground) -> Non
     assert pages(logs) == []
 
 
-def test_failures_page_while_the_second_model_is_away(ground: Ground) -> None:
-    traffic = Traffic(ground)
+def test_failures_page_while_the_second_model_is_away(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
     with capture_logs() as logs:
         traffic.hours(6, 0.0)
         traffic.is_second_away = True
@@ -201,21 +200,21 @@ def test_failures_page_while_the_second_model_is_away(ground: Ground) -> None:
     assert pages(logs) == ["safety incident"]
 
 
-def test_nothing_is_counted_before_the_outbox_is_read(ground: Ground) -> None:
-    traffic = Traffic(ground, an_hour=12)
+def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace, an_hour=12)
     traffic.hours(1, 0.0)
-    ground.client.xadd(ground.keys.verdicts, {"v": 1}, id=f"{int(traffic.now * 1000) + 7_200_000}-0")
-    assert counted_until(ground.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
+    keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1}, id=f"{int(traffic.now * 1000) + 7_200_000}-0")
+    assert counted_until(keyspace.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
     traffic.now += 9_000
     traffic.watch.run_due()
-    (key,) = ground.client.keys(f"{ground.prefix}:quality:*:safety")
-    done = msgspec.msgpack.decode(ground.client.get(key), type=Watched).done
+    (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:safety")
+    done = msgspec.msgpack.decode(keyspace.client.get(key), type=Watched).done
     assert done < (traffic.now - 9_000) / FIVE_MINUTES_S
 
 
-def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
+def test_members_of_a_panel_do_not_page(keyspace: Keyspace) -> None:
     rules = (Rule("all", ("safety",), model=("default", "third"), combine="majority", second_model="second"),)
-    traffic = Traffic(ground, an_hour=240)
+    traffic = Traffic(keyspace, an_hour=240)
     traffic.settings = msgspec.structs.replace(
         traffic.settings, rules=rules, models={**MODELS, "third": ModelSettings(provider="scripted", model="third")}
     )
@@ -226,35 +225,35 @@ def test_members_of_a_panel_do_not_page(ground: Ground) -> None:
     assert traffic.incidents() == []
 
 
-def monitored(ground: Ground, worker: Desk) -> Metrics:
+def monitored(keyspace: Keyspace, worker: JudgingWorker) -> Metrics:
     """Run a monitor that counts the outbox and computes its gauges ten minutes later."""
     metrics = Metrics(worker.settings)
-    sums = QualitySums(worker.settings, ground.store, metrics, compiled(worker.settings))
+    sums = QualitySums(worker.settings, keyspace.store, metrics, compiled(worker.settings))
     sums.prepare()
-    read = ground.store.read_group(ground.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
-    sums.deliver([one for one in map(read_outbox_entry, read) if one is not None])
-    parts = MonitorParts(worker.settings, ground.store, metrics, compiled(worker.settings))
+    read = keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=10_000, block_ms=1)
+    sums.deliver([entry for entry in map(read_outbox_entry, read) if entry is not None])
+    parts = MonitorParts(worker.settings, keyspace.store, metrics, compiled(worker.settings))
     for watch in (SafetyWatch(parts, lambda: time.time() + 600), RepeatsWatch(parts)):
         watch.run_due()
     return metrics
 
 
 @pytest.mark.parametrize("confirms", [True, False])
-def test_from_a_trace_to_the_page(ground: Ground, desk: Desks, *, confirms: bool) -> None:
+def test_from_a_trace_to_the_page(keyspace: Keyspace, new_worker: Workers, *, confirms: bool) -> None:
     rules = rules_of("second", repeat=0.5)
     unsafe = {f"It is {number}." for number in range(0, 60, 6)}
 
     def bad(request: Any) -> str:
         return NO if shown(request) in unsafe else YES
 
-    worker = desk(bad, models=MODELS, rules=rules)
+    worker = new_worker(bad, models=MODELS, rules=rules)
     worker.models["second"]._steps = itertools.cycle([bad if confirms else YES])
-    worker.run(*choose(ground, 60, models=MODELS, rules=rules))
-    while ground.batches():
+    worker.run(*choose(keyspace, 60, models=MODELS, rules=rules))
+    while keyspace.batches():
         worker.sweep()
-    metrics = monitored(ground, worker)
+    metrics = monitored(keyspace, worker)
     series = {"service": "shop", "environment": "", "judge": "safety", "judge_model": "scripted", "metric": "safety"}
-    version = ground.outbox("j")[0]["judge_version"][:8]
+    version = keyspace.outbox("j")[0]["judge_version"][:8]
     value = metrics.registry.get_sample_value("tracejudge_safety_incident", {**series, "version": version})
     assert value == float(confirms)
     for second, flips in (("scripted", False), ("other", not confirms)):
@@ -276,15 +275,15 @@ class Decider:
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         fails = any(f"It is {number}." in request.messages[-1].content for number in range(0, 40, 2))
-        found = (Decision((0.1 if fails else 0.9,)),)
-        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=found)
+        reply = (Decision((0.1 if fails else 0.9,)),)
+        return ChatResponse("", input_tokens=100, output_tokens=1, decisions=reply)
 
     async def aclose(self) -> None:
         pass
 
 
 @pytest.mark.parametrize("first", ["decider", "default"])
-def test_a_model_of_another_form_confirms_failures(ground: Ground, desk: Desks, first: str) -> None:
+def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worker: Workers, first: str) -> None:
     models = {"default": MODEL, "decider": Decider.settings}
     second = "default" if first == "decider" else "decider"
     rules = (Rule(name="all", judges=("safety",), model=first, second_model=second, repeat=1.0),)
@@ -292,28 +291,30 @@ def test_a_model_of_another_form_confirms_failures(ground: Ground, desk: Desks, 
     def bad(request: Any) -> str:
         return NO if shown(request) in {f"It is {number}." for number in range(0, 40, 2)} else YES
 
-    worker = desk(bad, models=models, rules=rules)
+    worker = new_worker(bad, models=models, rules=rules)
     worker.models["decider"] = Decider()  # type: ignore[assignment]
-    worker.run(*choose(ground, 40, models=models, rules=rules))
-    while ground.batches():
+    worker.run(*choose(keyspace, 40, models=models, rules=rules))
+    while keyspace.batches():
         worker.sweep()
-    found = [msgspec.convert(entry, Verdict) for entry in ground.outbox("j")]
+    verdicts = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
     graders = Graders(worker.settings, configured({}))
-    names = {one: worker.settings.models[one].judge_model for one in models}
-    assert len(found) == 120
-    for one in found:
-        assert (one.outcome, one.judge_version) == ("scored", graders.version("safety", one.judge_model)), one.reason
-    assert len({one.judge_version for one in found}) == 2
-    metrics = monitored(ground, worker)
+    names = {each: worker.settings.models[each].judge_model for each in models}
+    assert len(verdicts) == 120
+    for verdict in verdicts:
+        assert (verdict.outcome, verdict.judge_version) == ("scored", graders.version("safety", verdict.judge_model)), (
+            verdict.reason
+        )
+    assert len({each.judge_version for each in verdicts}) == 2
+    metrics = monitored(keyspace, worker)
     labels = {"judge": "safety", "version": graders.version("safety", names[first])[:8], "judge_model": names[first]}
     series = {**labels, "service": "shop", "environment": "", "metric": "safety"}
     assert metrics.registry.get_sample_value("tracejudge_safety_incident", series) == 1.0
     for model in names.values():
         pair = {**labels, "second_model": model}
         assert metrics.registry.get_sample_value("tracejudge_judge_flip_ratio", pair) == 0.0, model
-    (info,) = (one for one in metrics.registry.collect() if one.name == "tracejudge_safety_incident_info")
+    (info,) = (family for family in metrics.registry.collect() if family.name == "tracejudge_safety_incident_info")
     assert [len(sample.labels["examples"].split()) for sample in info.samples] == [3], "confirmed ones are found"
     words = Counter[str]()
-    for (_, _, word), number in read_counts(ground.store, "safety", time.time() - 86_400, time.time()).items():
+    for (_, _, word), number in read_counts(keyspace.store, "safety", time.time() - 86_400, time.time()).items():
         words[word] += number
     assert words == {"failed": 20, "confirmed": 20}

@@ -25,10 +25,10 @@ def test_what_a_second_judging_leaves_of_the_errors() -> None:
 
 
 def test_the_limit_grows_with_traffic_and_with_the_number_of_series() -> None:
-    one = rates_of(declared=0.01, failures=0, judgements=0, per_hour=100)
-    assert one.base == 0.01
+    rates = rates_of(declared=0.01, failures=0, judgements=0, per_hour=100)
+    assert rates.base == 0.01
     more = rates_of(declared=0.01, failures=0, judgements=0, per_hour=1000, series=5)
-    assert more.limit - one.limit == pytest.approx(math.log(50))
+    assert more.limit - rates.limit == pytest.approx(math.log(50))
     assert rates_of(declared=0.001, failures=500, judgements=50_000, per_hour=100).base > 0.01
 
 

@@ -7,16 +7,16 @@ from support.dead_parts import balanced
 from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, found
 from support.session_parts import Sessions
 from support.session_parts import evaluations as session_evaluations
-from support.stage_parts import Ground, make_trace, make_verdict
+from support.stage_parts import Keyspace, make_trace, make_verdict
 
 
-def gathering(ground: Ground) -> Sessions:
+def gathering(keyspace: Keyspace) -> Sessions:
     """Gather two conversations: `s1` of the person and somebody else, of which the person's trace is the first."""
-    sessions = Sessions(ground)
+    sessions = Sessions(keyspace)
     sessions.say("s1", [1], output=SECRET, user_id=PERSON)
     sessions.say("s1", [2, 3], user_id="somebody")
     sessions.say("s2", [4, 5])
-    ground.client.xtrim(ground.keys.traces, 0)
+    keyspace.client.xtrim(keyspace.keys.traces, 0)
     return sessions
 
 
@@ -28,53 +28,56 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_is_gathered(ground: Ground, target: str) -> None:
-    sessions = gathering(ground)
+def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> None:
+    sessions = gathering(keyspace)
     erased = 3 if target == "session" else 1
-    assert forget(ground, dry_run=True, **TARGETS[target]) == found(gathered=erased)
-    assert forget(ground, **TARGETS[target]) == found(gathered=erased)
-    assert_nowhere(ground, SECRET, PERSON)
+    assert forget(keyspace, dry_run=True, **TARGETS[target]) == found(gathered=erased)
+    assert forget(keyspace, **TARGETS[target]) == found(gathered=erased)
+    assert_nowhere(keyspace, SECRET, PERSON)
     sessions.pause()
-    sizes = {trace.session_id: len(one.session.trace_ids) for trace, one in session_evaluations(ground)}
+    sizes = {
+        trace.session_id: len(session_evaluation.session.trace_ids)
+        for trace, session_evaluation in session_evaluations(keyspace)
+    }
     assert sizes == ({"s2": 2} if target == "session" else {"s1": 2, "s2": 2})
     removed = {"removed": 1} if target == "session" else {}
     assert sessions.account() == {"opened": 2, "gathered": 5, "judged": len(sizes), **removed}
-    assert balanced(ground).gathering == 0
+    assert balanced(keyspace).gathering == 0
     for session in ("s1", "s2"):
-        forget(ground, session_id=session)
-    assert int(ground.client.hget(ground.keys.sessions, "bytes")) == 0
+        forget(keyspace, session_id=session)
+    assert int(keyspace.client.hget(keyspace.keys.sessions, "bytes")) == 0
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(ground: Ground, target: str) -> None:
-    sessions = gathering(ground)
+def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keyspace, target: str) -> None:
+    sessions = gathering(keyspace)
     sessions.pause()
-    found_now = forget(ground, dry_run=True, **TARGETS[target])
+    found_now = forget(keyspace, dry_run=True, **TARGETS[target])
     assert (found_now.evaluations, found_now.unsettled) == (1, False)
-    forget(ground, **TARGETS[target])
-    assert [trace.session_id for trace, _ in session_evaluations(ground)] == ["s2"]
-    assert_nowhere(ground, SECRET, PERSON)
-    account = balanced(ground)
+    forget(keyspace, **TARGETS[target])
+    assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
+    assert_nowhere(keyspace, SECRET, PERSON)
+    account = balanced(keyspace)
     assert (account.removed, account.waiting) == (1, 1)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_the_verdict_on_a_conversation(ground: Ground, target: str) -> None:
-    gathering(ground)
+def test_in_the_verdict_on_a_conversation(keyspace: Keyspace, target: str) -> None:
+    gathering(keyspace)
     last = make_trace(3)
     details = {"session": {"generation": 1, "traces": 3, "trace_ids": [make_trace(n).trace_id for n in (1, 2, 3)]}}
-    ground.send(make_verdict(1, trace_id=last.trace_id, session_id="s1", rationale=SECRET, details=details))
-    ground.send(make_verdict(2, trace_id=make_trace(5).trace_id, session_id="s2"))
-    assert forget(ground, **TARGETS[target]).verdicts == 1
-    assert_nowhere(ground, SECRET)
-    assert len(ground.outbox("j")) == 1
+    keyspace.send(make_verdict(1, trace_id=last.trace_id, session_id="s1", rationale=SECRET, details=details))
+    keyspace.send(make_verdict(2, trace_id=make_trace(5).trace_id, session_id="s2"))
+    assert forget(keyspace, **TARGETS[target]).verdicts == 1
+    assert_nowhere(keyspace, SECRET)
+    assert len(keyspace.outbox("j")) == 1
 
 
-def test_a_worker_that_has_read_a_conversation_chooses_nothing_of_what_is_forgotten(ground: Ground) -> None:
-    sessions = gathering(ground)
-    members = [raw.decode() for raw in ground.client.zrange(ground.keys.sessions_due, 0, -1)]
+def test_a_worker_that_has_read_a_conversation_chooses_nothing_of_what_is_forgotten(keyspace: Keyspace) -> None:
+    sessions = gathering(keyspace)
+    members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
     (due,) = sessions.stage._read(members)
-    forget(ground, 1)
+    forget(keyspace, 1)
     sessions.stage._selector.select(due)
-    assert [trace.session_id for trace, _ in session_evaluations(ground)] == ["s2"]
-    assert_nowhere(ground, SECRET)
+    assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
+    assert_nowhere(keyspace, SECRET)

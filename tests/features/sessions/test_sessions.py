@@ -5,7 +5,7 @@ import time
 from support.feedback_parts import balanced
 from support.replay_parts import Replays
 from support.session_parts import COMPLETE, Sessions, evaluations, said
-from support.stage_parts import Chosen, Ground, make_trace, make_traces, sampler_of, samples, settings_of
+from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.core.sessions import session_id_of, transcript
 from judges.core.verdict import session_evaluation_id
@@ -18,15 +18,15 @@ from worker.core.selection.sampling import position
 VERSION = catalogue()["conversation_completeness"].version
 
 
-def test_a_conversation_is_judged_once_it_pauses_as_one_trace(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     sessions.say("s1", range(3))
     sessions.turn()
-    assert evaluations(ground) == [], "it has not paused"
+    assert evaluations(keyspace) == [], "it has not paused"
     assert sessions.account() == {"opened": 1, "gathered": 3}
-    assert not balanced(ground).settled
+    assert not balanced(keyspace).settled
     sessions.pause()
-    ((trace, evaluation),) = evaluations(ground)
+    ((trace, evaluation),) = evaluations(keyspace)
     assert (trace.trace_id, trace.input, trace.output) == (said("s1", 2).trace_id, "Question 2?", "Answer 2.")
     assert transcript(trace) == "\n".join(f"[user] Question {n}?\n[assistant] Answer {n}." for n in range(3))
     assert evaluation.session == Session(1, 3, tuple(said("s1", number).trace_id for number in range(3)))
@@ -34,21 +34,26 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(ground: Ground) ->
     assert evaluation.id == session_evaluation_id(
         trace, 1, judge="conversation_completeness", version=VERSION, judge_model="lexical"
     )
-    assert sessions.woken == list(ground.batches())
-    account = balanced(ground)
+    assert sessions.woken == list(keyspace.batches())
+    account = balanced(keyspace)
     assert (account.sampled, account.chosen, account.waiting, account.gathering) == (3, 1, 1, 0)
-    assert ground.daily_accounting() == ground.accounting()
+    assert keyspace.daily_accounting() == keyspace.accounting()
     sessions.pause()
-    assert len(evaluations(ground)) == 1
+    assert len(evaluations(keyspace)) == 1
 
 
-def test_it_is_judged_again_whenever_it_has_grown_by_half(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_it_is_judged_again_whenever_it_has_grown_by_half(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     judged = []
     for number in range(14):
         sessions.say("s1", [number])
         sessions.pause()
-        judged.append([(one.session.generation, one.session.traces, one.origin) for _, one in evaluations(ground)])
+        judged.append(
+            [
+                (evaluation.session.generation, evaluation.session.traces, evaluation.origin)
+                for _, evaluation in evaluations(keyspace)
+            ]
+        )
     assert judged[-1] == [
         (1, 1, "live"),
         *((n + 2, traces, "session_update") for n, traces in enumerate((2, 3, 5, 8, 12))),
@@ -58,81 +63,81 @@ def test_it_is_judged_again_whenever_it_has_grown_by_half(ground: Ground) -> Non
         ("sessions_total", "outcome=judged"): 1,
         ("sessions_total", "outcome=updated"): 5,
     }
-    balanced(ground)
+    balanced(keyspace)
 
 
-def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(ground: Ground) -> None:
-    sessions = Sessions(ground, session_max=4)
+def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace, session_max=4)
     sessions.say("s1", range(3))
     sessions.turn()
-    assert evaluations(ground) == []
+    assert evaluations(keyspace) == []
     sessions.say("s1", range(3, 6))
     sessions.turn()
     sessions.say("s1", range(6, 10))
     sessions.turn()
-    found = [one.session for _, one in evaluations(ground)]
+    choices = [evaluation.session for _, evaluation in evaluations(keyspace)]
     shown = [[said("s1", number).trace_id for number in numbers] for numbers in (range(2, 6), range(6, 10))]
-    assert found == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
-    balanced(ground)
+    assert choices == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
+    balanced(keyspace)
 
 
-def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(ground: Ground) -> None:
-    sessions = Sessions(ground, max_trace_bytes=4_000, session_keep=0.001)
+def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace, max_trace_bytes=4_000, session_keep=0.001)
     sessions.say("s1", range(10), output="word " * 200)
-    (key,) = ground.client.keys(f"{ground.prefix}:session:*")
-    stored = sum(len(value) for name, value in ground.client.hgetall(key).items() if name[:1] == b"t")
-    assert 2_000 < stored == ground.measure().bytes["sessions"] <= 4_000
-    assert 0 < ground.client.ttl(key) <= sessions.settings.ledger_ttl_s
+    (key,) = keyspace.client.keys(f"{keyspace.prefix}:session:*")
+    stored = sum(len(value) for name, value in keyspace.client.hgetall(key).items() if name[:1] == b"t")
+    assert 2_000 < stored == keyspace.measure().bytes["sessions"] <= 4_000
+    assert 0 < keyspace.client.ttl(key) <= sessions.settings.ledger_ttl_s
     sessions.pause()
-    ((_, evaluation),) = evaluations(ground)
+    ((_, evaluation),) = evaluations(keyspace)
     assert (evaluation.session.traces, len(evaluation.session.trace_ids)) == (10, 3)
     time.sleep(0.01)
     sessions.turn()
-    assert int(ground.client.hget(ground.keys.sessions, "bytes") or 0) == 0
-    assert ground.client.hlen(key) == 5, "how often it was judged stays known"
+    assert int(keyspace.client.hget(keyspace.keys.sessions, "bytes") or 0) == 0
+    assert keyspace.client.hlen(key) == 5, "how often it was judged stays known"
     sessions.say("s1", range(10, 15))
     sessions.pause()
-    assert [one.session.traces for _, one in evaluations(ground)] == [10, 15]
+    assert [each.session.traces for _, each in evaluations(keyspace)] == [10, 15]
     assert sessions.account() == {"opened": 1, "gathered": 15, "judged": 1, "updated": 1}
 
 
-def test_too_many_conversations_are_judged_early(ground: Ground) -> None:
-    sessions = Sessions(ground, max_session_bytes=1)
+def test_too_many_conversations_are_judged_early(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace, max_session_bytes=1)
     for name in ("a", "b"):
         sessions.say(name, range(2))
     sessions.turn()
-    assert len(evaluations(ground)) == 2
-    assert (ground.client.zcard(ground.keys.sessions_due), ground.client.hlen(ground.keys.sessions)) == (0, 0)
+    assert len(evaluations(keyspace)) == 2
+    assert (keyspace.client.zcard(keyspace.keys.sessions_due), keyspace.client.hlen(keyspace.keys.sessions)) == (0, 0)
     assert sessions.account() == {"opened": 2, "gathered": 4, "judged": 2}
-    balanced(ground)
+    balanced(keyspace)
 
 
-def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(ground: Ground) -> None:
+def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace) -> None:
     half = Rule(name="half", judges=COMPLETE.judges, unit="session", rate=0.5)
-    sessions = Sessions(ground, rules=(half,))
+    sessions = Sessions(keyspace, rules=(half,))
     names = [f"session {number}" for number in range(60)]
     below = {name for name in names if position(name, "tracejudge") < 0.5}
     for place, name in enumerate(names):
         sessions.say(name, range(3 * place, 3 * place + 3))
     sessions.pause()
-    found = {trace.session_id: one for trace, one in evaluations(ground)}
-    assert found.keys() == below
+    by_session_id = {trace.session_id: evaluation for trace, evaluation in evaluations(keyspace)}
+    assert by_session_id.keys() == below
     assert 20 < len(below) < 40
-    assert {(one.session.traces, one.probability) for one in found.values()} == {(3, 0.5)}
-    account = balanced(ground)
+    assert {(each.session.traces, each.probability) for each in by_session_id.values()} == {(3, 0.5)}
+    account = balanced(keyspace)
     assert (account.sampled, account.not_sampled) == (3 * len(below), 180 - 3 * len(below))
 
 
-def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(ground: Ground) -> None:
-    sessions = Sessions(ground, rules=(COMPLETE, Rule(name="shop", judges=("safety",), where=Where(service="shop"))))
+def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace, rules=(COMPLETE, Rule(name="shop", judges=("safety",), where=Where(service="shop"))))
     for trace in (make_trace(1, session_id="s1"), make_trace(2), make_trace(3, session_id=" ", service="lab")):
-        ground.add(trace)
+        keyspace.add(trace)
     sessions.chosen.take()
     sessions.pause()
-    found = {(trace.trace_id, one.judge) for trace, one in evaluations(ground)}
-    one, two = make_trace(1).trace_id, make_trace(2).trace_id
-    assert found == {(one, "safety"), (two, "safety"), (one, "conversation_completeness")}
-    account = balanced(ground)
+    choices = {(trace.trace_id, evaluation.judge) for trace, evaluation in evaluations(keyspace)}
+    first_id, two = make_trace(1).trace_id, make_trace(2).trace_id
+    assert choices == {(first_id, "safety"), (two, "safety"), (first_id, "conversation_completeness")}
+    account = balanced(keyspace)
     assert (account.sampled, account.no_rule) == (2, 1)
 
 
@@ -141,143 +146,152 @@ def test_a_session_is_of_one_service_and_environment() -> None:
     assert len({session_id_of(trace) for trace in traces}) == 4
 
 
-def test_a_judge_sees_only_the_traces_that_its_rules_match(ground: Ground) -> None:
+def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -> None:
     rules = (
         Rule(name="chat", judges=("user_frustration",), unit="session", where=Where(name="chat")),
         Rule(name="kept", judges=("knowledge_retention",), unit="session", egress=("default",)),
     )
-    sessions = Sessions(ground, rules=rules)
+    sessions = Sessions(keyspace, rules=rules)
     sessions.say("s1", (1, 2), name="chat")
     sessions.say("s1", (3,), name="title")
     sessions.pause()
-    found = {one.judge: [int(name, 16) - 1 for name in one.session.trace_ids] for _, one in evaluations(ground)}
-    assert found == {"user_frustration": [1, 2], "knowledge_retention": [1, 2, 3]}
+    by_judge = {
+        evaluation.judge: [int(name, 16) - 1 for name in evaluation.session.trace_ids]
+        for _, evaluation in evaluations(keyspace)
+    }
+    assert by_judge == {"user_frustration": [1, 2], "knowledge_retention": [1, 2, 3]}
 
 
-def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     times = {0: 3.0, 1: 1.0, 2: 2.0}
     for number, second in times.items():
         for _ in range(2):
             sessions.say("s1", [number], started_at=1_700_000_000 + second)
     sessions.pause()
-    ((trace, evaluation),) = evaluations(ground)
+    ((trace, evaluation),) = evaluations(keyspace)
     assert evaluation.session == Session(1, 3, tuple(said("s1", number).trace_id for number in (1, 2, 0)))
     assert (trace.input, trace.started_at) == ("Question 0?", 1_700_000_001)
-    account = balanced(ground)
+    account = balanced(keyspace)
     assert (account.sampled, account.duplicate) == (3, 3)
 
 
-def test_of_two_passes_one_takes_effect(ground: Ground) -> None:
-    first, second = Sessions(ground), Sessions(ground)
+def test_of_two_passes_one_takes_effect(keyspace: Keyspace) -> None:
+    first, second = Sessions(keyspace), Sessions(keyspace)
     first.say("s1", range(3))
     first.pause()
-    (member,) = ground.client.zrange(ground.keys.sessions_due, 0, -1)
+    (member,) = keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)
     # What a worker does that had read the conversation before the other one chose, or whose reply was lost.
     (part,) = second.stage._read([member.decode()])
     stale = part[0]._replace(stored=part[0].stored._replace(judged=0, generation=0))
-    before = ground.everything()
+    before = keyspace.everything()
     second.stage._selector.select([stale])
     grown = part[0]._replace(stored=part[0].stored._replace(total=2))
     second.stage._selector.select([grown])
-    assert ground.everything() == before
+    assert keyspace.everything() == before
 
 
-def test_a_conversation_that_redis_forgot_is_not_judged_twice(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     sessions.say("s1", range(3))
     sessions.pause()
-    for key in ground.client.keys(f"{ground.prefix}:session:*"):
-        ground.client.delete(key)
+    for key in keyspace.client.keys(f"{keyspace.prefix}:session:*"):
+        keyspace.client.delete(key)
     sessions.pause()
     assert sessions.account()["expired"] == 1
     sessions.say("s1", range(3, 6))
     sessions.pause()
-    assert [one.session.generation for _, one in evaluations(ground)] == [1]
-    assert balanced(ground).chosen == 1
+    assert [evaluation.session.generation for _, evaluation in evaluations(keyspace)] == [1]
+    assert balanced(keyspace).chosen == 1
 
 
-def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_room(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_room(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     sessions.say("s1", range(3))
     sessions.pressure.set_waiting({"lexical": 1 << 40})
     sessions.pressure.set_dead({"lexical": 100.0})
     assert sessions.pressure.bounds.shed == {"lexical"}
     sessions.pause()
-    assert (evaluations(ground), sessions.account()) == ([], {"opened": 1, "gathered": 3})
-    full = Sessions(ground, max_session_bytes=1)
+    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3})
+    full = Sessions(keyspace, max_session_bytes=1)
     full.pressure.set_waiting({"lexical": 1 << 40})
     full.pressure.set_dead({"lexical": 100.0})
     full.turn()
-    assert (evaluations(ground), sessions.account()) == ([], {"opened": 1, "gathered": 3, "judged": 1})
-    assert ground.counted("shed:lexical") == {"shed:lexical": 1}
+    assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3, "judged": 1})
+    assert keyspace.counted("shed:lexical") == {"shed:lexical": 1}
     assert samples(full.metrics)["shed_total", "judge_model=lexical"] == 1
 
 
-def test_history_that_each_trace_repeats_stands_once(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_history_that_each_trace_repeats_stands_once(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     history = [Message("system", "Be kind.")]
     for number in range(3):
         sessions.say("s1", [number], messages=list(history))
         history += [Message("user", f"Question {number}?"), Message("assistant", f"Answer {number}.")]
     sessions.pause()
-    ((trace, _),) = evaluations(ground)
+    ((trace, _),) = evaluations(keyspace)
     lines = ["[system] Be kind.", *(f"[user] Question {n}?\n[assistant] Answer {n}." for n in range(3))]
     assert transcript(trace) == "\n".join(lines)
 
 
-def test_sampling_costs_nothing_without_rules_for_sessions(ground: Ground) -> None:
-    sampler = sampler_of(settings_of(ground))
+def test_sampling_costs_nothing_without_rules_for_sessions(keyspace: Keyspace) -> None:
+    sampler = sampler_of(settings_of(keyspace))
     assert {sampler.sample(trace).of_session for trace in make_traces(range(3), session_id="s1")} == {()}
 
 
 # --- replay ---
 
 
-def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     for name, first in (("s1", 0), ("s2", 3)):
         sessions.say(name, range(first, first + 3))
-    ground.add(make_trace(9))
+    keyspace.add(make_trace(9))
     sessions.chosen.take()
     sessions.pause()
     new = Rule(name="new", judges=("conversation_completeness", "user_frustration"), unit="session")
-    replays = Replays(ground, rules=(new,))
+    replays = Replays(keyspace, rules=(new,))
     assert replays.make("user_frustration", dry_run=True) == {"traces": 7, "not_matching": 1, "gathered": 6}
-    before = len(evaluations(ground))
+    before = len(evaluations(keyspace))
     assert replays.make("user_frustration") == {"traces": 7, "not_matching": 1, "gathered": 6}
-    later = Sessions(ground, rules=(new,))
+    later = Sessions(keyspace, rules=(new,))
     later.pause()
-    found = [(trace.session_id, one) for trace, one in evaluations(ground) if one.judge == "user_frustration"]
-    assert sorted(name for name, _ in found) == ["s1", "s2"]
-    assert {(one.origin, one.session.generation, one.session.traces) for _, one in found} == {("replay", 1, 3)}
-    assert len(evaluations(ground)) == before + 2, "the judge of before judges nothing again"
-    account = balanced(ground)
+    choices = [
+        (trace.session_id, evaluation)
+        for trace, evaluation in evaluations(keyspace)
+        if evaluation.judge == "user_frustration"
+    ]
+    assert sorted(name for name, _ in choices) == ["s1", "s2"]
+    assert {(choice.origin, choice.session.generation, choice.session.traces) for _, choice in choices} == {
+        ("replay", 1, 3)
+    }
+    assert len(evaluations(keyspace)) == before + 2, "the judge of before judges nothing again"
+    account = balanced(keyspace)
     assert (account.sampled, account.chosen, account.gathering) == (6, 4, 0)
     assert replays.make("user_frustration")["gathered"] == 6
     later.pause()
-    assert balanced(ground).chosen == 4, "each conversation is judged once by a version"
+    assert balanced(keyspace).chosen == 4, "each conversation is judged once by a version"
 
 
-def test_a_replay_leaves_what_ingest_gathers_to_ingest(ground: Ground) -> None:
-    sessions = Sessions(ground)
+def test_a_replay_leaves_what_ingest_gathers_to_ingest(keyspace: Keyspace) -> None:
+    sessions = Sessions(keyspace)
     sessions.say("s1", range(3))
-    replays = Replays(ground, rules=(COMPLETE,))
+    replays = Replays(keyspace, rules=(COMPLETE,))
     assert replays.make("conversation_completeness") == {"traces": 3, "not_read": 3}
 
 
-def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_room(ground: Ground) -> None:
+def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_room(keyspace: Keyspace) -> None:
     for place in range(40):
         for number in range(2):
-            ground.add(said(f"session {place}", 2 * place + number))
-    Chosen(ground).take()
-    replays = Replays(ground)
+            keyspace.add(said(f"session {place}", 2 * place + number))
+    Chosen(keyspace).take()
+    replays = Replays(keyspace)
     below = sum(position(f"session {place}", "tracejudge") < 0.5 for place in range(40))
-    found = replays.make("knowledge_retention", rate=0.5)
-    assert found == {"traces": 80, "not_matching": 80 - 2 * below, "gathered": 2 * below}
+    counts = replays.make("knowledge_retention", rate=0.5)
+    assert counts == {"traces": 80, "not_matching": 80 - 2 * below, "gathered": 2 * below}
     assert replays.waited == []
-    full = Replays(ground, max_session_bytes=1)
+    full = Replays(keyspace, max_session_bytes=1)
     run = full.begin("knowledge_retention", rate=1.0)
-    run._wait = lambda work: (full.waited.append(work), ground.client.delete(ground.keys.sessions))
+    run._wait = lambda work: (full.waited.append(work), keyspace.client.delete(keyspace.keys.sessions))
     run.step()
     assert [work.judge_model for work in full.waited] == ["conversations"]

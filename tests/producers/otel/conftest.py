@@ -36,7 +36,7 @@ def run_service(sdk_redis: RedisServer, endpoint: ChatEndpoint) -> Callable[[str
         command = [sys.executable, str(PROGRAMS / "service.py"), dialect, scenario, endpoint.base_url]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False)
         assert done.returncode == 0, done.stderr
-        return [normalised(one, endpoint.port) for one in read_traces(sdk_redis, prefix)]
+        return [normalised(stored_trace, endpoint.port) for stored_trace in read_traces(sdk_redis, prefix)]
 
     return run
 

@@ -11,7 +11,7 @@ from support.model_server import FAILURE, MODEL, TYPED, ModelServer
 
 from judges.parsing.retrievals import with_context
 from tracejudge import Trace
-from tracejudge.content.tool_context import tool_context
+from tracejudge.delivery.encoding import tool_context
 from tracejudge.otel.joining import join
 
 Fields = dict[str, Any]
@@ -70,16 +70,16 @@ def test_the_recorded_traces_arrive(name: str) -> None:
 @each_case("name", CLIENTS)
 def test_what_was_sent_has_arrived(name: str) -> None:
     """Every field of a scenario is in its traces, but for those of `not_sent`; no trace is lost or invented."""
-    found = table(name)
-    assert set(found["arrived"]) >= {"single", "stream", "two_turns", "tool", "typed", "error"}
-    assert {"retrieval", "search", "stuffed"} & set(found["arrived"])
+    result = table(name)
+    assert set(result["arrived"]) >= {"single", "stream", "two_turns", "tool", "typed", "error"}
+    assert {"retrieval", "search", "stuffed"} & set(result["arrived"])
     missing = {
         scenario: {number: fields for number, fields in enumerate(_missing(scenario, traces)) if fields}
-        for scenario, traces in found["arrived"].items()
+        for scenario, traces in result["arrived"].items()
     }
     assert {
-        key: sorted({field for one in fields.values() for field in one}) for key, fields in missing.items() if fields
-    } == {key: sorted(fields) for key, fields in found["not_sent"].items()}, missing
+        key: sorted({field for each in fields.values() for field in each}) for key, fields in missing.items() if fields
+    } == {key: sorted(fields) for key, fields in result["not_sent"].items()}, missing
 
 
 def _missing(scenario: str, traces: list[Fields]) -> list[Fields]:
@@ -96,26 +96,28 @@ def _missing(scenario: str, traces: list[Fields]) -> list[Fields]:
     ]
 
 
-def _is_same(key: str, found: object, sent: object) -> bool:
+def _is_same(key: str, result: object, sent: object) -> bool:
     if key == "error" and sent is not None:
-        return isinstance(found, str) and str(sent) in found
+        return isinstance(result, str) and str(sent) in result
     if key == "output" and isinstance(sent, dict):
-        return isinstance(found, str) and found.startswith("{") and json.loads(found) == sent
+        return isinstance(result, str) and result.startswith("{") and json.loads(result) == sent
     if key == "context" and sent is DOCUMENTS:
         # The documents of Haystack and of ColBERT have no source.
-        return isinstance(found, list) and [{**one, "source": one.get("source", "faq.md")} for one in found] == sent
-    if key == "messages" and isinstance(found, list) and isinstance(sent, list):
-        # CrewAI and DSPy write the instructions of the service into prompts of their own.
-        return len(found) == len(sent) and all(
-            one == other or (one["role"] == other["role"] == "system" and other["content"] in one["content"])
-            for one, other in zip(found, sent, strict=True)
+        return (
+            isinstance(result, list) and [{**each, "source": each.get("source", "faq.md")} for each in result] == sent
         )
-    return found == sent
+    if key == "messages" and isinstance(result, list) and isinstance(sent, list):
+        # CrewAI and DSPy write the instructions of the service into prompts of their own.
+        return len(result) == len(sent) and all(
+            each == other or (each["role"] == other["role"] == "system" and other["content"] in each["content"])
+            for each, other in zip(result, sent, strict=True)
+        )
+    return result == sent
 
 
 @each_case("name", CLIENTS)
 def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -> None:
-    found: list[str] = []
+    values: list[str] = []
     for group in groups(*recorded(name)["tool"]):
         fields = join(group)
         assert fields is not None
@@ -124,9 +126,9 @@ def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -
             document.text for document in tool_context(fields, ("track",))
         ]
         assert with_context(Trace(service="shop", **fields), ("mail",)).context is None
-        found += [document.text for document in tool_context(fields, ("track",))]
+        values += [document.text for document in tool_context(fields, ("track",))]
     has_result = "tool_calls" not in table(name)["not_sent"].get("tool", {})
-    assert (found == [str(TRACKED["result"])]) == has_result, found
+    assert (values == [str(TRACKED["result"])]) == has_result, values
 
 
 @pytest.mark.endurance("installs every client in an environment of its own")
@@ -135,8 +137,8 @@ def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -
 def test_a_client_still_sends_what_was_recorded(name: str) -> None:
     with ModelServer() as server:
         run_client(name, server)
-        found = {scenario: arrived(body, server.logs[scenario]) for scenario, body in server.traces.items()}
-    assert found == table(name)["arrived"]
+        by_scenario = {scenario: arrived(body, server.logs[scenario]) for scenario, body in server.traces.items()}
+    assert by_scenario == table(name)["arrived"]
 
 
 def test_recordings_are_small() -> None:

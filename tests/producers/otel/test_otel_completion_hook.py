@@ -22,9 +22,9 @@ ASKED = [InputMessage("user", [TextPart("Is it open?")])]
 SAID = [OutputMessage("assistant", [TextPart("Yes, until six.")], finish_reason="stop")]
 
 
-def completed(sdk: Any, **given: Any) -> dict[str, Any]:
+def completed(sdk: Any, **value: Any) -> dict[str, Any]:
     hook = TraceJudgeCompletionHook()
-    hook.on_completion(**{"inputs": ASKED, "outputs": SAID, "system_instruction": [], **given})
+    hook.on_completion(**{"inputs": ASKED, "outputs": SAID, "system_instruction": [], **value})
     assert tracejudge.flush(60)
     (trace,) = sdk.traces()
     return trace

@@ -313,7 +313,7 @@ def test_other_operations(span: Make, attributes: dict[str, Any], expected: Read
 
 
 def test_a_tool_that_searches_brings_documents(span: Make) -> None:
-    found = read(
+    result = read(
         span(
             {
                 "gen_ai.operation.name": "execute_tool",
@@ -323,7 +323,7 @@ def test_a_tool_that_searches_brings_documents(span: Make) -> None:
             }
         )
     )
-    assert found.documents == (Document("Open until six.", "4", 0.5),)
+    assert result.documents == (Document("Open until six.", "4", 0.5),)
 
 
 @pytest.mark.parametrize(

@@ -217,13 +217,13 @@ def test_a_span(span: Make, attributes: dict[str, Any], expected: Reading) -> No
 def test_what_a_vector_store_found(span: Make) -> None:
     """Without the text that content capture would add, a result is no document."""
     name = "db.query.result"
-    found = (
+    result = (
         RawEvent(name, {f"{name}.id": "a", f"{name}.score": 0.5, f"{name}.document": "Open until six."}),
         RawEvent(name, {f"{name}.id": "b", f"{name}.distance": 0.6}),
         RawEvent("db.query.embeddings", {"db.query.embeddings.vector": (0.1,)}),
         RawEvent(name, {f"{name}.id": 7, f"{name}.score": "none", f"{name}.document": "Closed on Sundays."}),
     )
-    assert read(span({"db.system": "chroma"}, events=found)) == Reading(
+    assert read(span({"db.system": "chroma"}, events=result)) == Reading(
         role=Role.RETRIEVER,
         documents=(Document("Open until six.", "a", 0.5), Document("Closed on Sundays.", "7")),
     )

@@ -78,9 +78,9 @@ def test_a_request_arrives_by_itself(sdk: Any, exporters: Any) -> None:
     trace_id, span_id = ask(tracer_of(exporters(late_span_wait_s=0)))
     wait_until(lambda: sdk.traces() != [])
     (trace,) = sdk.traces()
-    wanted = {"trace_id": trace_id, "span_id": span_id, "input": "Is it open?", "output": "Yes, until six."}
-    wanted |= {"name": "POST /ask", "service": "shop", "context": [{"text": "Open until six.", "id": "d1"}]}
-    assert {name: trace[name] for name in wanted} == wanted
+    expected = {"trace_id": trace_id, "span_id": span_id, "input": "Is it open?", "output": "Yes, until six."}
+    expected |= {"name": "POST /ask", "service": "shop", "context": [{"text": "Open until six.", "id": "d1"}]}
+    assert {name: trace[name] for name in expected} == expected
     assert [span["name"] for span in trace["spans"]] == ["POST /ask", "search", "chat small"]
 
 
@@ -171,14 +171,14 @@ class Hesitating(TraceJudgeExporter):
 def test_losses_that_two_threads_would_say_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     exporter = Hesitating()
     exporter._lose(Loss.LATE)
-    one, other = threading.Thread(target=exporter._report), threading.Thread(target=exporter._report)
+    first, other = threading.Thread(target=exporter._report), threading.Thread(target=exporter._report)
     with caplog.at_level(logging.WARNING, "tracejudge"):
-        one.start()
+        first.start()
         assert exporter.hesitates.wait(PATIENCE_S)
         other.start()
         wait_until(lambda: exporter._lock.keeps_waiting.is_set() or not other.is_alive())
         exporter.goes_on.set()
-        one.join(PATIENCE_S)
+        first.join(PATIENCE_S)
         other.join(PATIENCE_S)
         exporter.shutdown()
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]

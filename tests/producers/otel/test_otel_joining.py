@@ -25,13 +25,13 @@ def messages(*pairs: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in pairs]
 
 
-def call(name: str, above: str, at: float, asked: Any = "", said: Any = "", /, **more: Any) -> RawSpan:
-    found = {
+def call(name: str, above: str, at: float, asked: Any = "", message: Any = "", /, **more: Any) -> RawSpan:
+    values = {
         "gen_ai.operation.name": "chat",
         "gen_ai.input.messages": messages(("user", asked)) if isinstance(asked, str) else asked,
-        "gen_ai.output.messages": messages(("assistant", said)) if isinstance(said, str) else said,
+        "gen_ai.output.messages": messages(("assistant", message)) if isinstance(message, str) else message,
     }
-    return step(name, above, at, attributes=found | more)
+    return step(name, above, at, attributes=values | more)
 
 
 def retrieval(name: str, above: str, at: float, *texts: str) -> RawSpan:
@@ -41,27 +41,27 @@ def retrieval(name: str, above: str, at: float, *texts: str) -> RawSpan:
     )
 
 
-def reranking(name: str, above: str, at: float, given: tuple[str, ...], kept: tuple[str, ...]) -> RawSpan:
-    found: dict[str, str] = {"openinference.span.kind": "RERANKER"}
-    found |= {f"reranker.input_documents.{place}.document.content": text for place, text in enumerate(given)}
-    found |= {f"reranker.output_documents.{place}.document.content": text for place, text in enumerate(kept)}
-    return step(name, above, at, attributes=found)
+def reranking(name: str, above: str, at: float, value: tuple[str, ...], kept: tuple[str, ...]) -> RawSpan:
+    attributes: dict[str, str] = {"openinference.span.kind": "RERANKER"}
+    attributes |= {f"reranker.input_documents.{place}.document.content": text for place, text in enumerate(value)}
+    attributes |= {f"reranker.output_documents.{place}.document.content": text for place, text in enumerate(kept)}
+    return step(name, above, at, attributes=attributes)
 
 
 def tool(name: str, above: str, at: float, /, **fields: Any) -> RawSpan:
-    found = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
     return step(
         f"tool {name}",
         above,
         at,
-        attributes=found | {f"gen_ai.tool.call.{key}": value for key, value in fields.pop("said", {}).items()},
+        attributes=attributes | {f"gen_ai.tool.call.{key}": value for key, value in fields.pop("said", {}).items()},
         **fields,
     )
 
 
-def agent(name: str, above: str | None, at: float, asked: str, said: str, **fields: Any) -> RawSpan:
-    found = {"openinference.span.kind": "AGENT", "input.value": asked, "output.value": said}
-    return step(name, above, at, started_at=0.0, attributes=found, **fields)
+def agent(name: str, above: str | None, at: float, asked: str, message: str, **fields: Any) -> RawSpan:
+    attributes = {"openinference.span.kind": "AGENT", "input.value": asked, "output.value": message}
+    return step(name, above, at, started_at=0.0, attributes=attributes, **fields)
 
 
 def joined(*spans: RawSpan) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def joined(*spans: RawSpan) -> dict[str, Any]:
     return fields
 
 
-def part(fields: dict[str, Any], *wanted: str) -> dict[str, Any]:
-    return {name: fields[name] for name in wanted if name in fields}
+def part(fields: dict[str, Any], *options: str) -> dict[str, Any]:
+    return {name: fields[name] for name in options if name in fields}
 
 
 def texts(fields: dict[str, Any]) -> list[str]:
@@ -165,12 +165,12 @@ def test_of_calls_within_calls_the_innermost_answers_and_the_outermost_asks() ->
 
 
 def test_a_structured_answer_serves_when_nobody_said_a_text() -> None:
-    found = {
+    values = {
         "openinference.span.kind": "CHAIN",
         "output.value": '{"a": 1, "b": 2}',
         "output.mime_type": "application/json",
     }
-    assert joined(step("chain", None, 5, attributes=found))["output"] == '{"a":1,"b":2}'
+    assert joined(step("chain", None, 5, attributes=values))["output"] == '{"a":1,"b":2}'
 
 
 def test_an_agent_without_calls_in_sight_is_a_trace() -> None:
@@ -187,57 +187,57 @@ def test_history_ends_where_the_query_began() -> None:
 
 def test_words_that_the_user_repeats_are_history_too() -> None:
     turns = [("system", "Be kind."), ("user", "Open?"), ("assistant", "Yes.")]
-    said = [Message(*turn) for turn in turns]
+    message = [Message(*turn) for turn in turns]
     for again in ("Open?", "Current task: Open?"):
         asked = call("call", "agent", 4, messages(*turns, ("user", again)), "Still.")
         fields = joined(agent("agent", None, 9, "Open?", "Still.", is_local_root=True), asked)
-        assert part(fields, "input", "messages") == {"input": "Open?", "messages": said}, again
+        assert part(fields, "input", "messages") == {"input": "Open?", "messages": message}, again
 
 
 class TestContext:
     @pytest.mark.parametrize("above", ["root", "step", "call"], ids=["sibling", "below_an_ancestor", "child"])
     def test_documents_come_from_anywhere_in_the_trace(self, above: str) -> None:
-        found = (root(), step("step", "root", 3), retrieval("search", above, 2, "a", "b"), call("call", "step", 4))
-        assert texts(joined(*found)) == ["a", "b"]
+        spans = (root(), step("step", "root", 3), retrieval("search", above, 2, "a", "b"), call("call", "step", 4))
+        assert texts(joined(*spans)) == ["a", "b"]
 
     def test_documents_of_several_searches_stand_in_their_order_once(self) -> None:
-        found = (retrieval("one", "root", 2, "b", "c"), retrieval("two", "root", 1, "a", "b"))
-        assert texts(joined(root(), *found, call("call", "root", 4))) == ["a", "b", "c"]
+        spans = (retrieval("one", "root", 2, "b", "c"), retrieval("two", "root", 1, "a", "b"))
+        assert texts(joined(root(), *spans, call("call", "root", 4))) == ["a", "b", "c"]
 
     def test_a_search_after_the_answer_is_no_evidence(self) -> None:
         assert texts(joined(root(), call("call", "root", 2), retrieval("search", "root", 8, "late"))) == []
 
     def test_a_search_made_of_searches_is_one(self) -> None:
-        found = (retrieval("inner", "outer", 1, "a", "b", "c"), retrieval("outer", "root", 2, "b"))
-        assert texts(joined(root(), *found, call("call", "root", 4))) == ["b"]
+        spans = (retrieval("inner", "outer", 1, "a", "b", "c"), retrieval("outer", "root", 2, "b"))
+        assert texts(joined(root(), *spans, call("call", "root", 4))) == ["b"]
 
     def test_a_search_that_says_nothing_leaves_the_word_to_those_inside(self) -> None:
-        found = (retrieval("inner", "outer", 1, "a"), retrieval("outer", "root", 2))
-        assert texts(joined(root(), *found, call("call", "root", 4))) == ["a"]
+        spans = (retrieval("inner", "outer", 1, "a"), retrieval("outer", "root", 2))
+        assert texts(joined(root(), *spans, call("call", "root", 4))) == ["a"]
 
     def test_a_reranker_replaces_what_it_was_given(self) -> None:
-        found = (
+        result = (
             retrieval("one", "root", 1, "a", "b", "c"),
             retrieval("two", "root", 2, "other"),
             reranking("rank", "root", 3, ("a", "b", "c"), ("c", "a")),
         )
-        assert texts(joined(root(), *found, call("call", "root", 4))) == ["c", "a", "other"]
+        assert texts(joined(root(), *result, call("call", "root", 4))) == ["c", "a", "other"]
 
     def test_a_reranker_that_does_not_say_what_it_was_given_replaces_all(self) -> None:
-        found = (retrieval("one", "root", 1, "a", "b"), reranking("rank", "root", 3, (), ("b",)))
-        assert texts(joined(root(), *found, call("call", "root", 4))) == ["b"]
+        spans = (retrieval("one", "root", 1, "a", "b"), reranking("rank", "root", 3, (), ("b",)))
+        assert texts(joined(root(), *spans, call("call", "root", 4))) == ["b"]
 
     def test_ids_and_scores_travel(self) -> None:
         documents = {"gen_ai.retrieval.documents": [{"id": "d1", "score": 0.5, "content": "a"}]}
-        found = step("search", "root", 2, attributes={"gen_ai.operation.name": "retrieval"} | documents)
-        assert joined(root(), found, call("call", "root", 4))["context"] == [Document("a", "d1", 0.5)]
+        spans = step("search", "root", 2, attributes={"gen_ai.operation.name": "retrieval"} | documents)
+        assert joined(root(), spans, call("call", "root", 4))["context"] == [Document("a", "d1", 0.5)]
 
     def test_ids_scores_and_sources_that_the_outer_search_lacks_come_from_the_inner_one(self) -> None:
         whole = {"id": "d1", "score": 0.5, "content": "a", "source": "a.md"}
         attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.documents": [whole]}
-        found = (step("inner", "outer", 1, attributes=attributes), retrieval("outer", "root", 2, "b", "a"))
+        spans = (step("inner", "outer", 1, attributes=attributes), retrieval("outer", "root", 2, "b", "a"))
         documents = [Document("b"), Document("a", "d1", 0.5, "a.md")]
-        assert joined(root(), *found, call("call", "root", 4))["context"] == documents
+        assert joined(root(), *spans, call("call", "root", 4))["context"] == documents
 
 
 ASKED = [{"role": "assistant", "tool_calls": [{"id": "c1", "name": "hours", "arguments": '{"day": 1}'}]}]
@@ -248,40 +248,40 @@ class TestToolCalls:
         assert joined(call("call", "root", 4, "Open?", ASKED))["tool_calls"] == [ToolCall("hours", {"day": 1})]
 
     @pytest.mark.parametrize(
-        "said",
+        "message",
         [
             pytest.param({"id": "c1", "result": "9-18"}, id="by_its_id"),
             pytest.param({"arguments": '{"day": 1}', "result": "9-18"}, id="by_name_and_arguments"),
             pytest.param({"result": "9-18"}, id="by_name"),
         ],
     )
-    def test_a_call_asked_for_and_carried_out_is_one(self, said: dict[str, str]) -> None:
-        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=said))
-        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
+    def test_a_call_asked_for_and_carried_out_is_one(self, message: dict[str, str]) -> None:
+        spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=message))
+        assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
 
     @pytest.mark.parametrize(
-        "said",
+        "message",
         [
             pytest.param({"id": "c2", "arguments": "{}"}, id="another_id"),
             pytest.param({"arguments": "{}"}, id="other_arguments"),
         ],
     )
-    def test_a_call_carried_out_otherwise_is_another(self, said: dict[str, str]) -> None:
-        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=said))
-        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}), ToolCall("hours", {})]
+    def test_a_call_carried_out_otherwise_is_another(self, message: dict[str, str]) -> None:
+        spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=message))
+        assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}), ToolCall("hours", {})]
 
     def test_the_result_passed_to_the_model_is_used_without_a_span_of_the_tool(self) -> None:
         told = [*messages(("user", "Open?")), *ASKED, {"role": "tool", "tool_call_id": "c1", "content": "9-18"}]
-        found = (call("one", "root", 2, "Open?", ASKED), call("two", "root", 4, told, "Yes."))
-        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
+        spans = (call("one", "root", 2, "Open?", ASKED), call("two", "root", 4, told, "Yes."))
+        assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
 
     def test_calls_before_the_query_belong_to_another_trace(self) -> None:
         earlier = [*messages(("user", "Open?")), *ASKED, *messages(("user", "Thanks!"))]
         assert "tool_calls" not in joined(call("call", "root", 4, earlier, "Welcome."))
 
     def test_a_tool_that_fails(self) -> None:
-        found = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, status="error", description="gone"))
-        assert joined(root(), *found)["tool_calls"] == [ToolCall("hours", {"day": 1}, None, "gone")]
+        spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, status="error", description="gone"))
+        assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}, None, "gone")]
 
 
 JUDGES = [
@@ -379,8 +379,8 @@ def test_a_circle_of_parents_ends() -> None:
 
 
 def test_attributes_of_a_span_stay_but_for_the_content_that_is_read() -> None:
-    known = {"gen_ai.request.temperature": 0.5, "http.route": "/ask", "weird": object(), "gen_ai.prompt.name": "p"}
-    (published,) = joined(call("call", "root", 4, "Open?", "Yes.", **known))["spans"]
+    attributes = {"gen_ai.request.temperature": 0.5, "http.route": "/ask", "weird": object(), "gen_ai.prompt.name": "p"}
+    (published,) = joined(call("call", "root", 4, "Open?", "Yes.", **attributes))["spans"]
     assert published.attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.temperature": 0.5,

@@ -9,8 +9,8 @@ from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, SpanGroup, spa
 
 
 def limits(**changed: float) -> Limits:
-    given = {"late_span_wait_s": 2.0, "max_open_traces": 100, "max_spans": 100, "max_bytes": 10**9, "max_age_s": 600.0}
-    return Limits(**given | changed)  # type: ignore[arg-type]
+    fields = {"late_span_wait_s": 2.0, "max_open_traces": 100, "max_spans": 100, "max_bytes": 10**9, "max_age_s": 600.0}
+    return Limits(**fields | changed)  # type: ignore[arg-type]
 
 
 def span(
@@ -33,11 +33,11 @@ def span(
 
 
 def names(taken: SpanGroup) -> tuple[str | None, list[str]]:
-    return taken.root and taken.root.span_id, [one.span_id for one in taken.spans]
+    return taken.root and taken.root.span_id, [lease.span_id for lease in taken.spans]
 
 
 def taken_at(buffer: SpanBuffer, now_s: float) -> list[tuple[str | None, list[str]]]:
-    return [names(one) for one in buffer.take_due(now_s)]
+    return [names(trace) for trace in buffer.take_due(now_s)]
 
 
 def lost(buffer: SpanBuffer) -> dict[Loss, int]:
@@ -46,8 +46,8 @@ def lost(buffer: SpanBuffer) -> dict[Loss, int]:
 
 def filled(*spans: RawSpan, **changed: float) -> SpanBuffer:
     buffer = SpanBuffer(limits(**changed))
-    for one in spans:
-        buffer.add(one, 0.0)
+    for each in spans:
+        buffer.add(each, 0.0)
     return buffer
 
 
@@ -145,13 +145,13 @@ def test_above_the_bound_complete_traces_go_before_their_time_then_the_oldest() 
         max_open_traces=1,
     )
     assert buffer.usage > 1
-    assert [names(one) for one in buffer.take_excess()] == [("c", ["c"]), (None, ["a"])]
+    assert [names(trace) for trace in buffer.take_excess()] == [("c", ["c"]), (None, ["a"])]
     assert (buffer.open_traces, lost(buffer)) == (1, {})
 
 
 def test_the_bound_in_bytes_holds_as_well() -> None:
     buffer = filled(span("a", "root", text="x" * 9000), span("b", "root", trace="other"), max_bytes=5000)
-    assert [names(one) for one in buffer.take_excess()] == [(None, ["a"])]
+    assert [names(trace) for trace in buffer.take_excess()] == [(None, ["a"])]
     assert buffer.usage <= 1
 
 
@@ -162,19 +162,19 @@ def test_what_comes_faster_than_it_is_taken_is_refused_and_counted() -> None:
 
 def test_a_flush_takes_only_what_is_complete() -> None:
     buffer = filled(span("call", "root", trace="open"), span("done", trace="complete"))
-    assert [names(one) for one in buffer.take_complete()] == [("done", ["done"])]
+    assert [names(trace) for trace in buffer.take_complete()] == [("done", ["done"])]
     assert buffer.held_spans == 1
 
 
 def test_the_end_takes_everything() -> None:
     buffer = filled(span("call", "root", trace="open"), span("done", trace="complete"))
-    assert [names(one) for one in buffer.take_all()] == [("done", ["done"]), (None, ["call"])]
+    assert [names(item) for item in buffer.take_all()] == [("done", ["done"]), (None, ["call"])]
     assert (buffer.held_spans, buffer.held_bytes) == (0, 0)
 
 
 def test_parents_in_a_circle_do_not_hold_it_up() -> None:
     buffer = filled(span("a", "b"), span("b", "a"))
-    assert sorted(name for one in buffer.take_all() for name in names(one)[1]) == ["a", "b"]
+    assert sorted(name for item in buffer.take_all() for name in names(item)[1]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("late_s", [0.0, 5.0])
@@ -194,8 +194,8 @@ def test_every_span_is_in_one_trace_or_in_one_count(
         buffer.add(span(str(name), None if is_root else str(above), trace=str(trace)), now_s)
         replaced += before + 1 - buffer.held_spans - sum(buffer.losses.values())
         now_s += pause_s
-        taken += sum(len(one.spans) for one in buffer.take_due(now_s))
-        taken += sum(len(one.spans) for one in buffer.take_excess())
-    taken += sum(len(one.spans) for one in buffer.take_all())
+        taken += sum(len(each.spans) for each in buffer.take_due(now_s))
+        taken += sum(len(each.spans) for each in buffer.take_excess())
+    taken += sum(len(item.spans) for item in buffer.take_all())
     assert (buffer.held_spans, buffer.held_bytes, buffer.next_due_s()) == (0, 0, None)
     assert taken + sum(buffer.losses.values()) + replaced == len(ends)

@@ -16,12 +16,11 @@ from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
-from judges.registry import catalogue, configured, display, distributed, origin_of
+from judges.registry import catalogue, configured, display, distributed, find_file, origin_of
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
 from worker.base.commands.trace_files import Conversations
-from worker.core.config import judge_files
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
 from worker.core.features import installed
@@ -102,7 +101,7 @@ def _origin(name: str, settings: Settings) -> str:
         return _BUILT_IN
     if name in distributed():
         return f"distribution {origin_of(name)}"
-    file = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    file = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     return "configuration" if file is None else str(display(file))
 
 
@@ -124,7 +123,7 @@ class Sample(NamedTuple):
 
 
 @command.command("show")
-@click.argument("given", metavar="NAME|FILE")
+@click.argument("judge_or_file", metavar="NAME|FILE")
 @click.option(
     "--trace",
     "file",
@@ -134,19 +133,19 @@ class Sample(NamedTuple):
 )
 @CONFIG
 @JSON
-def show(given: str, file: TextIO | None, config: str | None, *, as_json: bool) -> None:
+def show(judge_or_file: str, file: TextIO | None, config: str | None, *, as_json: bool) -> None:
     """Print the messages that a judge sends for a trace, the schema of its answer, and its settings.
 
     The judge is one of `tracejudge judges` by its name, or one of yours by its file. The trace is shown whole, even
     where it would be truncated for a model with a small context. Of a judge that reads the trace by tools, the first
     messages are shown, and the tools.
     """
-    settings, (judge,) = offline_judges(config, given)
+    settings, (judge,) = offline_judges(config, judge_or_file)
     sample = find_sample(judge, file, settings)
     document: dict[str, Any] = {
         "name": judge.name,
         "version": judge.version,
-        "origin": _origin(judge.name, settings) if given == judge.name else str(display(Path(given))),
+        "origin": _origin(judge.name, settings) if judge_or_file == judge.name else str(display(Path(judge_or_file))),
         "unit": judge.unit,
         "forms": judge.forms,
         "settings": _settings_of(judge),
@@ -196,7 +195,7 @@ def _read_samples(file: IO[str]) -> Iterator[Sample]:
 
 
 def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
-    """Join the traces of each conversation, which stands where its last trace does; the others follow."""
+    """Join the traces of each conversation at the place of its last trace; the others follow."""
     conversations, places, single = Conversations(settings), dict[str, Sample](), list[Sample]()
     for sample in samples:
         if has_text(sample.trace.session_id):

@@ -18,6 +18,7 @@ from rich.table import Table
 import tracejudge
 from judges.core.backoff import backoff_s
 from judges.core.combine import Combine
+from judges.core.faults import first_raised
 from judges.core.judge import Judge, Metric
 from judges.core.prompt import neutralise
 from judges.custom.definition import nearest
@@ -25,10 +26,8 @@ from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
-from judges.registry import configured, display, read_judge
+from judges.registry import check_tables, configured, display, find_file, read_judge
 from worker.base.replay.replay import parse_time
-from worker.core.config.errors import first_raised
-from worker.core.config.judge_files import checked, file_of
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
@@ -279,12 +278,14 @@ def offline_judges(
     absent = {name for name in names if name not in files and name not in configured(settings.judges)}
     if paths := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
         raise click.UsageError(f"there is no judge {paths[0].stem!r}; give its file {paths[0]}, or set judges_folder")
-    with_files = msgspec.structs.replace(settings, judges={**settings.judges, **first_raised(checked(files.values()))})
+    with_files = msgspec.structs.replace(
+        settings, judges={**settings.judges, **first_raised(check_tables(files.values()))}
+    )
     judges = judges_named(with_files, *(files[name].name if name in files else name for name in names))
     places = {table.name: table.place.describe("model") for table in files.values()}
     for judge in judges if models == () else ():
         if judge.model is not None and judge.model not in settings.models:
-            file = file_of(Path(settings.judges_folder), judge.name) if settings.judges_folder else None
+            file = find_file(Path(settings.judges_folder), judge.name) if settings.judges_folder else None
             place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{display(file)}: model")
             raise SettingsError(f"{place}: there is no [models.{judge.model}]{nearest(judge.model, settings.models)}")
     return with_files, judges

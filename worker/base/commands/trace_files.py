@@ -140,7 +140,7 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
     parts = (text.encode("utf-8", "surrogateescape") for text in text_lines(source, most))
     for first in parts:
         if first == b"\n" and part.endswith(b"\r"):
-            continue  # one line end, divided where the line became too long
+            continue  # one line end, divided because the line became too long
         number, end, part = number + 1, end + len(first), first
         while part and not part.endswith((b"\n", b"\r")):
             part = next(parts, b"")
@@ -168,7 +168,11 @@ class Output:
         self._written = 0
 
     def open(self) -> None:
-        """Create the file, unless it is open already; raises UsageError where that fails."""
+        """Create the file unless it is open already.
+
+        Raises:
+            UsageError: The file cannot be created.
+        """
         if self._create is not None:
             try:
                 self._file, self._create = self._create(), None

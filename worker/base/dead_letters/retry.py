@@ -44,7 +44,7 @@ class Retried(NamedTuple):
 def grouped(
     letters: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
 ) -> Iterator[list[FoundDeadLetter[DeadLetter]]]:
-    """Group letters that one batch may hold: of one model, at most ``batch_size``, and not too large."""
+    """Group letters for one batch: of one model, at most ``batch_size``, and not too large."""
     open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
     for dead in letters:
         group = open_groups.setdefault((dead.letter.model, dead.letter.judge_model), [])
@@ -69,7 +69,7 @@ def retry(
     grader = Grader(first.model, first.judge_model)
     script_keys = (keys.dead, keys.dead_retries, keys.dead_again(first.judge_model), keys.leases, keys.waiting)
     writer = BatchWriter(settings, keys, script_keys)
-    # A batch holds each trace once.
+    # A batch has each trace once.
     by_trace: dict[bytes, list[dict[str, object]]] = {}
     for dead in group:
         evaluation, earlier = dead.letter.evaluation, dead.retry.batch_id

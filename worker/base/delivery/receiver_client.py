@@ -26,7 +26,7 @@ class Destination(NamedTuple):
 
     Attributes:
         url: The address that the paths of requests are added to.
-        setting: The setting that holds the address, for advice.
+        setting: The setting with the address, for advice.
         expected: The server that belongs there, for advice.
         protocol: What requests are called, for advice.
         content: Their encoding, for advice.
@@ -105,8 +105,8 @@ class ReceiverClient:
         self._url = destination.url
         self._runner = asyncio.Runner()
         # The proxy is found as for judge endpoints; certificates are those that the environment names.
-        found = proxy_for(destination.url, destination.proxy)
-        context = tls_context(destination.url, found, kind=SettingsError)
+        proxy = proxy_for(destination.url, destination.proxy)
+        context = tls_context(destination.url, proxy, kind=SettingsError)
         try:
             if destination.ca_file is not None:
                 context.load_verify_locations(destination.ca_file)
@@ -122,7 +122,7 @@ class ReceiverClient:
             # Compressed answers are refused: one of a few kilobytes may be gigabytes of text.
             headers={"accept-encoding": "identity", **destination.headers},
             timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
-            proxy=found,
+            proxy=proxy,
             verify=context,
             trust_env=False,
         )
@@ -147,7 +147,7 @@ class ReceiverClient:
                 asyncio.timeout(self.deadline_s),
                 self._http.stream(request.method, url, content=request.body, headers=request.headers) as response,
             ):
-                # The status decides, also where the rest of the answer is missing or too long.
+                # The status decides, even if the rest of the answer is missing or too long.
                 reply = reply_of(self._destination, response.status_code, response.headers)
                 answer = bytearray()
                 async for piece in response.aiter_raw():
@@ -172,18 +172,18 @@ def reply_of(to: Destination, status: int, headers: Mapping[str, str], body: byt
         403: ("misconfigured", "it does not let the worker in", _ADD_CREDENTIALS),
         415: ("misconfigured", f"it does not take {to.content}", set_address),
     }
-    known: tuple[Kind, str, str]
+    default: tuple[Kind, str, str]
     if httpx.codes.is_success(status):
-        known = "accepted", "", ""
+        default = "accepted", "", ""
         # No answer in protobuf or JSON begins so; the page of a sign-in or of a proxy does.
         if (body or b"").lstrip()[:1] == b"<":
-            known = "misconfigured", "it answers with a web page", set_address
+            default = "misconfigured", "it answers with a web page", set_address
     elif httpx.codes.is_redirect(status):
         fix = f"set {to.setting} to the address that it redirects to, or remove the sign-in page before it"
-        known = "misconfigured", "it redirects, and redirects are not followed", fix
+        default = "misconfigured", "it redirects, and redirects are not followed", fix
     elif status >= httpx.codes.INTERNAL_SERVER_ERROR:
-        known = "failing", "it fails", "see the receiver's log"
+        default = "failing", "it fails", "see the receiver's log"
     else:
-        known = "misconfigured", "it rejects all requests", "see the receiver's log"
-    kind, meaning, fix = meanings.get(status, known)
+        default = "misconfigured", "it rejects all requests", "see the receiver's log"
+    kind, meaning, fix = meanings.get(status, default)
     return Reply(kind, f"HTTP {status}", meaning, fix, status, headers, body)

@@ -27,13 +27,13 @@ from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
+from judges.registry import exported_name
+from judges.requests.redaction import Redaction
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import HttpReceiver, all_receivers, base_url
 from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
 from worker.core.config.graders import providers
-from worker.core.config.judge_files import exported_name
-from worker.core.config.redaction import Redaction
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.consumer import ExportConsumer
@@ -80,7 +80,7 @@ class Item(NamedTuple):
     Attributes:
         verdict: The verdict, which is parked if the receiver does not know its trace.
         body: The encoded part.
-        target: What the path of the request names, where items of several targets need requests of their own.
+        target: What the path of the request names, if items of several targets need separate requests.
         about: The id of what the item is about, by which answers name it.
         parked: How often the verdict was parked before.
         size: How many records the body has.
@@ -121,7 +121,7 @@ class Channel(ABC):
         max_items: Maximum of items in a request.
         max_bytes: Maximum of their bytes; a longer item is sent by itself.
         interval_s: Least time between two requests, for receivers that limit their number.
-        is_optional: Whether an item is dropped at once where the receiver fails over it.
+        is_optional: Whether an item is dropped at once if the receiver fails over it.
     """
 
     path: str
@@ -135,7 +135,7 @@ class Channel(ABC):
         """Encode a request; all items have the same target."""
 
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:  # noqa: ARG002 - subclasses use them
-        """Read the answer by item; None where the reply's kind tells all there is."""
+        """Read the answer by item; None if the reply's kind says everything."""
         return Answer() if reply.kind == "accepted" else None
 
 
@@ -204,7 +204,7 @@ class ReceiverExporter(ExportConsumer):
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         """Prepare; ``name`` is the receiver's in the settings, or `otel` for `otlp_endpoint`."""
-        self.exporter = group_of(name)  # type: ignore[misc]  # each receiver has a group of its own
+        self.exporter = group_of(name)  # type: ignore[misc]  # each receiver has its own group
         super().__init__(settings, store, metrics)
         self.name_in_settings = name
         self._settings = settings
@@ -260,7 +260,7 @@ class ReceiverExporter(ExportConsumer):
         return self._settings.export_explanations if own is None else own
 
     def redacted(self, text: str | None) -> str | None:
-        """Return a text of a judge, redacted as `[redact]` says; None where rationales are not sent."""
+        """Return a text of a judge, redacted as `[redact]` says; None if rationales are not sent."""
         if not self.explains:
             return None
         return self._redaction.text(text) if text and self._redaction else text
@@ -470,8 +470,8 @@ class ReceiverExporter(ExportConsumer):
         wait_s = max(least_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
         if reply.reason != self._logged_reason:
             self._logged_reason = reply.reason
-            said = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
-            self._warn("export retrying", seconds=round(wait_s, 1), **said)
+            cause = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
+            self._warn("export retrying", seconds=round(wait_s, 1), **cause)
         status = f"answers {reply.reason}: {reply.meaning}," if reply.status else "does not answer"
         self.report_blocked(f"receiver {status}")
         if self._wait(wait_s):
@@ -588,7 +588,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
-        """Return the probe, where it depends on the settings.
+        """Return the probe if it depends on the settings.
 
         Raises:
             SettingsError: A credential is absent.

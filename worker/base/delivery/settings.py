@@ -14,7 +14,7 @@ from tracejudge.redis_url import has_misplaced_login
 from worker.core.config.checks import table_name_faults
 from worker.core.config.serving import QUOTING, Secret
 from worker.core.config.settings import Settings
-from worker.core.config.tables import Table, installed_tables
+from worker.core.features import Table, installed_tables
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _Timeout = Annotated[float, Meta(gt=0, le=600)]
@@ -189,7 +189,7 @@ def _apis() -> Mapping[str, str]:
 
 
 def all_receivers(settings: Settings) -> dict[str, ReceiverSettings]:
-    """Return the receivers by name, with that of `otlp_endpoint` as `otel`."""
+    """Return the receivers by name; the receiver of `otlp_endpoint` is `otel`."""
     endpoint = OTLP_ENDPOINT.of(settings)
     return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.of(settings)}
 

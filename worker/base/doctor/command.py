@@ -1,16 +1,17 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
-This module holds the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models and the metrics page, `judge_models` what may bias the judges, and each exporter what it
-needs.
+This module has the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
+`http_endpoints` the models and the metrics page, and each exporter what it needs.
 """
 
 import os
+import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import Final, cast
 
 import click
@@ -24,28 +25,28 @@ from rich.text import Text
 from judges.models.registry import PROVIDERS
 from judges.registry import configured
 from tracejudge_worker import replaced_files
-from worker.base.accounting.accounting import read_account, summed
+from worker.base.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
-from worker.base.doctor.judge_models import same_family
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
-from worker.base.scans import groups_of
+from worker.base.scans import groups_of, scan_shards
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.prometheus import enabled
 from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
+from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import measure
-from worker.core.telemetry.heartbeat import HEARTBEAT_MS, live_circuits, live_workers
+from worker.core.telemetry.health import HEARTBEAT_MS, live_circuits, live_workers
 
 _SHARED_BROKER: Final = warning(
     "broker place",
@@ -58,6 +59,23 @@ _NEWEST: Final = 1000
 # Batches and dead letters may be large, and the doctor must not keep Redis busy.
 _READ_S: Final = 2.0
 _MAX_LISTED: Final = 5
+_FAMILIES: Final = "model families"
+_NEWEST_VERDICTS: Final = 500
+_NAMES: Final = {
+    "Claude": "claude",
+    "Command": "command-",
+    "DeepSeek": "deepseek",
+    "Gemini": "gemini|gemma",
+    "GPT": r"gpt|chatgpt|o[134](?![a-z\d])",
+    "Grok": "grok",
+    "Llama": "llama|meta-llama|codellama",
+    "Mistral": "mistral|mixtral|ministral|magistral|codestral|devstral|pixtral",
+    "Nova": "nova-",
+    "Phi": r"phi-?\d",
+    "Qwen": "qwen|qwq",
+}
+# A name may follow its vendor, as in `anthropic.claude-…`, or be part of the name of a panel.
+_PATTERNS: Final = {family: re.compile(rf"(?<![a-z\d])(?:{names})", re.IGNORECASE) for family, names in _NAMES.items()}
 
 
 @click.command("doctor")
@@ -72,9 +90,9 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
     configuration = examine_configuration(os.environ, config, {"redis_url": redis_url})
     settings, is_wrong = configuration.settings, configuration.is_wrong
     findings = []
-    for one in map(finding_of, configuration.faults):
-        what = ": ".join(filter(None, (one.place, one.key, one.what)))
-        findings.append(broken("configuration", what, one.fix) if is_wrong else warning(one.name, what, one.fix))
+    for fault in map(finding_of, configuration.faults):
+        what = ": ".join(filter(None, (fault.place, fault.key, fault.what)))
+        findings.append(broken("configuration", what, fault.fix) if is_wrong else warning(fault.name, what, fault.fix))
     if settings is not None and not is_wrong:
         read = ok("configuration", configuration.path or "from variables, without a file")
         findings = [packages(), read, *findings, *diagnose(settings, os.environ, asks=asks)]
@@ -105,7 +123,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     """Run all checks; those that need a Redis only when it answers."""
     urls = settings.redis_urls
     first = [
-        of_shard(settings, shard, Check("redis", partial(lambda one: [reach("redis", one)], url)))
+        of_shard(settings, shard, Check("redis", partial(lambda redis_url: [reach("redis", redis_url)], url)))
         for shard, url in enumerate(urls)
     ]
     first.append(Check("metrics page", partial(page, settings, environment)))
@@ -135,7 +153,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
 
 
 def of_shard(settings: Settings, shard: int, check: Check) -> Check:
-    """Name the findings of a check by the number of the Redis, where there are several."""
+    """Name the findings of a check by the number of the Redis if there are several."""
     if not settings.shards:
         return check
 
@@ -160,9 +178,9 @@ def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
 
 
 def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks of what all Redis servers hold together; ``store`` is the first."""
+    """Return the checks of the data that all Redis servers have together; ``store`` is the first."""
     return [
-        # Without an address of its own the broker is this Redis.
+        # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
         Check("accounting", partial(accounting, store)),
@@ -213,7 +231,7 @@ def unusable_input(store: Store) -> Sequence[Finding]:
 
 def circuits(store: Store) -> Sequence[Finding]:
     """Check whether the circuit of a judge model is open."""
-    opened = sorted({model for known in live_circuits(store) for model, open_s in known.items() if open_s})
+    opened = sorted({model for models in live_circuits(store) for model, open_s in models.items() if open_s})
     if not opened:
         return [ok("circuits", "none is open")]
     fix = "fix the endpoint or its key; workers retry by themselves, and their log quotes its answer"
@@ -343,3 +361,29 @@ def _waiting(store: Store) -> Iterator[Evaluation]:
         except msgspec.DecodeError:
             continue  # of a newer version
         yield from (evaluation for item in batch.items for evaluation in item.evaluations)
+
+
+def families(model: str) -> frozenset[str]:
+    """Return the families that the name of a model belongs to: several for a model that is derived from others."""
+    return frozenset(family for family, pattern in _PATTERNS.items() if pattern.search(model))
+
+
+def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
+    names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
+    chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
+    entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST_VERDICTS)
+    read = [outbox_entry.verdict for entry in entries if (outbox_entry := read_outbox_entry(entry)) is not None]
+    pairs = Counter((verdict.judge_model, verdict.model) for verdict in read if verdict.model)
+    findings = [
+        warning(
+            _FAMILIES,
+            f"{judge_model} judges answers of {model}: both are of the family {', '.join(sorted(common))} "
+            f"({count:,} of the newest {len(read):,} verdicts)",
+            "judges tend to prefer answers of their own family: take a judge model of another one, or measure "
+            "the error by `tracejudge calibrate`",
+        )
+        for (judge_model, model), count in sorted(pairs.items())
+        if (common := families(names.get(judge_model, judge_model)) & families(model))
+    ]
+    return findings or [ok(_FAMILIES, "no model judges answers of its own family")]

@@ -39,7 +39,7 @@ def broken(name: str, what: str, fix: str) -> Finding:
 
 
 def misconfigured(name: str, error: Exception) -> Finding:
-    """Report a configuration error, whose text holds the fix after a semicolon."""
+    """Report a configuration error, whose text has the fix after a semicolon."""
     what, _, fix = f"{error}".partition("; ")
     return broken(name, what, fix or "correct it at the named place")
 
@@ -52,8 +52,8 @@ class Check(NamedTuple):
     bound_s: float = 5.0
 
     def findings(self) -> Sequence[Finding]:
-        """Run the check; a failure of its own is a finding too, so that it does not hide the other checks."""
-        # Without the driver's text, which may hold an address or a key.
+        """Run the check; a failure of the check is a finding too, so that it does not hide the other checks."""
+        # Without the driver's text, which may contain an address or a key.
         what, fix = "cannot be checked", "fix Redis, then run the doctor again"
         try:
             return list(self.run())

@@ -13,14 +13,12 @@ from typing import Final, Literal, NamedTuple
 import click
 from msgspec import Struct
 
-from judges.core.faults import Fault, SettingsError, one_line
+from judges.core.faults import Fault, Faults, SettingsError, collected, one_line
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
-from worker.core.config.errors import Faults, collected
-from worker.core.config.loading import build
+from worker.core.config.loading import build, models_of_judge
 from worker.core.config.reading import Given, named_variables, read, unconfigured, unknown_variables
-from worker.core.config.rule_checks import models_of_judge
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import imported, installed
 
@@ -190,7 +188,7 @@ def _parts(dotted: str) -> Key:
 
 
 def finding_of(fault: Fault) -> LintFinding:
-    """Add the line to a fault, and what its code stands for."""
+    """Add to a fault its line and the meaning of its code."""
     line, code = None, _BY_NAME[fault.code]
     if fault.key and not fault.place.startswith(("TRACEJUDGE_", "--")):
         try:
@@ -260,7 +258,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
 
 
 def _winners(settings: Settings, number: int) -> list[str]:
-    """Name the rules that choose all that a rule chooses; none where it has an effect of its own."""
+    """Name the rules that choose all that a rule chooses; none if it has an effect beside them."""
     rule, winners = settings.rules[number], dict[str, None]()
     if rule.egress is not None or rule.first_per_hour or rule.stratify or rule.context_tools:
         return []

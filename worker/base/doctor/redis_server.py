@@ -22,10 +22,10 @@ Command = tuple[str, ...]
 # Longer than for Redis: AMQP needs several round trips and often TLS.
 _CONNECT_S: Final = 4.0
 _TIMEOUT_S: Final = 2.0
-_FULL: Final = 0.98
-_OFF_S: Final = 5.0
-_FAR_OFF_S: Final = 60.0
-_SHOWN: Final = 8
+_FULL_SHARE: Final = 0.98
+_WARN_OFF_S: Final = 5.0
+_BROKEN_OFF_S: Final = 60.0
+_MAX_NAMED: Final = 8
 
 
 def connect(url: str) -> "redis.Redis":
@@ -109,7 +109,7 @@ def version(info: Mapping[str, Any]) -> Finding:
 
 
 def _persistence(info: Mapping[str, Any], *, snapshots: bool | None) -> Finding:
-    """Check persistence; ``snapshots`` is None where the user may not ask."""
+    """Check persistence; ``snapshots`` is None if the user may not ask."""
     name, fix = "redis persistence", "set appendonly yes and appendfsync everysec, in redis.conf too"
     room = "make room on its disk"
     if info.get("aof_enabled"):
@@ -131,7 +131,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
         return ok("redis memory", f"{used / MIB:,.0f} MiB used, no limit (maxmemory 0)")
     what = f"{used / MIB:,.0f} of {bound / MIB:,.0f} MiB used"
     fix = "raise maxmemory, or lower max_stream_bytes, max_outbox and retention"
-    if used >= _FULL * bound:
+    if used >= _FULL_SHARE * bound:
         return broken("redis memory", f"{what}: writes are refused", fix)
     return warning("redis memory", what, fix) if used >= 0.8 * bound else ok("redis memory", what)
 
@@ -145,7 +145,7 @@ def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
 
 
 def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
-    """Compare this machine's clock with that of Redis."""
+    """Compare this machine's clock with the clock of Redis."""
     with connect(url) as client:
         before = now()
         seconds, micros = client.time()
@@ -153,13 +153,13 @@ def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
     off_s = (before + after) / 2 - (seconds + micros / 1e6)
     what = f"this machine's clock is {abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} Redis'"
     fix = "set both clocks by NTP (chrony, systemd-timesyncd)"
-    if abs(off_s) > _FAR_OFF_S:
+    if abs(off_s) > _BROKEN_OFF_S:
         return [broken("clock", what, fix)]
-    return [warning("clock", what, fix)] if abs(off_s) > _OFF_S else [ok("clock", what)]
+    return [warning("clock", what, fix)] if abs(off_s) > _WARN_OFF_S else [ok("clock", what)]
 
 
 def broker(settings: Settings) -> Sequence[Finding]:
-    """Check that messages can be sent; one attempt, where Celery would retry for ever."""
+    """Check that messages can be sent; one attempt, because Celery would retry for ever."""
     url = settings.broker_url or settings.redis_url
     if ";" in url or urlsplit(url).scheme not in {"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel"}:
         return [_connect_by_kombu(settings, addresses(url))]
@@ -203,7 +203,9 @@ def permissions(name: str, url: str, commands: Sequence[Command]) -> Finding:
     missing = list(dict.fromkeys(names))
     if not missing:
         return ok(name, f"{len(commands)} commands")
-    shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
+    shown = ", ".join(missing[:_MAX_NAMED]) + (
+        f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
+    )
     return broken(name, f"the user may not run: {shown}", "let the user run these on keys of the prefix (ACL SETUSER)")
 
 

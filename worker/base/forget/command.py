@@ -18,8 +18,8 @@ from worker.base.commands.options import (
 )
 from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
-from worker.core.config.redaction import UserKeys
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import UserKeys
 from worker.core.export.prometheus import enabled
 from worker.core.storage.client import Store, StoreError
 
@@ -80,9 +80,9 @@ def command(
         raise click.UsageError("give one of --trace-id, --user-id and --session-id")
     settings, store = connect(config, redis_url, needs_all=True)
     user_keys = UserKeys(settings, store).all() if user_id else ()
-    given = {"trace_id": trace_id or None, "user_id": user_id or None, "session_id": session_id or None}
-    found = _forget(store, settings, ForgetTarget(**given, user_keys=user_keys), dry_run=dry_run)
-    if not found.total and trace_id:
+    names = {"trace_id": trace_id or None, "user_id": user_id or None, "session_id": session_id or None}
+    forgotten = _forget(store, settings, ForgetTarget(**names, user_keys=user_keys), dry_run=dry_run)
+    if not forgotten.total and trace_id:
         # Something may be left of a whole id that no verdict and no trace has any more, so that was tried first.
         try:
             name = TraceLookup(store, settings).resolve(trace_id)
@@ -90,26 +90,26 @@ def command(
             note(str(error))
         else:
             note(f"{trace_id} is the beginning of {name}")
-            found = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
+            forgotten = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
     exporters = enabled(settings).values()
     kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
     if as_json:
-        print_json({**msgspec.to_builtins(found), "dry_run": dry_run, "kept": kept})
+        print_json({**msgspec.to_builtins(forgotten), "dry_run": dry_run, "kept": kept})
     else:
-        rows = ((field, getattr(found, field), meaning) for field, meaning in _MEANINGS.items())
+        rows = ((field, getattr(forgotten, field), meaning) for field, meaning in _MEANINGS.items())
         OUT.print(counts_table("What would be erased" if dry_run else "Erased", rows))
-        if found.unsettled:
+        if forgotten.unsettled:
             NOTES.print("new work of the trace or person kept appearing: run this again")
-        if found.unreadable:
-            others = f"{found.unreadable:,} batches or dead letters"
+        if forgotten.unreadable:
+            others = f"{forgotten.unreadable:,} batches or dead letters"
             NOTES.print(f"{others} are of another version of tracejudge: use its `forget`")
         # Whoever must prove an erasure needs the places that this command does not reach.
         NOTES.print("Not erased:")
         for line in kept:
             note(f"- {line}")
-    if not found.total:
+    if not forgotten.total:
         note(f"nothing is stored of {trace_id or user_id or session_id}")
-    sys.exit(0 if found.total and not found.unreadable and not found.unsettled else 1)
+    sys.exit(0 if forgotten.total and not forgotten.unreadable and not forgotten.unsettled else 1)
 
 
 def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: bool) -> Forgotten:

@@ -35,14 +35,13 @@ from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
-from worker.base.forget.feature import ForgetKeys
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
-from worker.core.config.redaction import hashed_user
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import hashed_user
 from worker.core.features import imported, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
@@ -152,7 +151,7 @@ class _ItemName(Struct):
     @property
     def owner(self) -> Owner:
         """The owner, with the traces of a conversation."""
-        sessions = (one.session.trace_ids for one in self.evaluations if one.session is not None)
+        sessions = (evaluation.session.trace_ids for evaluation in self.evaluations if evaluation.session is not None)
         return self.trace.owner._replace(joined=frozenset(name for names in sessions for name in names))
 
 
@@ -216,8 +215,8 @@ class Forgotten(Struct):
     @property
     def total(self) -> int:
         """The number of all things found."""
-        found = self.traces + self.feedback + self.gathered + self.evaluations
-        return found + self.dead_letters + self.verdicts + self.labels + self.examples + self.archived
+        pending = self.traces + self.feedback + self.gathered + self.evaluations
+        return pending + self.dead_letters + self.verdicts + self.labels + self.examples + self.archived
 
 
 def forget_everywhere(
@@ -230,21 +229,21 @@ def forget_everywhere(
 ) -> Forgotten:
     """Erase a target from all shards; the traces of a person are found on all of them first.
 
-    The errors are those of ``Forgetting.run``.
+    Errors as of ``Forgetting.run``.
     """
-    each = [Forgetting(one, settings, target, dry_run=dry_run, progress=progress) for one in store.shards]
-    for one in each:
-        one.learn()
+    each = [Forgetting(shard, settings, target, dry_run=dry_run, progress=progress) for shard in store.shards]
+    for forgetting in each:
+        forgetting.learn()
     # The first shard last: its incidents take examples from the verdicts of all shards.
-    for one in reversed(each):
-        one.erase()
+    for forgetting in reversed(each):
+        forgetting.erase()
     if not dry_run:
-        for one in each:
+        for forgetting in each:
             # Feedback may have been handed on to a shard that was done.
-            one.erase_pending_feedback()
-    found = [one.found for one in each]
-    counts = {name: sum(getattr(one, name) for one in found) for name in Forgotten.__struct_fields__}
-    return Forgotten(**{**counts, "unsettled": any(one.unsettled for one in found)})
+            forgetting.erase_pending_feedback()
+    results = [forgetting.result for forgetting in each]
+    counts = {name: sum(getattr(result, name) for result in results) for name in Forgotten.__struct_fields__}
+    return Forgotten(**{**counts, "unsettled": any(result.unsettled for result in results)})
 
 
 class Eraser:
@@ -284,7 +283,7 @@ class Forgetting:
         Args:
             progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.
         """
-        self.found = Forgotten()
+        self.result = Forgotten()
         self.store = store
         self._keys = store.keys
         self._label_keys = LookupKeys(store.keys.prefix)
@@ -308,7 +307,7 @@ class Forgetting:
         return self.erase()
 
     def erase(self) -> Forgotten:
-        """Erase what belongs to the target as it is known now; the errors are those of ``run``."""
+        """Erase what belongs to the target as it is known now; errors as of ``run``."""
         self._erase_entries()
         self.erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
@@ -322,12 +321,12 @@ class Forgetting:
             if self.dry_run or clean > 1:
                 break
         else:
-            self.found.unsettled = True
+            self.result.unsettled = True
         self._erase_verdicts()
         self._erase_parked()
         # After the verdicts, which the monitor searches for examples, and copies to their labels.
-        examples = [one for one in scan_examples(self.store) if self.target.owns(Owner(one.trace_id))]
-        self.found.examples = len(examples)
+        examples = [example for example in scan_examples(self.store) if self.target.owns(Owner(example.trace_id))]
+        self.result.examples = len(examples)
         if not self.dry_run:
             remove_examples(self.store, examples)
         while self._erase_labels() and not self.dry_run:
@@ -336,15 +335,15 @@ class Forgetting:
         for eraser in self._erasers:
             eraser.erase_last()
         if not self.dry_run and self.store is self.store.first:
-            self.store.call(methodcaller("delete", ForgetKeys(self._keys.prefix).forgetting(self.target.name)))
-        self.found.unreadable = len(self._unreadable) + self._unreadable_letters
-        return self.found
+            self.store.call(methodcaller("delete", LookupKeys(self._keys.prefix).forgetting(self.target.name)))
+        self.result.unreadable = len(self._unreadable) + self._unreadable_letters
+        return self.result
 
     def learn(self) -> None:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self.target.is_person and self.target.session_id is None:
             return
-        key, first = ForgetKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
+        key, first = LookupKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
         self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for eraser in self._erasers:
             self.target.learn(eraser.owners())
@@ -359,15 +358,15 @@ class Forgetting:
                 self.target.learn(entry.owner for entry in entries)
         if not self.dry_run and self.target.trace_ids:
             # What names the person goes first: another run after a crash would not know which labels are theirs.
-            found = msgspec.json.encode(sorted(self.target.trace_ids))
-            first.call(methodcaller("set", key, found, ex=_REMEMBERED_S))
+            encoded = msgspec.json.encode(sorted(self.target.trace_ids))
+            first.call(methodcaller("set", key, encoded, ex=_REMEMBERED_S))
 
     def _erase_entries(self) -> None:
         names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
         for entries in self._scan(self._keys.traces, "traces"):
             owned = self._owned(entries)
-            self.found.traces += sum(entry.kind == "t" for entry in owned)
-            self.found.feedback += sum(entry.kind == "f" for entry in owned)
+            self.result.traces += sum(entry.kind == "t" for entry in owned)
+            self.result.feedback += sum(entry.kind == "f" for entry in owned)
             if owned and not self.dry_run:
                 self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
 
@@ -376,7 +375,7 @@ class Forgetting:
         names = (self._keys.feedback, self._keys.account_now(), self._keys.account_all)
         members = self.store.call(lambda client: client.zrange(self._keys.feedback, 0, -1))
         owned = [raw for raw in members if self.target.owns(owner_of(raw))]
-        self.found.feedback += len(owned)
+        self.result.feedback += len(owned)
         for first in range(0, 0 if self.dry_run else len(owned), _CHUNK_COUNT):
             self.store.run("forget_feedback", names, owned[first : first + _CHUNK_COUNT])
 
@@ -386,16 +385,16 @@ class Forgetting:
         if not self.dry_run:
             chunks = (ids[first : first + _CHUNK_COUNT] for first in range(0, len(ids), _CHUNK_COUNT))
             erased = sum(sum(self._ledger.remove(chunk)) for chunk in chunks)
-        self.found.dead_letters += erased
+        self.result.dead_letters += erased
         return erased
 
     def _letters(self) -> Iterable[tuple[str, Owner]]:
         letters = DeadLetterStore(self.store)
-        for seen, found in enumerate(letters.find(VerdictFilter()), 1):
-            owner = found.letter.owner
-            session = found.letter.evaluation.session
+        for seen, entry in enumerate(letters.find(VerdictFilter()), 1):
+            owner = entry.letter.owner
+            session = entry.letter.evaluation.session
             joined = frozenset[object](session.trace_ids if session else ())
-            yield found.letter.evaluation.id, Owner(owner.trace_id, owner.user_id, None, joined)
+            yield entry.letter.evaluation.id, Owner(owner.trace_id, owner.user_id, None, joined)
             self.progress("dead letters", seen)
         self._unreadable_letters = letters.unreadable
 
@@ -416,8 +415,8 @@ class Forgetting:
                 return 0
             unfinished, letters = self._rewrite(batch, owned)
             if unfinished >= 0:
-                self.found.evaluations += unfinished - letters
-                self.found.dead_letters += letters
+                self.result.evaluations += unfinished - letters
+                self.result.dead_letters += letters
                 return len(owned)
         return 1
 
@@ -445,7 +444,7 @@ class Forgetting:
         names = (self._keys.verdicts, self._keys.account_all)
         for entries in self._scan(self._keys.verdicts, "verdicts"):
             owned = self._owned(entries)
-            self.found.verdicts += len(owned)
+            self.result.verdicts += len(owned)
             if owned and not self.dry_run:
                 self.store.run("forget_verdicts", names, [entry.name for entry in owned])
 
@@ -455,9 +454,9 @@ class Forgetting:
         former = {group.removeprefix("receiver:") for group in groups if group.startswith("receiver:")}
         for name in former | all_receivers(self.settings).keys():
             parked, due = DeliveryKeys(self._keys.prefix).receiver_parked(name)
-            found = self.store.call(methodcaller("hgetall", parked)).items()
-            owned = [field for field, raw in found if self.target.owns(owner_of(raw.partition(b" ")[2]))]
-            self.found.verdicts += len(owned)
+            rows = self.store.call(methodcaller("hgetall", parked)).items()
+            owned = [field for field, raw in rows if self.target.owns(owner_of(raw.partition(b" ")[2]))]
+            self.result.verdicts += len(owned)
             if owned and not self.dry_run:
                 self.store.call(methodcaller("hdel", parked, *owned))
                 self.store.call(methodcaller("zrem", due, *owned))
@@ -465,7 +464,7 @@ class Forgetting:
     def _erase_labels(self) -> int:
         """Remove labels and the verdicts kept with them; return how many fields there were."""
         owned = sorted({name for name, raw in scan_labels(self.store) if self.target.owns(owner_of(raw))})
-        self.found.labels += sum(":" not in name for name in owned)
+        self.result.labels += sum(":" not in name for name in owned)
         if not self.dry_run:
             for first in range(0, len(owned), _CHUNK_COUNT):
                 names = owned[first : first + _CHUNK_COUNT]
@@ -475,13 +474,13 @@ class Forgetting:
     def _erase_answers_and_copies(self) -> None:
         stored = scan_labels(self.store, self._label_keys.answers)
         answers = [name for name, raw in stored if self.target.owns(owner_of(raw))]
-        self.found.labels += len(answers)
+        self.result.labels += len(answers)
         for first in range(0, 0 if self.dry_run else len(answers), _CHUNK_COUNT):
             some = answers[first : first + _CHUNK_COUNT]
             self.store.call(methodcaller("hdel", self._label_keys.answers, *some))
         keys = (self._label_keys.labelled, self._label_keys.labelled_bytes)
         owned = [name for name, raw in self._copies() if self.target.owns(owner_of(raw))]
-        self.found.labels += len(owned)
+        self.result.labels += len(owned)
         for first in range(0, 0 if self.dry_run else len(owned), _CHUNK_COUNT):
             self.store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
 
@@ -516,7 +515,7 @@ class Forgetting:
             batch, scanned = _decode_batch(payload), []
             for raw in batch.items:
                 item = _decode_item(raw)
-                scanned.append(_ScannedItem(raw, item.owner, {one.id: one.period for one in item.evaluations}))
+                scanned.append(_ScannedItem(raw, item.owner, {ref.id: ref.period for ref in item.evaluations}))
             if batch.v in KNOWN_VERSIONS:
                 return _ScannedBatch(payload, batch, scanned)
         self._unreadable.add(batch_id)
@@ -538,14 +537,14 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
 def _owner_by_any_name(payload: bytes) -> Owner:
     """Return the owner in an entry of any language, by the names and types that ingest reads as well."""
     try:
-        given = Lenient(payload)
+        fields = Lenient(payload)
     except NoTraceError:
         return Owner(None)
-    return Owner(given.trace_id, _text_in(given, "user_id"), _text_in(given, "session_id"))
+    return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
 
 
-def _text_in(given: Lenient, name: str) -> str | None:
+def _text_in(fields: Lenient, name: str) -> str | None:
     """Return an id as the text that it is in the trace that ingest has made of the entry."""
-    value = next((one for one in given.values(name) if one is not None), None)
-    found: str | None = value if isinstance(value, str) else convert_field(name, value)
-    return found
+    value = next((candidate for candidate in fields.values(name) if candidate is not None), None)
+    text: str | None = value if isinstance(value, str) else convert_field(name, value)
+    return text

@@ -48,16 +48,16 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
       tracejudge invalid list --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
-    found = read_invalid(store, limit)
+    rows = read_invalid(store, limit)
     if as_json:
-        for one in found:
-            print_json(one)
-    elif found:
+        for row in rows:
+            print_json(row)
+    elif rows:
         table = Table(box=None, padding=(0, 1), show_edge=False)
         for title in _TITLES:
             table.add_column(title, overflow="fold")
-        for one in found:
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one.at))
-            table.add_row(at, *map(plain, (one.reason, one.detail, one.trace_id or "", ", ".join(one.keys))))
+        for row in rows:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))
+            table.add_row(at, *map(plain, (row.reason, row.detail, row.trace_id or "", ", ".join(row.keys))))
         print_table(OUT, table)
-    NOTES.print(f"{amount(len(found), 'invalid entry') if len(found) == 1 else f'{len(found):,} invalid entries'}")
+    NOTES.print(f"{amount(len(rows), 'invalid entry') if len(rows) == 1 else f'{len(rows):,} invalid entries'}")

@@ -1,10 +1,11 @@
 """Input that could not be used: the last invalid entries, and the fields that were left out of traces.
 
-Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They hold names,
-types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is dropped, and
-nothing waits for it.
+Ingest and the gateway write them to Redis, where `tracejudge invalid list` and the doctor read them. They contain
+names, types and trace ids, never a text of a trace. They are a help, not an account: what Redis does not take is
+dropped, and nothing waits for it.
 """
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -99,10 +100,10 @@ class UnusableInput(Selector):
             at = _written_at(entry.entry_id)
             told = (entry.reason, entry.detail, entry.trace_id, entry.keys, entry.producer)
             self.add_record(InvalidRecord(entry.entry_id, at, *told))
-        for one in traces:
-            for field, kind in one.left_out:
-                trace_id = shown_id(one.trace.trace_id)
-                self.add_left_out(LeftOutRecord(field, kind, one.trace.service, trace_id, _written_at(one.entry_id)))
+        for item in traces:
+            for field, kind in item.left_out:
+                trace_id = shown_id(item.trace.trace_id)
+                self.add_left_out(LeftOutRecord(field, kind, item.trace.service, trace_id, _written_at(item.entry_id)))
 
     def add_left_out(self, record: LeftOutRecord) -> None:
         """Collect a field that was left out of a trace, and log it once an hour."""
@@ -133,7 +134,9 @@ class UnusableInput(Selector):
                     keys.invalid, {"v": 1, "j": msgspec.json.encode(record)}, maxlen=MAX_INVALID, approximate=False
                 )
             if left_out:
-                pipe.hset(keys.left_out, mapping={name: msgspec.json.encode(one) for name, one in left_out.items()})
+                pipe.hset(
+                    keys.left_out, mapping={name: msgspec.json.encode(record) for name, record in left_out.items()}
+                )
             for name in (keys.invalid, keys.left_out):
                 pipe.expire(name, _KEPT_S)
 
@@ -159,16 +162,18 @@ def _written_at(entry_id: str) -> float:
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all shards, the newest first."""
     key = InputKeys(store.keys.prefix).invalid
-    found = [entry for one in store.answering for entry in one.call(lambda client: client.xrevrange(key, count=limit))]
-    newest = sorted(found, key=lambda entry: entry_position(entry[0]), reverse=True)[:limit]
+    answers = (shard.call(lambda client: client.xrevrange(key, count=limit)) for shard in store.answering)
+    newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)[
+        :limit
+    ]
     return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
 
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
     key = InputKeys(store.keys.prefix).left_out
-    found = [raw for one in store.answering for raw in one.call(lambda client: client.hvals(key))]
+    rows = [raw for shard in store.answering for raw in shard.call(lambda client: client.hvals(key))]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
-    for one in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in found), key=lambda one: -one.at):
-        latest.setdefault((one.field, one.type), one)
+    for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):
+        latest.setdefault((row.field, row.type), row)
     return list(latest.values())

@@ -1,4 +1,4 @@
-"""What a verdict says of each sentence of the answer, and where its evidence stands in the documents.
+"""What a verdict says of each sentence of the answer, and where its evidence is in the documents.
 
 Judges differ in what they return: labelled sentences with an excerpt, keys of sentences, or results by document. This
 module reads the details of a verdict into one form, for `tracejudge show` and the board. Nothing is judged again: an
@@ -72,7 +72,7 @@ class DocumentSentence(NamedTuple):
 
 
 class DocumentResult(NamedTuple):
-    """The result of one document by its rank from 1; None where the model did not know."""
+    """The result of one document by its rank from 1; None if the model did not know."""
 
     rank: int
     passed: bool | None
@@ -109,7 +109,7 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
 
 
 def place(text: str, within: str, document: int, start: int = 0, end: int | None = None) -> Place | None:
-    """Find a text in another, whatever its blanks and case; None where it is not there as a whole."""
+    """Find a text in another, whatever its blanks and case; None if it is not there as a whole."""
     end = len(within) if end is None else end
     at = within.find(text, start, end)
     if text and at >= 0:
@@ -122,7 +122,7 @@ def place(text: str, within: str, document: int, start: int = 0, end: int | None
 
 
 class _Sentences(NamedTuple):
-    """The sentences that a judge has shown with their keys; no answer where it shows the answer as a text."""
+    """The sentences that a judge has shown with their keys; no answer if it shows the answer as a text."""
 
     documents: Keyed
     answer: Keyed | None
@@ -232,7 +232,7 @@ def _in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, P
 
 
 def _places(excerpt: str, texts: Sequence[str]) -> tuple[Place, ...]:
-    """Locate an excerpt, or its parts where it was joined from several."""
+    """Locate an excerpt, or its parts if it was joined from several."""
     places: list[Place] = []
     for parts in ([excerpt], [part for part in _GAP.split(excerpt) if part]):
         located = (

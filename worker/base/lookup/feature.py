@@ -1,10 +1,9 @@
-"""Look-ups: verdicts, traces and human labels that are stored."""
+"""Stored verdicts, traces and human labels: look-ups read them, replays judge them again, forget erases them."""
 
 from typing import Final
 
 from worker.core.config.settings import MIB, Size
-from worker.core.config.tables import Table
-from worker.core.features import Feature
+from worker.core.features import Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -17,6 +16,14 @@ class LookupKeys(KeySpace):
     )
     labelled = Key("labels:traces", "Hash of trace id to a redacted copy of a labelled trace. No TTL.")
     labelled_bytes = Key("labels:bytes", "String, the bytes of all copies of labelled traces. No TTL.")
+
+    def forgetting(self, name: str) -> str:
+        """String, trace ids of a person or session as JSON, until all of it is erased; TTL of a week."""
+        return f"{self.prefix}:forgetting:{name}"
+
+    def replay(self, name: str) -> str:
+        """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""
+        return f"{self.prefix}:replay:{name}"
 
 
 KEEP_LABELLED: Final = Table(

@@ -1,7 +1,7 @@
 """Human labels of traces, and the judges' verdicts on these traces.
 
-All stand in one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is one
-field, so that an import and the monitor may run at the same time, and both may be repeated.
+All are fields of one hash: a label under its id, each verdict on its trace under ``<id>:<evaluation id>``. A write is
+one field, so that an import and the monitor may run at the same time, and both may be repeated.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from worker.base.monitor.corrected import Origin
 from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.base.scans import scan_shards
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
+from worker.core.storage.group_reader import next_count
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""
@@ -81,7 +82,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     value: float | None = None
     probability: float | None = None
     """That the metric passes, as calibrated; only from a model that returns probabilities."""
-    uncalibrated: float | None = None  # The probability before its calibration, where the judge had one.
+    uncalibrated: float | None = None  # The probability before its calibration, if the judge had one.
     span_id: str = ""
     environment: str = ""
     model: str = ""
@@ -93,7 +94,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     user_id: str | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict, metric: str) -> Self:
+    def from_verdict(cls, verdict: Verdict, metric: str) -> Self:
         """Return what a verdict says of a metric."""
         score = next((score for score in verdict.scores if score.metric == metric), None)
         raw = verdict.details.get(UNCORRECTED)
@@ -268,7 +269,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     key = LookupKeys(store.keys.prefix).labels
     stored = store.call(lambda client: client.hmget(key, [name for name, _, _ in of_id]))
     fields: dict[Any, bytes] = {
-        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.of(verdict, metric))
+        f"{name}:{verdict.evaluation_id}": msgspec.json.encode(LabelVerdict.from_verdict(verdict, metric))
         for (name, metric, verdict), raw in zip(of_id, stored, strict=True)
         if raw is not None
     }
@@ -301,14 +302,14 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
     for verdict in verdicts:
         for name, metric in ids_of(verdict):
             if name in by_label:
-                by_label[name][verdict.evaluation_id] = LabelVerdict.of(verdict, metric)
+                by_label[name][verdict.evaluation_id] = LabelVerdict.from_verdict(verdict, metric)
     return [Labelled(item.label, tuple(by_label[item.label.id].values())) for item in labelled]
 
 
 class OutboxMatcher:
     """Finds verdicts on labelled traces in the outboxes, one shard after the other, each from its oldest entry on.
 
-    After the last shard it goes on with the first one, where it stopped there.
+    After the last shard it goes on with the first one at the place where it stopped.
     """
 
     def __init__(self, store: Store) -> None:

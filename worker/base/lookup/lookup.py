@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from judges.core.verdict import Verdict
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.base.dead_letters.store import AllDeadLetters
@@ -20,7 +21,6 @@ from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
 from worker.base.scans import scan_shards
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -44,7 +44,7 @@ class TraceNotFoundError(click.ClickException):
 
 
 class FoundTrace(NamedTuple):
-    """One publication of a trace, where it was found, and when it was published; None where that is not known."""
+    """One publication of a trace, where it was found, and when it was published; None if unknown."""
 
     trace: Trace
     source: Source
@@ -186,7 +186,7 @@ class TraceLookup:
             if span_id in {None, trace.span_id}:
                 return FoundTrace(trace, "dead letter")
         labelled = labelled_trace(self._store, trace_id)
-        # A trace may have several spans; the text of another one must not stand beside a verdict.
+        # A trace may have several spans; a verdict must not be shown with the text of another one.
         is_other = labelled is not None and span_id not in {None, labelled.span_id}
         return None if labelled is None or is_other else FoundTrace(labelled, "label")
 
@@ -259,7 +259,7 @@ class Dataset:
 def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) -> int:
     """Keep redacted copies of labelled traces; return how many could not be kept: they are gone, or there is no room.
 
-    Copies that exist stay as they are. Nothing is kept, and 0 returned, where `keep_labelled` is off.
+    Copies that exist stay as they are. Nothing is kept, and 0 returned, if `keep_labelled` is off.
     """
     if not KEEP_LABELLED.of(settings) or not trace_ids:
         return 0
@@ -282,7 +282,7 @@ def texts_of(trace: Trace) -> Iterator[str]:
 
 
 def _contains(names: Collection[str] | None) -> Callable[[bytes], bool] | None:
-    """Return a test whether bytes of JSON may contain one of a few names; None where every payload has to be read."""
+    """Return a test whether bytes of JSON may contain one of a few names; None if every payload has to be read."""
     if names is None or not 0 < len(names) <= MAX_MATCHES or not all(map(_PLAIN_ID.fullmatch, names)):
         return None
     raw = [name.encode() for name in names]

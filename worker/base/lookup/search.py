@@ -1,6 +1,7 @@
-"""`tracejudge search`: find verdicts in the outbox."""
+"""`tracejudge search` and `tracejudge export`: find verdicts in the outbox, and save their traces as a data set."""
 
 import itertools
+import sys
 from typing import Any, Final, get_args
 
 import click
@@ -18,9 +19,10 @@ from worker.base.commands.options import (
     moments,
     note,
     options,
+    output_file,
     print_json,
 )
-from worker.base.lookup.lookup import MAX_TRACES, TraceLookup, scan_verdicts
+from worker.base.lookup.lookup import MAX_TRACES, Dataset, TraceLookup, scan_verdicts
 from worker.base.lookup.tail import verdict_line
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 from worker.core.config.settings import Settings
@@ -45,18 +47,18 @@ FILTER: Final = options(
 """The options that select verdicts, of `search` and `export`."""
 
 
-def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFilter:
-    """Make the filter of the options; it searches the stream where a text is given.
+def verdict_filter(settings: Settings, store: Store, **selection: Any) -> VerdictFilter:
+    """Make the filter of the options; it searches the stream if a text is set.
 
     Raises:
         TraceNotFoundError: No trace has the id, or several begin with it.
     """
-    text, trace_id = given.pop("text"), given.pop("trace_id")
-    if given.pop("failed"):
-        if given["outcomes"]:
+    text, trace_id = selection.pop("text"), selection.pop("trace_id")
+    if selection.pop("failed"):
+        if selection["outcomes"]:
             raise click.UsageError("give --failed or --outcome, not both")
-        given["outcomes"] = FAILED
-    times = moments(store, since=given.pop("since"), until=given.pop("until"))
+        selection["outcomes"] = FAILED
+    times = moments(store, since=selection.pop("since"), until=selection.pop("until"))
     lookup, trace_ids = TraceLookup(store, settings), None
     if trace_id is not None:
         trace_ids = frozenset({lookup.resolve(trace_id)})
@@ -70,7 +72,7 @@ def verdict_filter(settings: Settings, store: Store, **given: Any) -> VerdictFil
         if len(names) == MAX_TRACES:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
         trace_ids = names if trace_ids is None else trace_ids & names
-    return VerdictFilter(**given, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
+    return VerdictFilter(**selection, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])
 
 
 @click.command("search")
@@ -111,3 +113,61 @@ def command(*, limit: int, config: str | None, redis_url: str | None, as_json: b
         raise click.ClickException("no verdict of the outbox fits; `tracejudge tail --no-follow` prints the newest")
     if count == limit:
         note(f"{amount(count, 'verdict')}, the newest; --limit shows more")
+
+
+@click.command("export")
+@FILTER
+@click.option("--labelled", is_flag=True, help="Only traces with a human label.")
+@click.option("--output", "path", metavar="FILE", help="The file to write; standard output unless given.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=100_000),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Save at most N traces, those of the newest verdicts.",
+)
+@REDIS
+@JSON
+def export(
+    *,
+    labelled: bool,
+    path: str | None,
+    limit: int,
+    config: str | None,
+    redis_url: str | None,
+    as_json: bool,
+    **selection: Any,
+) -> None:
+    """Save whole traces with their verdicts and labels, as JSON lines that `evaluate` and `judges test` read.
+
+    A line is a trace as it was published, redacted by `[redact]`. `verdicts` are those of the filter, and `labels` are
+    all of the trace. The tag JUDGE or JUDGE.METRIC is a label too, so `judges test JUDGE FILE --label JUDGE` compares.
+    Traces whose text is gone are counted; those with a label stay as copies unless `keep_labelled` is off.
+
+    Exit code 0 on success, 1 if no trace is saved, 2 on wrong usage.
+
+    \b
+    Examples:
+      tracejudge export --judge groundedness --failed --since 24h --output failed.jsonl
+      tracejudge export --labelled > labelled.jsonl
+    """  # noqa: D301 - click's mark for lines that stay as they are
+    if as_json and path is None:
+        raise click.UsageError("--json prints the counts: add --output for the traces")
+    settings, store = connect(config, redis_url)
+    selected = verdict_filter(settings, store, **selection)
+    saved = 0
+    with NOTES.status("searching verdicts and traces"):
+        dataset = Dataset(store, settings, selected, limit=limit, labelled=labelled)
+    with output_file(path) as file:
+        for row in dataset.rows():
+            file.write(msgspec.json.encode(row).decode() + "\n")
+            saved += 1
+    gone, is_limited = len(dataset.verdicts) - saved, len(dataset.verdicts) == limit
+    if as_json:
+        print_json({"traces": saved, "gone": gone, "limited": is_limited})
+    else:
+        lost = f"; the text of {gone:,} more is gone from the stream" if gone else ""
+        more = f"; --limit {limit:,} left out further ones" if is_limited else ""
+        note(f"saved {amount(saved, 'trace')}{lost}{more}")
+    sys.exit(0 if saved else 1)

@@ -13,6 +13,7 @@ from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.registry import configured
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
 from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
@@ -20,7 +21,6 @@ from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.selection.sampling import Rules, Sampler, position
@@ -117,7 +117,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
 
 
 def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTrace]) -> Explanation | None:
-    """Explain a verdict by the text of its own span; None where that is gone, or is a conversation."""
+    """Explain a verdict by the text of its span; None if the text is gone, or is a conversation."""
     trace = next((publication.trace for publication in published if publication.trace.span_id == verdict.span_id), None)
     if trace is None or "session" in verdict.details:
         return None
@@ -166,9 +166,9 @@ def _print_trace(published: FoundTrace, most: int) -> None:
     trace: Trace = published.trace
     when = "" if published.published_ms is None else f", published {_time(published.published_ms / 1000)}"
     names = (("environment", trace.environment), ("release", trace.release), ("name", trace.name))
-    said = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
+    details = "".join(f", {name} {value}" for name, value in (*names, ("model", trace.model)) if value)
     span = f", span {trace.span_id}" if trace.span_id else ""
-    _line(f"service {trace.service}{span}{said}{when} (text from the {published.source})", "dim")
+    _line(f"service {trace.service}{span}{details}{when} (text from the {published.source})", "dim")
     for message in trace.messages or ():
         if message.content:
             _text(f"{plain(message.role)}:", message.content, most)

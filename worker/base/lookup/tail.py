@@ -88,9 +88,9 @@ def command(
 def _unknown(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
     """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
     series = read_series(store).values()
-    installed = {*configured(settings.judges), *(one.judge for one in series)}
+    installed = {*configured(settings.judges), *(labels.judge for labels in series)}
     for option, patterns, names in (
-        ("service", services, {one.service for one in series}),
+        ("service", services, {labels.service for labels in series}),
         ("judge", judges, installed),
     ):
         for pattern in patterns if names else ():

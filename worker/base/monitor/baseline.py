@@ -18,9 +18,9 @@ _HOURS_OF_WEEK_DAYS: Final = 14
 _NEIGHBOURS: Final = {-2: 1.0, -1: 2.0, 0: 3.0, 1: 2.0, 2: 1.0}
 _HOURS_TO_ALARM: Final = 8
 _MOST_ALLOWANCE: Final = 0.08
-_SPREADS: Final = 2.5
-_LITTLE: Final = 1.1
-_ENOUGH: Final = 200
+_ALLOWED_SPREADS: Final = 2.5
+_NOTICEABLE_EFFECT: Final = 1.1
+_LEAST_EFFECTIVE: Final = 200
 _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
@@ -55,16 +55,16 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     mean_weight: float
     """Mean weight per unit of weight, Σw² / Σw: what counts as one judgement."""
     unevenness: float = 1.0
-    """Judgements beside that effective size: 1 where all weights are equal."""
+    """Judgements beside that effective size: 1 if all weights are equal."""
 
     @property
     def needs_sessions(self) -> bool:
         """Whether scores need a factor: verdicts of sessions agree, or weights differ."""
-        return self.dispersion >= _LITTLE or self.unevenness >= _LITTLE
+        return self.dispersion >= _NOTICEABLE_EFFECT or self.unevenness >= _NOTICEABLE_EFFECT
 
     def expected(self, hour: int) -> float:
         """Return the share that a drop is measured from: the cell of the hour, less what days differ by."""
-        return min(_MOST, max(_LEAST, self.cells[hour % _WEEK] - min(_SPREADS * self.spread, _MOST_ALLOWANCE)))
+        return min(_MOST, max(_LEAST, self.cells[hour % _WEEK] - min(_ALLOWED_SPREADS * self.spread, _MOST_ALLOWANCE)))
 
 
 class _Cell:
@@ -91,21 +91,21 @@ def baseline(hours: Sequence[Hour]) -> Baseline | None:
     Stat. Assoc. 78, 1983): level, hour of day, day of week, hour of week. The caller leaves out masked hours, the last
     24, and those older than 28 days.
     """
-    hours = [one for one in hours if one.weight > 0]
-    days = len({one.hour // 24 for one in hours})
+    hours = [hour for hour in hours if hour.weight > 0]
+    days = len({hour.hour // 24 for hour in hours})
     if days < LEAST_DAYS:
         return None
     table = [_Cell() for _ in range(_WEEK)]
-    for one in hours:
-        cell = table[one.hour % _WEEK]
-        cell.weight += one.weight
-        cell.passed += one.passed
-        cell.squares += one.squares
+    for hour in hours:
+        cell = table[hour.hour % _WEEK]
+        cell.weight += hour.weight
+        cell.passed += hour.passed
+        cell.squares += hour.squares
     cells, error = _layers(table, days, 1.0)
     dispersion = _dispersion(hours, cells)
     if dispersion > 1:
         cells, error = _layers(table, days, dispersion)
-    weight, squares = sum(one.weight for one in hours), sum(one.squares for one in hours)
+    weight, squares = sum(hour.weight for hour in hours), sum(hour.squares for hour in hours)
     effective = weight**2 / squares
     return Baseline(
         tuple(cells),
@@ -115,7 +115,7 @@ def baseline(hours: Sequence[Hour]) -> Baseline | None:
         days,
         effective * 7 / days,
         squares / weight,
-        sum(one.judgements for one in hours) / effective,
+        sum(hour.judgements for hour in hours) / effective,
     )
 
 
@@ -135,16 +135,16 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
         share: the share that is expected.
         error: its standard error.
     """
-    hours = [one for one in hours if one.weight > 0]
+    hours = [hour for hour in hours if hour.weight > 0]
     if not hours:
         return None
-    weight, squares = sum(one.weight for one in hours), sum(one.squares for one in hours)
+    weight, squares = sum(hour.weight for hour in hours), sum(hour.squares for hour in hours)
     effective = weight**2 / squares
-    observed = sum(one.passed for one in hours) / weight
+    observed = sum(hour.passed for hour in hours) / weight
     dispersion = _dispersion(hours, [observed] * _WEEK)
-    if effective < _ENOUGH:
+    if effective < _LEAST_EFFECTIVE:
         # So few tell nothing of how sessions agree: each counts as one judgement.
-        dispersion = max(dispersion, sum(one.session_weights for one in hours) / squares)
+        dispersion = max(dispersion, sum(hour.session_weights for hour in hours) / squares)
     weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK
     return Baseline(
         (share,) * _WEEK,
@@ -154,7 +154,7 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
         HISTORY_DAYS,
         effective / weeks,
         squares / weight,
-        sum(one.judgements for one in hours) / effective,
+        sum(hour.judgements for hour in hours) / effective,
     )
 
 
@@ -216,10 +216,10 @@ def _shrink(
 def _dispersion(hours: Sequence[Hour], cells: Sequence[float]) -> float:
     """Return φ: squared residuals of sessions beside those of independent judgements, at least 1."""
     clustered = single = 0.0
-    for one in hours:
-        p = cells[one.hour % _WEEK]
-        clustered += one.session_passed - 2 * p * one.session_products + p * p * one.session_weights
-        single += one.squares * p * (1 - p)
+    for hour in hours:
+        p = cells[hour.hour % _WEEK]
+        clustered += hour.session_passed - 2 * p * hour.session_products + p * p * hour.session_weights
+        single += hour.squares * p * (1 - p)
     return max(1.0, clustered / single) if single > 0 else 1.0
 
 
@@ -230,12 +230,12 @@ def _spread(hours: Sequence[Hour], cells: Sequence[float], dispersion: float) ->
     would lower the expectation of every second series.
     """
     by_day: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-    for one in hours:
-        p = cells[one.hour % _WEEK]
-        day = by_day[one.hour // 24]
-        day[0] += one.weight
-        day[1] += one.passed - one.weight * p
-        day[2] += one.squares * p * (1 - p)
+    for hour in hours:
+        p = cells[hour.hour % _WEEK]
+        day = by_day[hour.hour // 24]
+        day[0] += hour.weight
+        day[1] += hour.passed - hour.weight * p
+        day[2] += hour.squares * p * (1 - p)
     freedom = len(by_day) - 1
     squares = sum((rest / weight) ** 2 for weight, rest, _ in by_day.values()) / freedom
     chance = dispersion * sum(variance / weight**2 for weight, _, variance in by_day.values()) / freedom

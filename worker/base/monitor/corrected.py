@@ -40,7 +40,7 @@ class Stratum(NamedTuple):
     passed: float
     """Labels that say pass."""
     represented: float = 0.0
-    """Sum of 1 / probability of a label, 0 where all labels of the class had the same."""
+    """Sum of 1 / probability of a label, 0 if all labels of the class had the same."""
 
     @property
     def rate(self) -> float:
@@ -55,12 +55,12 @@ class Stratum(NamedTuple):
 
 def _joint(strata: "Sequence[Stratum]") -> tuple[float, float]:
     """Return the share of passes among the labels of several strata, and Kish's effective number of these labels."""
-    labelled = [one for one in strata if one.labels]
-    size = sum(one.size for one in labelled)
+    labelled = [stratum for stratum in strata if stratum.labels]
+    size = sum(stratum.size for stratum in labelled)
     if not labelled:
         return 0.5, 0.0
-    squares = sum(one.size**2 / one.labels for one in labelled)
-    return sum(one.size * one.rate for one in labelled) / size, size * size / squares
+    squares = sum(stratum.size**2 / stratum.labels for stratum in labelled)
+    return sum(stratum.size * stratum.rate for stratum in labelled) / size, size * size / squares
 
 
 class Corrected(NamedTuple):
@@ -126,34 +126,34 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
         CorrectionRefusedError: strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not
             those of the traffic.
     """
-    strata = [one for one in strata if one.judged > 0]
-    total = sum(one.judged for one in strata)
-    if sum(one.judged for one in strata if one.labels == 0) > _MOST_UNLABELLED * total or total == 0:
+    strata = [stratum for stratum in strata if stratum.judged > 0]
+    total = sum(stratum.judged for stratum in strata)
+    if sum(stratum.judged for stratum in strata if stratum.labels == 0) > _MOST_UNLABELLED * total or total == 0:
         raise CorrectionRefusedError(
             "There are judged traces of a verdict without any label. Label more of the drawn traces."
         )
     classes: dict[int, list[Stratum]] = defaultdict(list)
-    for one in strata:
-        classes[one.label_class].append(one)
+    for stratum in strata:
+        classes[stratum.label_class].append(stratum)
     for group in classes.values():
         _check_drawn(group)
-    interval = _combined([(one.judged / total, one.rate, one.labels) for one in strata])
-    q = sum(one.judged for one in strata if one.verdict) / total
+    interval = _combined([(stratum.judged / total, stratum.rate, stratum.labels) for stratum in strata])
+    q = sum(stratum.judged for stratum in strata if stratum.verdict) / total
     sizes = 0.0
     if 0 < q < 1:
         rates = [
-            sum(one.judged * one.rate for one in strata if one.verdict is verdict) / total / part
+            sum(stratum.judged * stratum.rate for stratum in strata if stratum.verdict is verdict) / total / part
             for verdict, part in ((True, q), (False, 1 - q))
         ]
         sizes = Z * Z * (rates[0] - rates[1]) ** 2 * q * (1 - q) / effective
     share = interval.value
     low = max(0.0, share - math.sqrt((share - interval.low) ** 2 + sizes))
     high = min(1.0, share + math.sqrt((interval.high - share) ** 2 + sizes))
-    alone = _combined([(sum(one.judged for one in group) / total, *_joint(group)) for group in classes.values()])
+    alone = _combined([(sum(item.judged for item in group) / total, *_joint(group)) for group in classes.values()])
     return Corrected(
         Interval(share, low, high),
         "ppi",
-        round(sum(one.labels for one in strata)),
+        round(sum(stratum.labels for stratum in strata)),
         (high - low) / (alone.high - alone.low),
     )
 
@@ -174,8 +174,8 @@ def _check_drawn(group: Sequence[Stratum]) -> None:
     labels = _joint(group)[1]
     if labels == 0:
         return
-    share = sum(one.judged for one in group if one.verdict) / sum(one.judged for one in group)
-    seen = sum(one.size for one in group if one.verdict) / sum(one.size for one in group)
+    share = sum(stratum.judged for stratum in group if stratum.verdict) / sum(stratum.judged for stratum in group)
+    seen = sum(stratum.size for stratum in group if stratum.verdict) / sum(stratum.size for stratum in group)
     if abs(seen - share) > _MOST_DEVIATION * math.sqrt(max(share * (1 - share), 1 / labels) / labels):
         raise CorrectionRefusedError(
             f"The judge passes {seen:.0%} of the labelled traces and {share:.0%} of the traffic: these labels were "

@@ -77,26 +77,26 @@ def counted_until(store: Store, now: float) -> float:
                 raise
             continue
         last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)
-        # The newest entry is older than the acknowledged one where `forget` has removed that.
+        # The newest entry is older than the acknowledged one if `forget` has removed that.
         if newest and last < tuple(map(int, newest[0][0].split(b"-"))):
             until = min(until, last[0] / 1000)
     return until
 
 
 def step_of(verdict: Verdict) -> CascadeStep | None:
-    """Return the part of a verdict of live traffic in a cascade, None where it has none."""
-    known = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
+    """Return the part of a verdict of live traffic in a cascade, None if it has none."""
+    raw = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
     try:
-        return None if known is None else msgspec.convert(known, CascadeStep)
+        return None if raw is None else msgspec.convert(raw, CascadeStep)
     except msgspec.ValidationError:
         return None
 
 
 def first_of(verdict: Verdict) -> First | None:
-    """Return the first verdict of a repeat, None where a verdict repeats nothing."""
-    known = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    """Return the first verdict of a repeat, None if a verdict repeats nothing."""
+    raw = verdict.details.get("repeat") if verdict.origin == "repeat" else None
     try:
-        return None if known is None else msgspec.convert(known, First)
+        return None if raw is None else msgspec.convert(raw, First)
     except msgspec.ValidationError:
         return None
 

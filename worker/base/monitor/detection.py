@@ -40,7 +40,7 @@ from worker.base.monitor.detector import (
     step,
 )
 from worker.base.monitor.failing import keep_examples, read_examples
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident, Member, investigate
 from worker.base.monitor.objectives import read_objectives
 from worker.base.monitor.series import (
@@ -57,7 +57,6 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, design_effect, merged
 from worker.core.storage.client import Store
 
@@ -65,9 +64,9 @@ log = structlog.get_logger("tracejudge.monitor")
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _READ_AT_ONCE: Final = 100
 _LEARN_AT_ONCE: Final = 20
-_MOST_S: Final = 3.0
+_MAX_STEP_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
-_ENOUGH_OF_OTHERS: Final = 50
+_LEAST_EFFECTIVE_OF_PEERS: Final = 50
 Against = Literal["objective", "environment"]
 SESSIONS_KEPT: Final = 0.995
 """What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
@@ -125,13 +124,13 @@ def read_incidents(store: Store, series_ids: Sequence[str]) -> dict[str, Inciden
     """Read the open drops of series, as the active monitor has stored them."""
     names = list(map(MonitorKeys(store.keys.prefix).quality_detector, series_ids))
     stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names]) if names else []
-    found: dict[str, Incident] = {}
+    incidents: dict[str, Incident] = {}
     for series_id, raw in zip(series_ids, stored, strict=True):
         with suppress(msgspec.DecodeError):
             detector = msgspec.msgpack.decode(raw, type=Detector) if raw else None
             if detector is not None and detector.incident is not None:
-                found[series_id] = detector.incident
-    return found
+                incidents[series_id] = detector.incident
+    return incidents
 
 
 class Detection:
@@ -161,44 +160,44 @@ class Detection:
             StoreError: Redis did not answer; it is safe to call again.
         """
         now, began = self._clock(), time.monotonic()
-        names = {one: self._keys.quality_detector(one) for one in series if one not in self._detectors}
+        names = {key: self._keys.quality_detector(key) for key in series if key not in self._detectors}
         detectors = self._detectors | read_states(self._store, names, Detector)
         self._detectors = {series_id: detectors[series_id] for series_id in series}
-        active = len(series) + sum(self.objective(one) is not None for one in series.values())
+        active = len(series) + sum(self.objective(labels) is not None for labels in series.values())
         complete_s = min(now - GRACE_S, counted_until(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), _LEARN_AT_ONCE
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
-        while time.monotonic() - began < _MOST_S and (some := list(islice(ids, _READ_AT_ONCE))):
+        while time.monotonic() - began < _MAX_STEP_S and (some := list(islice(ids, _READ_AT_ONCE))):
             self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
-            due = [one for one in some if self._detectors[one].is_due(now)][:may_learn]
+            due = [key for key in some if self._detectors[key].is_due(now)][:may_learn]
             may_learn -= len(due)
             self._learn(due, series, now, active)
-            self._count([one for one in some if self._detectors[one].done < last], series, last)
+            self._count([key for key in some if self._detectors[key].done < last], series, last)
         self._explain(series)
         return self._detectors
 
     def _save(self, series_ids: Sequence[str]) -> None:
-        write_states(self._store, {self._keys.quality_detector(one): self._detectors[one] for one in series_ids})
+        write_states(self._store, {self._keys.quality_detector(key): self._detectors[key] for key in series_ids})
 
     def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
         """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
         until = (now // HOUR_S - LAG_HOURS) * HOUR_S
         buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * DAY_S, now, fine=False)
-        others = self._others([one for one in series_ids if self._detectors[one].norm is None], series, now)
-        for series_id, found in zip(series_ids, buckets, strict=True):
-            detector, one = self._detectors[series_id], series[series_id]
+        others = self._others([key for key in series_ids if self._detectors[key].norm is None], series, now)
+        for series_id, series_buckets in zip(series_ids, buckets, strict=True):
+            detector, labels = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
             detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
             # A long incident would leave too little: the last baseline stays.
-            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in found]
+            hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
             kept = [
-                one.hour < until // HOUR_S
-                and not detector.state.is_masked(one.hour * _PER_HOUR, (one.hour + 1) * _PER_HOUR)
-                for one in hours
+                hour.hour < until // HOUR_S
+                and not detector.state.is_masked(hour.hour * _PER_HOUR, (hour.hour + 1) * _PER_HOUR)
+                for hour in hours
             ]
             past = list(compress(hours, kept))
-            detector.history = merged(bucket.sums for bucket in compress(found, kept)) if past else None
+            detector.history = merged(bucket.sums for bucket in compress(series_buckets, kept)) if past else None
             norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
@@ -209,11 +208,11 @@ class Detection:
                         share=round(sum(norm.cells) / len(norm.cells), 3),
                         judgements_per_hour=round(norm.per_week / len(norm.cells), 1),
                         **{f"hours_to_find_{drop:.2f}": round(hours, 1) for drop, hours in delays.items()},
-                        **one.log_fields,
-                        segment=one.segment_name or None,
+                        **labels.log_fields,
+                        segment=labels.segment_name or None,
                     )
             shares: dict[Against, tuple[float, float]] = {}
-            if (objective := self.objective(one)) is not None:
+            if (objective := self.objective(labels)) is not None:
                 shares["objective"] = (objective, 0.0)
             if norm is None and series_id in others:
                 shares["environment"] = others[series_id]
@@ -245,25 +244,25 @@ class Detection:
         if not series_ids:
             return {}
         groups: dict[Series, list[str]] = {}
-        for series_id, one in series.items():
-            if not one.segment:
-                groups.setdefault(msgspec.structs.replace(one, service=""), []).append(series_id)
-        wanted = {msgspec.structs.replace(series[series_id], service="") for series_id in series_ids}
-        peers = [series_id for group in wanted for series_id in groups.get(group, ())]
+        for series_id, labels in series.items():
+            if not labels.segment:
+                groups.setdefault(msgspec.structs.replace(labels, service=""), []).append(series_id)
+        peer_groups = {msgspec.structs.replace(series[series_id], service="") for series_id in series_ids}
+        peers = [series_id for group in peer_groups for series_id in groups.get(group, ())]
         hours = read_buckets(self._store, peers, now - DAY_S, now, fine=False)
-        days = {series_id: [bucket.sums for bucket in found] for series_id, found in zip(peers, hours, strict=True)}
-        found: dict[str, tuple[float, float]] = {}
+        days = {series_id: [bucket.sums for bucket in buckets] for series_id, buckets in zip(peers, hours, strict=True)}
+        shares: dict[str, tuple[float, float]] = {}
         for series_id in series_ids:
             group = groups.get(msgspec.structs.replace(series[series_id], service=""), ())
-            sums = merged(one for peer in group if peer != series_id for one in days[peer])
+            sums = merged(hour_sums for peer in group if peer != series_id for hour_sums in days[peer])
             total = sums.total
             if series[series_id].segment or total.squares <= 0:
                 continue
             effective = total.weight**2 / total.squares / design_effect(sums)
-            if effective >= _ENOUGH_OF_OTHERS:
+            if effective >= _LEAST_EFFECTIVE_OF_PEERS:
                 share = total.passed / total.weight
-                found[series_id] = share, math.sqrt(share * (1 - share) / effective)
-        return found
+                shares[series_id] = share, math.sqrt(share * (1 - share) / effective)
+        return shares
 
     def _count_sessions(self, series_ids: Sequence[str], period: int) -> None:
         """Count the sessions of the newest complete period, of series whose sessions or weights matter.
@@ -298,8 +297,8 @@ class Detection:
         oldest = last - FINE_DAYS * 24 * _PER_HOUR
         first = max(oldest, min(self._detectors[series_id].done for series_id in series_ids)) + 1
         span = first * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
-        found = read_buckets(self._store, series_ids, *span, fine=True)
-        for series_id, buckets in zip(series_ids, found, strict=True):
+        all_buckets = read_buckets(self._store, series_ids, *span, fine=True)
+        for series_id, buckets in zip(series_ids, all_buckets, strict=True):
             detector = self._detectors[series_id]
             for bucket in buckets:
                 number = int(bucket.begins_at) // FIVE_MINUTES_S
@@ -312,8 +311,8 @@ class Detection:
     def _explain(self, series: Mapping[str, Series]) -> None:
         """Store an incident for each series with an open drop, also of a segment, and end those without one."""
         families: dict[Series, list[str]] = {}
-        for series_id, one in series.items():
-            whole = msgspec.structs.replace(one, segment="", value="") if one.segment else one
+        for series_id, labels in series.items():
+            whole = msgspec.structs.replace(labels, segment="", value="") if labels.segment else labels
             families.setdefault(whole, []).append(series_id)
         explained = []
         for whole, ids in families.items():
@@ -329,13 +328,13 @@ class Detection:
                 # The whole series first.
                 members = []
                 for series_id in sorted(ids, key=whole_id.__ne__):
-                    found = self._detectors[series_id]
-                    members.append(Member(series[series_id], found.state, found.norm, found.limits))
+                    each = self._detectors[series_id]
+                    members.append(Member(series[series_id], each.state, each.norm, each.limits))
                 names = "service", "environment", "judge", "metric"
                 siblings = [
-                    one
-                    for one in families
-                    if one != whole and all(getattr(one, name) == getattr(whole, name) for name in names)
+                    family
+                    for family in families
+                    if family != whole and all(getattr(family, name) == getattr(whole, name) for name in names)
                 ]
                 detector.incident = investigate(self._store, members, siblings, detector.done)
                 examples = read_examples(self._store, "drop").get(whole_id, ())
@@ -372,13 +371,13 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
     # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
     has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
     effect = design_effect(whole) if has_groups else 1.0
-    for one in whole.classes.values():
+    for class_sums in whole.classes.values():
         # Σw²y / Σwy is the mean weight of passes of a class; so many of them make up their sum.
-        if one.passed > 0:
-            size = effect * one.passed_squares / one.passed
-            detector.moments.add(Session(size / unit, 0.0, expected), alone * one.passed / size)
-        if (failed := one.weight - one.passed) > 0:
-            size = effect * (one.squares - one.passed_squares) / failed
+        if class_sums.passed > 0:
+            size = effect * class_sums.passed_squares / class_sums.passed
+            detector.moments.add(Session(size / unit, 0.0, expected), alone * class_sums.passed / size)
+        if (failed := class_sums.weight - class_sums.passed) > 0:
+            size = effect * (class_sums.squares - class_sums.passed_squares) / failed
             detector.moments.add(Session(0.0, size / unit, expected), alone * failed / size)
 
 
@@ -395,17 +394,17 @@ def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
 
 def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
     total = bucket.sums.total
-    for against, one in detector.references.items():
-        unit = max(total.squares / total.weight, one.unit)
+    for against, ref in detector.references.items():
+        unit = max(total.squares / total.weight, ref.unit)
         passed = total.passed / unit
-        change = step(one.state, number, passed, total.weight / unit - passed, expected=one.share, limits=one.limits)
-        one.state.masks.clear()
+        change = step(ref.state, number, passed, total.weight / unit - passed, expected=ref.share, limits=ref.limits)
+        ref.state.masks.clear()
         if change is not None:
             log.warning(
                 f"quality below {against}" if change.kind == "drop" else f"quality back at {against}",
                 since=_time(change.since),
-                share=round(one.share - change.size, 3),
-                expected=round(one.share, 3),
+                share=round(ref.share - change.size, 3),
+                expected=round(ref.share, 3),
                 **series.log_fields,
             )
 

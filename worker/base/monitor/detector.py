@@ -58,7 +58,7 @@ class Moments(msgspec.Struct, array_like=True):
     def fade(self, kept: float) -> None:
         """Multiply all sums, so that old sessions count less."""
         self.sessions *= kept
-        self.sums = [[kept * one for one in sums] for sums in self.sums]
+        self.sums = [[kept * value for value in sums] for sums in self.sums]
 
 
 class Limits(msgspec.Struct, array_like=True, frozen=True):
@@ -176,7 +176,7 @@ def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     if moments.sessions < _ENOUGH_SESSIONS:
         return most
     # The logarithm of the mean is about bκ² - aκ: divided by κ it is almost a line, so its root is known between two κ.
-    slopes = [math.log(one / moments.sessions) / kappa for one, kappa in zip(moments.sums[drop], _FACTORS, strict=True)]
+    slopes = [math.log(exp / moments.sessions) / kappa for exp, kappa in zip(moments.sums[drop], _FACTORS, strict=True)]
     if slopes[-1] <= 0:
         return most
     for position in range(len(slopes) - 1, 0, -1):
@@ -209,7 +209,7 @@ def step(state: State, bucket: int, passed: float, failed: float, *, expected: f
         sums[position] = max(0.0, sums[position] + limits.factors[position] * score)
         state.missing[position] += expected * (passed + failed) - passed
         state.judged[position] += passed + failed
-    over = [one - limit for one, limit in zip(sums, limits.limits, strict=True)]
+    over = [value - limit for value, limit in zip(sums, limits.limits, strict=True)]
     if max(over) <= 0:
         return None
     state.alarm = over.index(max(over))
@@ -248,13 +248,13 @@ def delay_hours(norm: Baseline, limits: Limits, drop: float) -> float:
     """
     level = sum(norm.cells) / len(norm.cells)
     share = lower(level, drop)
-    found = math.inf
+    hours = math.inf
     for size, kappa, limit in zip(limits.drops, limits.factors, limits.limits, strict=True):
         after = lower(level, size)
         gain = share * math.log(after / level) + (1 - share) * math.log((1 - after) / (1 - level))
         if gain > 0:
-            found = min(found, limit / (kappa * gain * norm.per_week / len(norm.cells)))
-    return found
+            hours = min(hours, limit / (kappa * gain * norm.per_week / len(norm.cells)))
+    return hours
 
 
 class Bucket(NamedTuple):
@@ -293,16 +293,16 @@ def since_interval(buckets: Sequence[Bucket], size: float, kappa: float) -> Sinc
         total += kappa * (passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected)))
         likelihoods[position] = total
     most = max(likelihoods)
-    weights = [math.exp(one - most) for one in likelihoods]
-    found, below, whole = [], 0.0, sum(weights)
+    weights = [math.exp(likelihood - most) for likelihood in likelihoods]
+    bounds, below, whole = [], 0.0, sum(weights)
     quantiles = [0.05, 0.5, 0.95]
     for position, weight in enumerate(weights):
         below += weight
         while quantiles and below >= quantiles[0] * whole:
-            found.append(buckets[position].bucket)
+            bounds.append(buckets[position].bucket)
             quantiles.pop(0)
-    found.extend([buckets[-1].bucket] * (3 - len(found)))
-    return Since(*found)
+    bounds.extend([buckets[-1].bucket] * (3 - len(bounds)))
+    return Since(*bounds)
 
 
 class Evidence(NamedTuple):
@@ -339,7 +339,7 @@ def explain(whole: Evidence, segments: Mapping[str, Evidence], kappa: float = 1.
     """
     prior = math.log(len(segments)) if segments else 0.0
     gains: dict[str | None, float] = {None: whole.gain(kappa)}
-    gains |= {name: one.gain(kappa) - prior for name, one in segments.items()}
+    gains |= {name: segment.gain(kappa) - prior for name, segment in segments.items()}
     best = max(gains, key=lambda name: gains[name])
     total = sum(math.exp(gain - gains[best]) for gain in gains.values())
     return Explanation(best, 1 / total)

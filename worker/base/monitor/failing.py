@@ -32,21 +32,21 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
         count: Maximum of traces.
         confirmed: Search on for confirmed failures when enough others were found.
     """
-    found: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
+    traces: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
     segments = (series.segment,) if series.segment else ()
-    searched, wanted = 0, found["confirmed" if confirmed else "failed"]
+    searched, counted = 0, traces["confirmed" if confirmed else "failed"]
     begin = str(int(since * 1000))
     for entries in scan_shards(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
         for entry in map(read_outbox_entry, entries):
             if entry is not None and entry.kind == "j":
                 for of_series, failure in failures_of(entry.verdict, segments):
                     if of_series == series:
-                        found[failure].append(entry.verdict.trace_id)
+                        traces[failure].append(entry.verdict.trace_id)
         searched += len(entries)
-        if searched >= _MAX_SEARCHED or len(wanted) >= count:
+        if searched >= _MAX_SEARCHED or len(counted) >= count:
             break
-    cleared = set(found["cleared"])
-    return list(dict.fromkeys(one for one in found["confirmed"] + found["failed"] if one not in cleared))[:count]
+    cleared = set(traces["cleared"])
+    return list(dict.fromkeys(name for name in traces["confirmed"] + traces["failed"] if name not in cleared))[:count]
 
 
 class Example(NamedTuple):
@@ -61,30 +61,30 @@ class Example(NamedTuple):
 
 def scan_examples(store: Store) -> list[Example]:
     """Read the examples of all open incidents."""
-    found = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_examples))
-    return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in found.items()]
+    fields = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_examples))
+    return [Example(field, int(order), *field.decode().split(":", 2)) for field, order in fields.items()]
 
 
 def read_examples(store: Store, kind: Kind) -> Mapping[str, Sequence[str]]:
     """Read the trace ids of the open incidents of a kind by series, the newest first."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for one in sorted(scan_examples(store), key=lambda example: example.order):
-        if one.kind == kind:
-            found[one.series_id].append(one.trace_id)
-    return found
+    examples: defaultdict[str, list[str]] = defaultdict(list)
+    for row in sorted(scan_examples(store), key=lambda example: example.order):
+        if row.kind == kind:
+            examples[row.series_id].append(row.trace_id)
+    return examples
 
 
 def keep_examples(store: Store, kind: Kind, series_id: str, trace_ids: Sequence[str]) -> None:
     """Store the examples of an incident in place of earlier ones; without any the incident has ended."""
-    remove_examples(store, (one for one in scan_examples(store) if (one.series_id, one.kind) == (series_id, kind)))
+    remove_examples(store, (row for row in scan_examples(store) if (row.series_id, row.kind) == (series_id, kind)))
     if trace_ids:
-        fields: dict[Any, int] = {f"{series_id}:{kind}:{one}": order for order, one in enumerate(trace_ids)}
+        fields: dict[Any, int] = {f"{series_id}:{kind}:{trace_id}": order for order, trace_id in enumerate(trace_ids)}
         key = MonitorKeys(store.keys.prefix).quality_examples
         store.call(lambda client: client.hset(key, mapping=fields))
 
 
 def remove_examples(store: Store, examples: Iterable[Example]) -> None:
     """Remove these examples."""
-    if fields := [one.field for one in examples]:
+    if fields := [row.field for row in examples]:
         key = MonitorKeys(store.keys.prefix).quality_examples
         store.call(lambda client: client.hdel(key, *fields))

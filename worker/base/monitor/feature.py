@@ -1,21 +1,84 @@
-"""The monitor: shares of passing verdicts, their drops, and alerts."""
+"""The monitor: shares of passing verdicts, their drops, and alerts; its settings `[monitor]` and their checks.
+
+Features read parts of this table too: safety `safety` and `judge_error`, the canary `canary_every_s`.
+"""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
-from worker.base.monitor.settings import MONITOR, monitor_faults
-from worker.core.features import Exporter, Feature
+from msgspec import Meta, Struct
+
+from judges.core.faults import Fault
+from judges.custom.definition import unknown
+from worker.core.config.settings import HOUR_S, AtLeastOne, Settings
+from worker.core.features import Exporter, Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.core.config.errors import Faults
+    from judges.core.faults import Faults
+    from judges.core.judge import Judge
     from worker.core.config.reading import Given
-    from worker.core.config.settings import Settings
     from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
+
+
+Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
+
+
+def tag_of(segment: str) -> str | None:
+    """Return the tag whose values make a segment; None if a field of the trace does."""
+    return "prompt_version" if segment == "prompt_version" else segment.partition("tags.")[2] or None
+
+
+class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The monitor of quality: which series it keeps.
+
+    Attributes:
+        enabled: Whether workers of the role `monitor` keep sums of verdicts.
+        segments: By whose values each series is kept once more, so that a drop can be assigned to one of them: `name`,
+            `model`, `release`, `prompt_version`, or `tags.NAME` for a tag of the trace. `prompt_version` is the tag of
+            that name.
+        false_alarms_per_week: How many false alarms of a drop the whole installation may raise in a week, on average.
+        max_series: Maximum of series with their segments; verdicts of further ones are counted as dropped.
+        safety: Judges whose failures page, once they are more than the judge's own errors explain, besides those with
+            `safety = true` in the file of objectives. A failure is judged a second time by its rule's `second_model`.
+        judge_error: Share of the safe traces that a safety judge fails by mistake; the larger of this and what is
+            measured in 28 days counts.
+        canary_every_s: Seconds between two judgings of the labelled traces of the canary, by each judge and model that
+            rules name; the first one is so long after the first start. At most 12 h; 0 for none.
+        objectives: A file with the share of verdicts that should pass of each judge, relative to the configuration
+            file; unless set, `objectives.toml` beside that file where it exists.
+        max_segment_values: Maximum of values of one segment of one series; verdicts of further ones are counted as
+            dropped from the segment.
+    """
+
+    enabled: bool = True
+    segments: tuple[Segment, ...] = ()
+    false_alarms_per_week: Annotated[float, Meta(gt=0)] = 1.0
+    max_series: AtLeastOne = 5_000
+    safety: tuple[str, ...] = ("safety",)
+    judge_error: Annotated[float, Meta(gt=0, lt=0.5)] = 0.01
+    canary_every_s: Annotated[float, Meta(ge=0, le=12 * HOUR_S)] = HOUR_S
+    objectives: str | None = None
+    max_segment_values: AtLeastOne = 100
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The names of the tags that segments need, and that verdicts therefore carry."""
+        return tuple(dict.fromkeys(tag for segment in self.segments if (tag := tag_of(segment)) is not None))
+
+
+MONITOR: Final = Table("monitor", Monitor, Monitor(), "Which series the monitor keeps, as `[monitor]`.")
+
+
+def monitor_faults(settings: Settings, _: "Mapping[str, Judge]", names: frozenset[str]) -> Iterator[Fault]:
+    """Check the names of safety judges."""
+    for judge in MONITOR.of(settings).safety:
+        if judge not in names:
+            yield unknown("monitor.safety", f"there is no judge {judge!r}", judge, names)
 
 
 class MonitorKeys(KeySpace):
@@ -47,13 +110,13 @@ class MonitorKeys(KeySpace):
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
 
-def _complete(settings: "Settings", given: "Given", _: frozenset[str]) -> "Faults[Settings]":
+def _complete(settings: Settings, given: "Given", _: frozenset[str]) -> "Faults[Settings]":
     from worker.base.monitor.objectives import with_objectives
 
     return with_objectives(settings, given)
 
 
-def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
+def _exporters(settings: Settings) -> Mapping[str, Exporter]:
     if not MONITOR.of(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
@@ -62,7 +125,7 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
 
 
 def _process_threads(
-    settings: "Settings", metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
+    settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
 ) -> "Sequence[ServiceThread]":
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums

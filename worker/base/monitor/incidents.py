@@ -35,7 +35,7 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
     """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
 
     segment: str
-    """`model=x`, `all` where all segments fell, empty where none are configured."""
+    """`model=x`, `all` if all segments fell, empty if none are configured."""
     confidence: float
     """Posterior probability of that segment, or of all."""
     since: int
@@ -59,12 +59,12 @@ class Member(NamedTuple):
         """Return the buckets as the detector sees them."""
         if (norm := self.norm) is None:
             return []
-        found = []
+        observations = []
         for bucket in buckets:
             total, number = bucket.sums.total, int(bucket.begins_at) // FIVE_MINUTES_S
             passed, judged = total.passed / norm.mean_weight, total.weight / norm.mean_weight
-            found.append(Observed(number, passed, judged - passed, norm.expected(number // _PER_HOUR)))
-        return found
+            observations.append(Observed(number, passed, judged - passed, norm.expected(number // _PER_HOUR)))
+        return observations
 
 
 def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
@@ -79,14 +79,14 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     Raises:
         StoreError: Redis did not answer.
     """
-    first = max(last - _KEPT, min(one.state.since for one in members if one.state.since is not None))
+    first = max(last - _KEPT, min(member.state.since for member in members if member.state.since is not None))
     begin = max(last - _KEPT, first - _PER_DAY)
     span = begin * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
-    buckets = list(read_buckets(store, [one.series.id for one in members], *span, fine=True))
-    observed = [one.observed(found) for one, found in zip(members, buckets, strict=True)]
+    buckets = list(read_buckets(store, [member.series.id for member in members], *span, fine=True))
+    observed = [member.observed(series_buckets) for member, series_buckets in zip(members, buckets, strict=True)]
     named, confidence = _explain(members, observed, first)
     # The begin is that of the segment if its own detector has found it.
-    is_open = [position for position, one in enumerate(members) if one.state.since is not None]
+    is_open = [position for position, member in enumerate(members) if member.state.since is not None]
     carrier = named if named in is_open else is_open[0]
     state, limits = members[carrier].state, members[carrier].limits
     since = max(begin, state.starts[state.alarm])
@@ -100,11 +100,11 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
         changed.append("sampling")
     # The values of some segment have other parts of the traffic than before.
     mixes: dict[str, tuple[Counter[str], Counter[str]]] = {}
-    for (one, *_), found in zip(members, buckets, strict=True):
-        if one.segment:
-            mix = mixes.setdefault(one.segment, (Counter(), Counter()))
-            for counts, half in zip(mix, _halves(found, since), strict=True):
-                counts[one.value] = round(sum(bucket.sums.total.weight for bucket in half))
+    for (member, *_), series_buckets in zip(members, buckets, strict=True):
+        if member.segment:
+            mix = mixes.setdefault(member.segment, (Counter(), Counter()))
+            for counts, half in zip(mix, _halves(series_buckets, since), strict=True):
+                counts[member.value] = round(sum(bucket.sums.total.weight for bucket in half))
     if any(_differ(*mix) for mix in mixes.values()):
         changed.append("traffic_mix")
     series = members[named].series
@@ -118,24 +118,24 @@ def _explain(members: Sequence[Member], observed: Sequence[Sequence[Observed]], 
     """Return the position of the member that explains the drop, 0 for all, and its probability."""
     evidence = {}
     for position, buckets in enumerate(observed):
-        since = [one for one in buckets if one.bucket >= first]
+        since = [bucket for bucket in buckets if bucket.bucket >= first]
         if members[position].norm is not None:
             evidence[str(position)] = Evidence(
-                sum(one.passed for one in since),
-                sum(one.failed for one in since),
-                sum(one.expected * (one.passed + one.failed) for one in since),
+                sum(bucket.passed for bucket in since),
+                sum(bucket.failed for bucket in since),
+                sum(bucket.expected * (bucket.passed + bucket.failed) for bucket in since),
             )
     whole = evidence.pop("0", Evidence(0, 0, 0))
     limits = members[0].limits
-    found = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0)
-    return int(found.segment or 0), found.confidence
+    explanation = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0)
+    return int(explanation.segment or 0), explanation.confidence
 
 
 def _changed_judges(store: Store, series: Series, siblings: Sequence[Series], low: int, high: int) -> Iterator[str]:
-    """Yield `judge_version` and `judge_model` where a series of another one began or ended in the interval."""
+    """Yield `judge_version` and `judge_model` if a series of another one began or ended in the interval."""
     low_s, high_s = low * FIVE_MINUTES_S - HOUR_S, high * FIVE_MINUTES_S + HOUR_S
     names: set[str] = set()
-    hours = read_buckets(store, [one.id for one in siblings], low_s - 24 * HOUR_S, high_s + 24 * HOUR_S, fine=False)
+    hours = read_buckets(store, [row.id for row in siblings], low_s - 24 * HOUR_S, high_s + 24 * HOUR_S, fine=False)
     for sibling, buckets in zip(siblings, hours, strict=True):
         times = [bucket.begins_at for bucket in buckets]
         if times and (low_s <= times[0] or times[-1] <= high_s):
@@ -146,16 +146,17 @@ def _changed_judges(store: Store, series: Series, siblings: Sequence[Series], lo
 
 def _halves(buckets: Sequence[Bucket], since: int) -> tuple[list[Bucket], list[Bucket]]:
     begin_s = since * FIVE_MINUTES_S
-    return [one for one in buckets if one.begins_at < begin_s], [one for one in buckets if one.begins_at >= begin_s]
+    earlier = [bucket for bucket in buckets if bucket.begins_at < begin_s]
+    return earlier, [bucket for bucket in buckets if bucket.begins_at >= begin_s]
 
 
 def _classes(buckets: Sequence[Bucket]) -> Counter[str]:
     """Count judgements by class of sampling probability."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for bucket in buckets:
         for key, sums in bucket.sums.classes.items():
-            found[str(key)] += sums.judgements
-    return found
+            counts[str(key)] += sums.judgements
+    return counts
 
 
 def _differ(before: Counter[str], after: Counter[str]) -> bool:

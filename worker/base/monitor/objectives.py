@@ -11,11 +11,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from judges.core.faults import fault_of
-from judges.custom.definition import read_toml
+from judges.core.faults import Faults, caught, fault_of, first_raised
+from judges.custom.definition import conversion_fault, read_toml
 from judges.registry import catalogue
-from worker.base.monitor.settings import MONITOR
-from worker.core.config.errors import Faults, caught, conversion_fault, first_raised
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.reading import Given
 from worker.core.config.settings import Settings
 

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.feature import MonitorKeys
-from worker.base.monitor.settings import tag_of
+from worker.base.monitor.feature import MonitorKeys, tag_of
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.core.config.settings import MAX_VALUE_CHARS
 from worker.core.storage.client import Store
@@ -38,7 +37,7 @@ CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
 _KEYS_AT_ONCE: Final = 2_500
 _HIGHEST_CLASS: Final = 25
-_SHORT: Final = 3
+_EQUAL_WEIGHTS_NUMBERS: Final = 3
 """Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
 
 
@@ -131,7 +130,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
 
 
 def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
-    """Return the value of a segment, empty where there is none; ``labels`` has the fields of a verdict."""
+    """Return the value of a segment, empty if it has none; ``labels`` has the fields of a verdict."""
     value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
     return (value or "")[:MAX_VALUE_CHARS]
 
@@ -177,7 +176,7 @@ def read_buckets(
     ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
     while some := list(islice(ids, max(1, _KEYS_AT_ONCE // max(1, len(begins))))):
         places = [place(keys, series_id, at) for series_id in some for at in begins]
-        hashes = iter(store.hashes([one.five_key if fine else one.hour_key for one in places]))
+        hashes = iter(store.hashes([spot.five_key if fine else spot.hour_key for spot in places]))
         for _ in some:
             yield [
                 bucket
@@ -201,7 +200,7 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
     sums = Sums()
     for kind, numbers in kinds.items():
         if kind.isupper():
-            if len(numbers) == _SHORT:
+            if len(numbers) == _EQUAL_WEIGHTS_NUMBERS:
                 judgements, passes, w = numbers
                 of_class = ClassSums(int(judgements), judgements * w, passes * w, judgements * w * w, passes * w * w)
             else:
@@ -241,5 +240,5 @@ def write_states(store: Store, states: Mapping[str, object]) -> None:
 
 def read_series(store: Store) -> dict[str, Series]:
     """Read all series by id."""
-    found = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_series))
-    return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in found.items()}
+    fields = store.call(lambda client: client.hgetall(MonitorKeys(store.keys.prefix).quality_series))
+    return {raw.decode(): msgspec.json.decode(labels, type=Series) for raw, labels in fields.items()}

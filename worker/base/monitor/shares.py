@@ -205,7 +205,7 @@ def _steady(history: Sums | None) -> Sums | None:
 
 
 def _freedom(window: Sums, history: Sums | None) -> int:
-    """Return the degrees of freedom of the design effect: sessions - 1, or fewer where few of them determine it.
+    """Return the degrees of freedom of the design effect: sessions - 1, or fewer if few of them determine it.
 
     In a window alone these are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the
     weight F of that verdict in a session, and each counts as three degrees of freedom.

@@ -52,9 +52,9 @@ class _Volume:
         self.hours = [count / max(1, number) for count, number in zip(self.hours, occurrences, strict=True)]
 
     def is_silent(self, now: float) -> bool | None:
-        """Return whether the verdicts of a usual time are missing; None where that is not known, or long ago.
+        """Return whether the verdicts of a usual time are missing; None if that is unknown, or long ago.
 
-        The time is at least an hour, and a day where 20 verdicts take more than an hour.
+        The time is at least an hour, and a day if 20 verdicts take more than an hour.
         """
         if self.hours is None or now - self.newest > _GONE_S:
             return None
@@ -91,14 +91,14 @@ class Silence:
         """
         now = self._clock()
         ids: dict[Service, list[str]] = {}
-        for series_id, one in series.items():
-            if not one.segment:
-                ids.setdefault((one.service, one.environment), []).append(series_id)
+        for series_id, labels in series.items():
+            if not labels.segment:
+                ids.setdefault((labels.service, labels.environment), []).append(series_id)
         self._volumes = {service: volume for service, volume in self._volumes.items() if service in ids}
         read = 0
         for service, members in ids.items():
-            known = self._volumes.get(service)
-            if (known is None or now - known.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
+            learned = self._volumes.get(service)
+            if (learned is None or now - learned.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
                 read += len(members)
                 self._volumes[service] = volume = _Volume(now)
                 history = read_buckets(self._store, members, now - _HISTORY_DAYS * DAY_S, now, fine=False)

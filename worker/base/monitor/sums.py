@@ -3,8 +3,8 @@
 One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
 do not change the sums.
 
-The sums are on the first shard. The outbox of another shard is read in its order from a position that stands beside the
-sums and moves in the script that adds to them, so that each verdict is in them once. Then its group there moves on.
+The sums are on the first shard. The outbox of another shard is read in its order from a position beside the sums, which
+the script that adds to them moves, so that each verdict is in them once. Then its group there moves on.
 A verdict that a shard loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
@@ -14,23 +14,28 @@ import datetime as dt
 import hashlib
 import secrets
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from operator import attrgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
+from redis.client import Pipeline
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys, tag_of
 from worker.base.monitor.gauges import MonitorParts, Watch
-from worker.base.monitor.pruning import SeriesPruning, segment_of
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,
     COARSE_DAYS,
+    DAY_S,
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
@@ -41,7 +46,6 @@ from worker.base.monitor.series import (
     read_series,
     series_of,
 )
-from worker.base.monitor.settings import MONITOR, tag_of
 from worker.base.monitor.watch import QualityWatch
 from worker.base.scans import entry_position
 from worker.core.config.settings import Settings
@@ -68,6 +72,9 @@ _FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
 _CLUSTER_BYTES: Final = 6
+_SILENT_DAYS: Final = 7
+"""A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
+_AT_ONCE: Final = 100
 
 
 _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
@@ -107,23 +114,23 @@ class _Plan:
 
     def place(self, series_id: str, at: int, kind: str) -> int:
         """Return the index of the fields of a kind in both buckets of a time."""
-        known = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
-        if known is None:
+        index = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
+        if index is None:
             of = place(self._keys, series_id, at)
             hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
             self._places.append((hour, of.hour + kind, five, of.five + kind))
-            known = self._place_of[name] = len(self._places)
-        return known
+            index = self._place_of[name] = len(self._places)
+        return index
 
     def cluster_key(self, series_id: str, at: int, cluster: str, period_s: int) -> int:
-        """Return the index of the hash that holds a cluster."""
+        """Return the index of the hash with a cluster."""
         # Numbers of periods of both lengths are far apart.
         period, part = at // period_s, ord(cluster[0]) % CLUSTER_PARTS
-        known = self._cluster_keys.get(name := (series_id, period, part))
-        if known is None:
+        index = self._cluster_keys.get(name := (series_id, period, part))
+        if index is None:
             key = self._key(self._keys.quality_clusters(series_id, period, part), 2 * period_s)
-            known = self._cluster_keys[name] = key
-        return known
+            index = self._cluster_keys[name] = key
+        return index
 
     def arguments(self) -> bytes:
         """Encode the plan."""
@@ -140,12 +147,12 @@ class _Plan:
         return msgspec.msgpack.encode(plan)
 
     def _key(self, name: str, ttl_s: int) -> int:
-        known = self._index.get(name)
-        if known is None:
+        index = self._index.get(name)
+        if index is None:
             self.keys.append(name)
             self._ttls.append(ttl_s)
-            known = self._index[name] = len(self.keys)
-        return known
+            index = self._index[name] = len(self.keys)
+        return index
 
 
 class QualitySums(ExportConsumer):
@@ -182,7 +189,7 @@ class QualitySums(ExportConsumer):
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
         self._tags = MONITOR.of(settings).tags
-        self._labels = attrgetter(*_LABELS, *(one for one in self._segments if tag_of(one) is None))
+        self._labels = attrgetter(*_LABELS, *(segment for segment in self._segments if tag_of(segment) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()
 
@@ -225,7 +232,7 @@ class QualitySums(ExportConsumer):
             self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries, while the caller holds ``adding``; False where none was new.
+        """Add entries, while the caller holds ``adding``; False if none was new.
 
         Args:
             entries: In the order of their outbox.
@@ -267,7 +274,7 @@ class QualitySums(ExportConsumer):
             self._store.call(lambda client: client.hset(series_key, mapping=labels))
         fresh, unclustered = self._store.run("add_quality", plan.keys, (plan.arguments(),))
         self._known.update(added)
-        self._values.update(segment_of(one) for one in added.values() if one.segment)
+        self._values.update(segment_of(series) for series in added.values() if series.segment)
         for reason, verdicts in refused.items() if fresh else ():
             self.dropped(reason, verdicts)
             log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
@@ -288,7 +295,7 @@ class QualitySums(ExportConsumer):
         if all_series is None:
             if len(self._series_of) >= _MAX_REMEMBERED:
                 self._series_of.clear()
-            all_series = [(one, one.id) for one in series_of(verdict, self._segments)]
+            all_series = [(series, series.id) for series in series_of(verdict, self._segments)]
             self._series_of[labels] = all_series
         if verdict.outcome != "scored":
             for series, series_id in all_series:
@@ -313,16 +320,16 @@ class QualitySums(ExportConsumer):
         if series.segment:
             segment = segment_of(series)
             # Counted when they are added: Redis may refuse the script, and the entries come again.
-            new = sum(segment_of(one) == segment for one in added.values())
+            new = sum(segment_of(series) == segment for series in added.values())
             if self._values[segment] + new >= self._max_values:
                 return "too_many_values"
         return None
 
     def relist(self, series: Iterable[Series]) -> None:
         """Remember which series are listed."""
-        known = {one.id: one for one in series}
-        self._known = set(known)
-        self._values = Counter(segment_of(one) for one in known.values() if one.segment)
+        by_id = {labels.id: labels for labels in series}
+        self._known = set(by_id)
+        self._values = Counter(segment_of(labels) for labels in by_id.values() if labels.segment)
 
 
 class ShardSums(ServiceThread):
@@ -354,22 +361,80 @@ class ShardSums(ServiceThread):
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
         begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
-        found = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
-        if found:
+        rows = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
+        if rows:
             after, self._after = self._after, None
-            last = found[-1][0].decode()
+            last = rows[-1][0].decode()
             # Entries that cannot be read are passed.
-            entries = [read for read in map(read_outbox_entry, found) if read is not None]
+            entries = [read for read in map(read_outbox_entry, rows) if read is not None]
             with self._sums.adding:
                 is_added = self._sums.add(entries, Source(shard, after), last)
             if not is_added:
                 return
             self._pass_group(last)
             self._after = last
-        if len(found) < count:
+        if len(rows) < count:
             self.stopping.wait(self._sums.gather_s)
 
     def _pass_group(self, entry_id: str) -> None:
         keys = self._store.keys
         if entry_id:
             self._store.run("pass_group", (keys.verdicts, keys.account_all, keys.groups), (MONITOR_GROUP, entry_id))
+
+
+class SeriesPruning(Watch):
+    """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
+
+    Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
+    """
+
+    every_s = float(HOUR_S)
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Monitor,
+        listed: Callable[[Iterable[Series]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(store, clock)
+        self._keys = MonitorKeys(store.keys.prefix)
+        self._max_values = settings.max_segment_values
+        self._listed = listed
+
+    def run(self, now: float) -> None:
+        """Remove series, and report those that are left."""
+        all_series = read_series(self._store)
+        by_segment: dict[Series, list[str]] = {}
+        for series_id, series in all_series.items():
+            if series.segment:
+                by_segment.setdefault(segment_of(series), []).append(series_id)
+        full = [series_id for ids in by_segment.values() if len(ids) >= self._max_values for series_id in ids]
+        silent = {*self._silent(all_series, now, COARSE_DAYS + 1), *self._silent(full, now, _SILENT_DAYS)}
+        if silent:
+            keys = self._keys
+            self._store.call(lambda client: client.hdel(keys.quality_series, *silent))
+            self._store.call(lambda client: client.delete(*map(keys.quality_detector, silent)))
+            remove_examples(self._store, (row for row in scan_examples(self._store) if row.series_id in silent))
+            log.info("silent series removed", series=len(silent))
+        self._listed(series for series_id, series in all_series.items() if series_id not in silent)
+
+    def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
+        """Return the series that have no sums in these last days."""
+
+        def count(some: Sequence[str], pipe: Pipeline) -> None:
+            for series_id in some:
+                # Tomorrow as well: Redis dates verdicts by its own clock.
+                times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
+                pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
+
+        ids, silent = iter(series_ids), list[str]()
+        while some := list(islice(ids, _AT_ONCE)):
+            counts = self._store.pipeline(partial(count, some))
+            silent += [series_id for series_id, amount in zip(some, counts, strict=True) if not amount]
+        return silent
+
+
+def segment_of(series: Series) -> Series:
+    """Return what all values of a segment of one series have in common."""
+    return msgspec.structs.replace(series, value="")

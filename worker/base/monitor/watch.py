@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import wilson
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
+from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -20,7 +21,6 @@ from worker.base.monitor.series import (
     read_series,
     utc_minute,
 )
-from worker.base.monitor.settings import Monitor
 from worker.base.monitor.shares import Sums, merged, pass_share
 from worker.base.monitor.silence import Silence
 from worker.core.storage.client import Store
@@ -28,7 +28,7 @@ from worker.core.telemetry.metrics import Metrics
 
 _DAY_EVERY_S: Final = 300.0
 """How often the window of a day is read: a few minutes do not change it."""
-_ENOUGH: Final = 50
+_LEAST_VERDICTS: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 
 
@@ -43,7 +43,7 @@ class Window(NamedTuple):
     """When the newest bucket ends."""
 
     @classmethod
-    def of(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
+    def from_buckets(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":
         """Add up buckets."""
         return cls(
             length_s,
@@ -83,19 +83,19 @@ class QualityWatch(Watch):
 
     def run(self, now: float) -> None:
         """Compute the gauges."""
-        known = read_series(self._store)
-        windows = self.windows(known, now)
-        detectors = self._detection.step({one.id: one for one in windows})
+        all_series = read_series(self._store)
+        windows = self.windows(all_series, now)
+        detectors = self._detection.step({series.id: series for series in windows})
         newest: dict[tuple[str, str], float] = {}
-        for one, window in windows.items():
-            service = one.service, one.environment
+        for series, window in windows.items():
+            service = series.service, series.environment
             newest[service] = max(newest.get(service, 0.0), window.newest_s)
         examples = read_examples(self._store, "drop")
-        silent = self._silence.step(known, newest)
+        silent = self._silence.step(all_series, newest)
         gauge = self._metrics.quality_silent
         samples: list[Sample] = [(gauge, service, float(is_silent)) for service, is_silent in silent.items()]
-        for one, window in windows.items():
-            samples += self._samples(one, window, detectors[one.id], examples.get(one.id, ()), now)
+        for series, window in windows.items():
+            samples += self._samples(series, window, detectors[series.id], examples.get(series.id, ()), now)
         self.show(samples)
 
     def clear(self) -> None:
@@ -108,14 +108,14 @@ class QualityWatch(Watch):
     def windows(self, series: Mapping[str, Series], now: float) -> dict[Series, Window]:
         """Read the windows of those series that have verdicts in the last day."""
         hours = read_buckets(self._store, series, now - HOUR_S, now + HOUR_S, fine=True)
-        windows = {series_id: Window.of(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
-        few = [one for one, window in windows.items() if window.verdicts < _ENOUGH]
+        windows = {series_id: Window.from_buckets(hour, HOUR_S) for series_id, hour in zip(series, hours, strict=True)}
+        few = [series for series, window in windows.items() if window.verdicts < _LEAST_VERDICTS]
         former = self._days
-        self._days = {one: former[one] for one in few if one in former and former[one][0] > now}
-        stale = [one for one in few if one not in self._days]
+        self._days = {series: former[series] for series in few if series in former and former[series][0] > now}
+        stale = [series for series in few if series not in self._days]
         days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
         for series_id, day in zip(stale, days, strict=True):
-            self._days[series_id] = now + _DAY_EVERY_S, Window.of(day, DAY_S)
+            self._days[series_id] = now + _DAY_EVERY_S, Window.from_buckets(day, DAY_S)
         windows |= {series_id: day for series_id, (_, day) in self._days.items()}
         return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 
@@ -127,7 +127,7 @@ class QualityWatch(Watch):
         labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
         share = pass_share(window.sums, detector.history)
         effect = 1.0
-        # A share exists only where something passes or fails.
+        # A share exists only if something passes or fails.
         if share is not None:
             effect = share.design_effect
             yield metrics.quality_share, labels, share.interval.value

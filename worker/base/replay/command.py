@@ -105,21 +105,23 @@ def command(
     it (exit code 130), and --continue resumes it, as long as the ledger remembers it.
     """
     settings = load(os.environ, config, {"redis_url": redis_url})
-    said = {
+    values = {
         "--since": since,
         "--until": until,
         "--trace-id": trace_id,
         "--judge": names,
         "--service": service,
         "--model": model,
+        "--rate": rate,
+        "--dry-run": dry_run,
     }
-    given = [option for option, value in (said | {"--rate": rate, "--dry-run": dry_run}).items() if value]
-    if name is not None and given:
-        raise click.UsageError(f"--continue takes these options from the replay it resumes; leave out {given[0]}")
+    chosen = [option for option, value in values.items() if value]
+    if name is not None and chosen:
+        raise click.UsageError(f"--continue takes these options from the replay it resumes; leave out {chosen[0]}")
     if trace_id is not None and (since is not None or until is not None):
         raise click.UsageError("--trace-id says which trace; leave out --since and --until")
     needed = ("--judge",) if trace_id is not None else ("--judge", "--since")
-    missing = [option for option in needed if option not in given]
+    missing = [option for option in needed if option not in chosen]
     if name is None and missing:
         raise click.UsageError(f"Missing option '{missing[0]}'.")
     store = open_store(settings)
@@ -130,7 +132,7 @@ def command(
     try:
         replays = _begin(settings, store, options) if name is None else _resume(settings, store, name)
         question, first = replays[0].state.question, replays[0]
-        open_now = [one.state for one in replays if not one.state.is_finished]
+        open_now = [replay.state for replay in replays if not replay.state.is_finished]
         begin = min((state.next_id for state in open_now), key=milliseconds, default="")
         end = max((state.question.last for state in open_now), key=milliseconds, default="")
         where = f"{format_time(begin)} to {format_time(end)}" if open_now else "nothing"
@@ -150,11 +152,11 @@ def command(
         store.close()
 
 
-def _published(settings: Settings, store: Store, given: str) -> tuple[str, str, str]:
+def _published(settings: Settings, store: Store, trace_id: str) -> tuple[str, str, str]:
     """Return the id of the trace that begins so, and the times between which it was published."""
     lookup = TraceLookup(store, settings)
-    name = lookup.resolve(given)
-    times = [one.published_ms for one in lookup.find({name}).get(name, []) if one.published_ms is not None]
+    name = lookup.resolve(trace_id)
+    times = [row.published_ms for row in lookup.find({name}).get(name, []) if row.published_ms is not None]
     if not times:
         raise TraceNotFoundError(f"{name}: its text is no longer in the stream, so it cannot be judged again")
     since, until = (dt.datetime.fromtimestamp(at / 1000, dt.UTC) for at in (min(times) - 1, max(times) + 1))
@@ -173,41 +175,41 @@ class _Replay(NamedTuple):
 def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Replay]:
     """Store a new replay in each shard, all under one name."""
     replays: list[_Replay] = []
-    for one in store.answering:
+    for shard in store.answering:
         try:
-            asked = first_state(settings, one, options)
+            asked = first_state(settings, shard, options)
         except ReplayOptionsError as error:
             raise click.UsageError(str(error)) from error
-        cursor = Cursor(one, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
+        cursor = Cursor(shard, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
         state = cursor.begin(asked.question, asked.next_id)
-        replays.append(_Replay(one, cursor, state, Chooser(settings, asked.question, options.judges)))
+        replays.append(_Replay(shard, cursor, state, Chooser(settings, asked.question, options.judges)))
     return replays
 
 
 def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
     replays = []
-    for one in store.answering:
-        cursor = Cursor(one, settings.ledger_ttl_s, name)
+    for shard in store.answering:
+        cursor = Cursor(shard, settings.ledger_ttl_s, name)
         try:
             state = cursor.read()
         except ReplayError as error:
             # A server that was away when the replay began.
             if any(name in names_of_replays(other) for other in store.answering):
-                note(f"shard {one.shard}: {error}")
+                note(f"shard {shard.shard}: {error}")
                 continue
-            raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(one))}") from error
+            raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(shard))}") from error
         judges = judges_named(settings, *state.question.judges)
         now = versions_of(settings, judges)
         changed = [name for name, version in now.items() if version != state.question.judges[name]]
         if changed:
             # One replay must not mix verdicts of two versions.
             raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-        replays.append(_Replay(one, cursor, state, Chooser(settings, state.question, judges)))
+        replays.append(_Replay(shard, cursor, state, Chooser(settings, state.question, judges)))
     return replays
 
 
 def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end: str) -> Any:
-    """Estimate the work of the rest of a replay; None where no trace is left, or no feature estimates."""
+    """Estimate the work of the rest of a replay; None if no trace is left, or no feature estimates."""
     span_s = milliseconds(begin) / 1000, milliseconds(end) / 1000 + 0.001
     arguments = settings, store, replay.cursor.name, replay.chooser, span_s
     return next((imported(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
@@ -220,14 +222,14 @@ class _Run:
         self._expected = expected
         self._replays = replays
         self._runs = [
-            ReplayRun(settings, one.store, one.chooser, one.cursor, one.state, wait=self._wait) for one in replays
+            ReplayRun(settings, row.store, row.chooser, row.cursor, row.state, wait=self._wait) for row in replays
         ]
         self._as_json = as_json
-        columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+        columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=NOTES)
         # Progress is measured in stream time, since Redis does not count the entries between two ids.
         length = sum(_distance(run, run.state.question.last) + 1 for run in self._runs)
-        self._task = self._progress.add_task("replaying", total=length, said="")
+        self._task = self._progress.add_task("replaying", total=length, text="")
         self._waits = False
 
     def finish(self) -> None:
@@ -252,19 +254,19 @@ class _Run:
     def _show(self) -> None:
         self._waits = False
         counts = self._counts
-        said = f"{amount(counts.traces, 'trace')}, {amount(counts.chosen, 'evaluation')}"
+        text = f"{amount(counts.traces, 'trace')}, {amount(counts.chosen, 'evaluation')}"
         done = sum(
             _distance(run, run.state.question.last) + 1 if run.state.is_finished else _distance(run, run.state.next_id)
             for run in self._runs
         )
-        self._progress.update(self._task, completed=done, said=said)
+        self._progress.update(self._task, completed=done, text=text)
 
     def _wait(self, work: WaitingWork) -> None:
-        said = f"waiting: batches for {work.judge_model} hold {work.waiting_bytes / MIB:,.0f} MiB"
-        self._progress.update(self._task, said=said)
+        message = f"waiting: batches for {work.judge_model} hold {work.waiting_bytes / MIB:,.0f} MiB"
+        self._progress.update(self._task, text=message)
         if not self._waits:
             self._waits = True
-            note(said)
+            note(message)
         time.sleep(_WAIT_S)
 
     def _report(self) -> None:
@@ -275,8 +277,8 @@ class _Run:
                 {
                     "replay": self._replays[0].cursor.name,
                     "judges": list(question.judges),
-                    "since": format_time(min((one.first for one in questions), key=milliseconds)),
-                    "until": format_time(max((one.last for one in questions), key=milliseconds)),
+                    "since": format_time(min((question.first for question in questions), key=milliseconds)),
+                    "until": format_time(max((question.last for question in questions), key=milliseconds)),
                     "dry_run": question.dry_run,
                     "finished": all(run.state.is_finished for run in self._runs),
                     **{field: getattr(counts, field) for field in _MEANINGS},

@@ -21,7 +21,7 @@ from msgspec import Struct
 from judges.core.judge import Judge, has_text
 from judges.custom.definition import nearest
 from judges.registry import configured
-from worker.base.replay.feature import ReplayKeys
+from worker.base.lookup.feature import LookupKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.features import Parts, built, gathering, installed
@@ -29,7 +29,8 @@ from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store
+from worker.core.storage.group_reader import next_count
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 QUESTION_VERSION: Final = 1
@@ -183,7 +184,7 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
     start, end = id_at(since_s), "+" if until_s is None else id_at(until_s)
     first = store.call(lambda client: client.xrange(store.keys.traces, start, end, count=1))
     last = store.call(lambda client: client.xrevrange(store.keys.traces, end, start, count=1))
-    given = {"model": options.model, "rate": options.rate}
+    overrides = {"model": options.model, "rate": options.rate}
     question = Question(
         judges=versions_of(settings, options.judges),
         first=first[0][0].decode() if first else start,
@@ -192,7 +193,7 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
         service=options.service,
         dry_run=options.dry_run,
         trace_id=options.trace_id,
-        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+        **{name: value for name, value in overrides.items() if value is not None},  # type: ignore[arg-type]
     )
     return State(question, question.first if first and last else END, Counts())
 
@@ -211,22 +212,22 @@ def rule_naming(settings: Settings, judge: str) -> str | None:
 
 def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
     """Refuse a model or rate for judges whose rule sets them."""
-    given = "--model" if options.model is not None else "--rate" if options.rate is not None else None
+    option = "--model" if options.model is not None else "--rate" if options.rate is not None else None
     rules = {judge.name: rule_naming(settings, judge.name) for judge in options.judges}
-    for judge, rule in rules.items():
-        if given and rule is not None:
+    for name, rule in rules.items():
+        if option and rule is not None:
             raise ReplayOptionsError(
-                f"{given} is for judges that no rule names, and rule {rule!r} names {judge}; "
-                f"omit {given}, or pass --config with other rules"
+                f"{option} is for judges that no rule names, and rule {rule!r} names {name}; "
+                f"omit {option}, or pass --config with other rules"
             )
-    for one in options.judges:
-        model = one.model or options.model or "default"
-        if rules[one.name] is None and model not in settings.models:
-            place = "--model" if one.model is None else f"the judge {one.name}"
+    for judge in options.judges:
+        model = judge.model or options.model or "default"
+        if rules[judge.name] is None and model not in settings.models:
+            place = "--model" if judge.model is None else f"the judge {judge.name}"
             raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
-        if rules[one.name] is None:
+        if rules[judge.name] is None:
             try:
-                one.for_model(settings.models[model])
+                judge.for_model(settings.models[model])
             except ValueError as error:
                 raise ReplayOptionsError(f"{error}; name another --model, or leave the judge out") from error
 
@@ -281,9 +282,9 @@ def format_time(entry_id: str) -> str:
 
 def names_of_replays(store: Store) -> list[str]:
     """List the replays that Redis remembers, at most twenty."""
-    start = ReplayKeys(store.keys.prefix).replay("")
-    found = store.call(lambda client: list(client.scan_iter(f"{start}*", count=_SCAN_COUNT)))
-    return sorted(key.decode().removeprefix(start) for key in found)[:_MAX_NAMES]
+    start = LookupKeys(store.keys.prefix).replay("")
+    keys = store.call(lambda client: list(client.scan_iter(f"{start}*", count=_SCAN_COUNT)))
+    return sorted(key.decode().removeprefix(start) for key in keys)[:_MAX_NAMES]
 
 
 class Cursor:
@@ -292,7 +293,7 @@ class Cursor:
     def __init__(self, store: Store, ttl_s: int, name: str | None = None) -> None:
         """Use a replay's name, by default a new one; it is remembered for ``ttl_s`` after its last step."""
         self.name = name or secrets.token_hex(4)
-        self.key = ReplayKeys(store.keys.prefix).replay(self.name)
+        self.key = LookupKeys(store.keys.prefix).replay(self.name)
         self._store = store
         self._ttl_s = ttl_s
 
@@ -316,18 +317,18 @@ class Cursor:
         """
         return self.state_of(self._store.call(lambda client: client.hgetall(self.key)))
 
-    def state_of(self, found: Mapping[bytes, bytes]) -> State:
+    def state_of(self, fields: Mapping[bytes, bytes]) -> State:
         """Read the content of the hash.
 
         Raises:
             ReplayError: It is empty, or this version cannot read it.
         """
-        if not found:
+        if not fields:
             raise ReplayError(f"Redis knows no replay {self.name!r}; start a new one, nothing is judged twice")
-        if msgspec.json.decode(found[b"question"], type=_Version).v not in _KNOWN_VERSIONS:
+        if msgspec.json.decode(fields[b"question"], type=_Version).v not in _KNOWN_VERSIONS:
             raise ReplayError(f"replay {self.name!r} was started by another version of tracejudge; start a new one")
-        counts = Counts(*(int(found.get(name.encode(), 0)) for name in Counts._fields))
-        return State(msgspec.json.decode(found[b"question"], type=Question), found[b"next"].decode(), counts)
+        counts = Counts(*(int(fields.get(name.encode(), 0)) for name in Counts._fields))
+        return State(msgspec.json.decode(fields[b"question"], type=Question), fields[b"next"].decode(), counts)
 
 
 # --- the run ---
@@ -341,12 +342,12 @@ class Chooser:
     """
 
     def __init__(self, settings: Settings, question: Question, judges: Iterable[Judge]) -> None:
-        wanted = {judge.name: judge for judge in judges}
+        requested = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
-        self.graders = Graders(settings, {**configured(settings.judges), **wanted})
-        self._units = {name: judge.unit for name, judge in wanted.items()}
-        self._free = [name for name in wanted if rule_naming(settings, name) is None]
+        self.graders = Graders(settings, {**configured(settings.judges), **requested})
+        self._units = {name: judge.unit for name, judge in requested.items()}
+        self._free = [name for name in requested if rule_naming(settings, name) is None]
         self.rules = Rules(settings, self.graders)
         self._sampler = Sampler(self.rules)
         self._factory = EvaluationFactory(self.graders)
@@ -360,7 +361,7 @@ class Chooser:
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):
             sampled = self._sampler.sample(trace)
-            choices += [one for one in (*sampled.choices, *sampled.of_session) if one.judge in self._units]
+            choices += [choice for choice in (*sampled.choices, *sampled.of_session) if choice.judge in self._units]
         sampling_key, rate = self._settings.sampling_key, self._question.rate
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
@@ -371,8 +372,8 @@ class Chooser:
             for judge, grader in graders
             if self._units[judge] in chosen and self.rules.allows(trace, grader.judge_model)
         ]
-        of_session = tuple(one for one in choices if self._units[one.judge] == "session")
-        of_trace = [one for one in choices if self._units[one.judge] == "trace"]
+        of_session = tuple(choice for choice in choices if self._units[choice.judge] == "session")
+        of_trace = [choice for choice in choices if self._units[choice.judge] == "trace"]
         return _Selected(entry, self._factory.evaluations(entry, of_trace, "replay"), of_session)
 
 
@@ -411,14 +412,14 @@ class ReplayRun:
         chunk = self._read()
         read = (read_entry(entry, self._settings.max_trace_bytes) for entry in chunk.entries)
         traces = [entry for entry in read if isinstance(entry, TraceEntry)]
-        chosen = [one for one in map(self._chooser.choose, traces) if one.evaluations or one.of_session]
+        chosen = [pick for pick in map(self._chooser.choose, traces) if pick.evaluations or pick.of_session]
         if not self.state.question.dry_run:
             # A panel calls no endpoint: its members are the work.
-            graders = (grader for one in chosen for grader, _ in one.evaluations)
+            graders = (grader for pick in chosen for grader, _ in pick.evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
             while names and (waiting := self._fullest(names)) is not None:
                 self._wait(waiting)
-            while any(one.of_session for one in chosen) and (gathered := self._gathered()) is not None:
+            while any(pick.of_session for pick in chosen) and (gathered := self._gathered()) is not None:
                 self._wait(gathered)
         self._choose(chunk, len(traces), chosen)
         return not self.state.is_finished
@@ -426,21 +427,21 @@ class ReplayRun:
     def _read(self) -> _Chunk:
         """Read a chunk from the next entry. If that is not the first one now, the caps have removed it."""
         position, last = self.state.next_id, self.state.question.last
-        found: list[Entry] = self._store.call(
+        entries: list[Entry] = self._store.call(
             lambda client: client.xrange(self._store.keys.traces, min=position, max=last, count=self._count)
         )
-        first = found[0][0].decode() if found else last
-        readable = found[:-1] if len(found) == self._count else found
+        first = entries[0][0].decode() if entries else last
+        readable = entries[:-1] if len(entries) == self._count else entries
         sizes = list(accumulate(sum(map(len, (fields or {}).values())) for _, fields in readable))
         # At least one entry, however large it is.
         fitting = max(1, bisect_right(sizes, CHUNK_BYTES))
         taken, size = readable[:fitting], max(sizes[:fitting], default=0)
-        next_id = found[len(taken)][0].decode() if len(taken) < len(found) else END
+        next_id = entries[len(taken)][0].decode() if len(taken) < len(entries) else END
         self._count = next_count(
             self._count, len(taken), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES, least=_MIN_CHUNK_COUNT
         )
         gap_ms = milliseconds(first) - milliseconds(position)
-        return _Chunk(taken, next_id, cut_off=int(not found or first != position), cut_off_ms=gap_ms)
+        return _Chunk(taken, next_id, cut_off=int(not entries or first != position), cut_off_ms=gap_ms)
 
     def _fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
         """Return the judge model with the most waiting work if that is enough."""
@@ -460,10 +461,10 @@ class ReplayRun:
         keys = self._store.keys
         writer = BatchWriter.choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
 
-        def session(one: _Selected) -> Mapping[str, object] | None:
-            if not one.of_session or self._gather is None:
+        def session(pick: _Selected) -> Mapping[str, object] | None:
+            if not pick.of_session or self._gather is None:
                 return None
-            part: Mapping[str, object] | None = self._gather(writer, one.entry, one.of_session, self._cursor.name)
+            part: Mapping[str, object] | None = self._gather(writer, pick.entry, pick.of_session, self._cursor.name)
             return part
 
         plan = {
@@ -478,12 +479,12 @@ class ReplayRun:
             },
             "traces": [
                 {
-                    "id": one.entry.entry_id,
-                    "payload": writer.trace(one.entry.trace) if one.evaluations else 0,
-                    "evaluations": writer.evaluations(one.evaluations, one.entry.trace),
-                    "session": session(one),
+                    "id": pick.entry.entry_id,
+                    "payload": writer.trace(pick.entry.trace) if pick.evaluations else 0,
+                    "evaluations": writer.evaluations(pick.evaluations, pick.entry.trace),
+                    "session": session(pick),
                 }
-                for one in chosen
+                for pick in chosen
             ],
             **self._limits,
         }

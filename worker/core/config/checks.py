@@ -1,6 +1,6 @@
 """Checks of relations between settings, which no field shows by itself: addresses, credentials, files, access.
 
-``rule_checks`` has those of judges, models and rules, which a process that judges nothing does without.
+``loading`` has those of judges, models and rules, which a process that judges nothing does without.
 """
 
 import re
@@ -13,12 +13,12 @@ from kombu.transport import TRANSPORT_ALIASES
 from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
+from judges.custom.definition import unknown
 from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
+from judges.requests.redaction import pattern_fault
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from tracejudge.sharding import parse_shards
-from worker.core.config.errors import unknown
-from worker.core.config.redaction import pattern_fault
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import installed

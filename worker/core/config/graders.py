@@ -49,7 +49,7 @@ def panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
 
 
 def is_panel(judge_model: str) -> bool:
-    """Return whether a judge model is that of a panel, of this or another configuration."""
+    """Return whether a judge model belongs to a panel, of this or another configuration."""
     return _PANEL.fullmatch(judge_model) is not None
 
 
@@ -70,14 +70,14 @@ def judge_for(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
         ValueError: The judge has no form for this model; the text says why.
     """
     named = (judge.name, model.judge_model)
-    own = [one for one in settings.calibrations if (one.judge, one.model) == named]
-    return judge.for_model(model, {one.metric_of(judge): one.calibration for one in own})
+    own = [row for row in settings.calibrations if (row.judge, row.model) == named]
+    return judge.for_model(model, {row.metric_of(judge): row.calibration for row in own})
 
 
 def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:
     """Return the judge whose version a panel's verdicts have, from the judge as each member is asked."""
     versions = sorted({member.version for member in members})
-    # With chat models alone the version is that of the judge, as before there were others.
+    # With chat models alone the version is the version of the judge, as before there were other models.
     return judge if versions == [judge.version] else replace(judge, scoring=" ".join((judge.scoring, *versions)))
 
 
@@ -152,7 +152,7 @@ class Graders:
         return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
 
     def for_judge(self, judge: str, model: str) -> Grader:
-        """Return the grader of a judge for a named model, where no rule applies."""
+        """Return the grader of a judge for a named model, if no rule applies."""
         return CODE if judge in self.code else self._models[self.own.get(judge, model)]
 
     def version(self, judge: str, judge_model: str) -> str:
@@ -161,15 +161,15 @@ class Graders:
         Raises:
             KeyError: The judge is unknown, or the model cannot be asked.
         """
-        found = self.judge(judge, judge_model)
-        if found is None:
+        form = self.judge(judge, judge_model)
+        if form is None:
             raise KeyError(judge)
-        return found.version
+        return form.version
 
     def versions(self, judge: str) -> frozenset[str]:
         """Return all versions of a judge: its own, and those for the judge models of the configuration."""
         names = ("", *(grader.judge_model for grader in self._named.values()))
-        return frozenset(found.version for name in names if (found := self.judge(judge, name)) is not None)
+        return frozenset(form.version for name in names if (form := self.judge(judge, name)) is not None)
 
     def _form(self, name: str, judge_model: str) -> Judge | None:
         judge = self._judges.get(name, JOINT if name == JOINT.name else None)
@@ -179,7 +179,7 @@ class Graders:
             names = PARTS if judge is JOINT else (judge.name,)
             members = [self.judge(name, member) for name in names for member in together.members]
             return judge_of_panel(judge, [member for member in members if member is not None])
-        model = next((one for one in self._settings.models.values() if one.judge_model == judge_model), None)
+        model = next((each for each in self._settings.models.values() if each.judge_model == judge_model), None)
         if model is None:
             return judge
         try:
@@ -188,7 +188,7 @@ class Graders:
             return None
 
     def find(self, name: str, judge_model: str) -> Grader | None:
-        """Return the grader that a batch names; None where the configuration has no such one."""
+        """Return the grader that a batch names; None if the configuration has no such grader."""
         named = self._named.get(name)
         return named if named is not None and named.judge_model == judge_model else None
 
@@ -214,9 +214,9 @@ def _panel_of(settings: Settings, rule: Rule) -> Grader | None:
 
 def providers(settings: Settings) -> dict[str, str]:
     """Return the provider of each judge model: `code` for judges in code, the members' for a panel if all share it."""
-    known: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
-    panels = (found for rule in settings.rules if (found := _panel_of(settings, rule)) is not None)
-    members = {grader.judge_model: {known[member] for member in grader.members} for grader in panels}
+    of_models: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
+    panels = (grader for rule in settings.rules if (grader := _panel_of(settings, rule)) is not None)
+    members = {grader.judge_model: {of_models[member] for member in grader.members} for grader in panels}
     # Panels of several providers are left out: no single name is true of them.
-    alike = {name: found.pop() for name, found in members.items() if len(found) == 1}
-    return {**known, **alike, CODE_MODEL: CODE_MODEL}
+    alike = {name: used.pop() for name, used in members.items() if len(used) == 1}
+    return {**of_models, **alike, CODE_MODEL: CODE_MODEL}

@@ -1,25 +1,36 @@
-"""Loads the whole configuration: what ``reading`` reads, with judges and the files of features, and all checks.
+"""Loads the whole configuration: what ``reading`` reads, with judges and the files of features.
 
-Every mistake becomes a ``SettingsError`` of one line: the file or variable, the key, and how to fix it.
+It checks that names of judges and models exist, and that values go together. Every mistake becomes a ``SettingsError``
+of one line: the file or variable, the key, and how to fix it.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Final, get_args
 
 from msgspec import structs
 
-from judges.core.faults import Fault, SettingsError
+from judges.core.combine import Combine
+from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_raised
+from judges.core.judge import Judge
 from judges.custom import DefinitionError
-from judges.registry import CatalogueError
-from worker.core.config import judge_files
-from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.errors import Faults, first_raised
+from judges.custom.definition import unknown
+from judges.models.registry import PROVIDERS, ModelSettingsError, check
+from judges.registry import CatalogueError, catalogue, check_tables, configured, distributed, read_folder, read_tables
+from worker.core.config.checks import absent_model, setting_faults, with_files
+from worker.core.config.graders import CODE, is_reserved, judge_for
 from worker.core.config.reading import Given, convert, named_keys, read
-from worker.core.config.rule_checks import endpoints_of, judge_names, rule_faults
-from worker.core.config.settings import Settings
+from worker.core.config.serving import Secret
+from worker.core.config.settings import Rule, Settings
 from worker.core.features import installed
+
+# A feature that is absent cannot name its keys.
+_OF_FEATURES: Final = ("unit", "combine", "stratify", "first_per_hour", "budget", "priority", "repeat", "second_model")
+_PLAIN_RULE: Final = Rule(name="", judges=())
+_WAYS: Final = ", ".join(get_args(Combine))
 
 
 def load(
@@ -33,27 +44,27 @@ def load(
 
     Args:
         environment: The environment variables.
-        config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` where it exists.
+        config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` if it exists.
         arguments: Settings of the command line; None is absent.
         needs_rules: Whether the rules are used. Without them no model need be called default.
 
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
-    given = first_raised(read(environment, config, arguments))
-    return first_raised(given.placed(build(given, environment, needs_rules=needs_rules)))
+    sources = first_raised(read(environment, config, arguments))
+    return first_raised(sources.placed(build(sources, environment, needs_rules=needs_rules)))
 
 
 def build(
-    given: Given, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
+    sources: Given, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
 ) -> Faults[Settings]:
     """Convert and check what was read; ``of_worker`` opens all files that a worker opens at its start."""
-    settings, wrong = yield from convert(given)
-    settings, names = yield from _with_judges(settings, given)
+    settings, wrong = yield from convert(sources)
+    settings, names = yield from _with_judges(settings, sources)
     for feature in installed():
         if feature.complete is not None:
-            settings = yield from _without_followers(feature.complete(settings, given, names), wrong)
-    has_rules = "rules" in given.origin or "default" in settings.models
+            settings = yield from _without_followers(feature.complete(settings, sources, names), wrong)
+    has_rules = "rules" in sources.origin or "default" in settings.models
     faults = chain(
         setting_faults(settings),
         rule_faults(settings, names, needs_rules=needs_rules, has_rules=has_rules),
@@ -82,7 +93,7 @@ def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Fau
             yield fault
 
 
-def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, frozenset[str]]]:
+def _with_judges(settings: Settings, sources: Given) -> Faults[tuple[Settings, frozenset[str]]]:
     """Add the judges of the folder and all templates; names of files in a file are relative to it.
 
     Returns:
@@ -92,14 +103,207 @@ def _with_judges(settings: Settings, given: Given) -> Faults[tuple[Settings, fro
         names = judge_names(settings)
     except (CatalogueError, DefinitionError) as error:
         raise SettingsError(f"{error}") from error
-    origin, path = given.origin, given.path
+    origin, path = sources.origin, sources.path
     base = {key: Path(path).parent if path and place == path else Path() for key, place in origin.items()}
-    tables = yield from judge_files.of_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
+    tables = yield from read_tables(settings.judges, origin.get("judges", ""), base.get("judges", Path()))
     if settings.judges_folder is not None:
         folder = base["judges_folder"] / settings.judges_folder
-        further = yield from judge_files.of_folder(folder)
+        further = yield from read_folder(folder)
         settings = structs.replace(settings, judges_folder=str(folder))
         names |= {name for name, _ in further}
         tables += [table for _, table in further if table is not None]
-    judges = yield from judge_files.checked(tables)
+    judges = yield from check_tables(tables)
     return structs.replace(settings, judges=judges), names
+
+
+def judge_names(settings: Settings) -> frozenset[str]:
+    """Return the names of all judges: the built-in ones, those of distributions, and the user's own."""
+    return frozenset((*catalogue(), *distributed(), *settings.judges))
+
+
+def rule_faults(
+    settings: Settings, names: frozenset[str], *, needs_rules: bool = True, has_rules: bool = True
+) -> Iterator[Fault]:
+    """Check models, and the tables that name models and judges.
+
+    Args:
+        settings: The settings, with judges that are right.
+        names: The names of all judges.
+        needs_rules: Whether the process uses the rules.
+        has_rules: Whether there are rules that can be checked.
+    """
+    yield from _models(settings)
+    if needs_rules and not has_rules:
+        fix = "call one default, or write [[rules]] with the model of each"
+        yield Fault("models", "none is the default", fix, "conflict")
+    judges = configured(settings.judges)
+    yield from _calibrations(settings, judges)
+    if has_rules:
+        yield from _rules(settings, judges, names)
+        for feature in installed():
+            if feature.rule_faults is not None:
+                yield from feature.rule_faults(settings, judges, names)
+
+
+def endpoints_of(settings: Settings) -> list[str]:
+    """Return the addresses of the models."""
+    endpoints = [(model.base_url, PROVIDERS.get(model.provider)) for model in settings.models.values()]
+    return [url or provider.default_url for url, provider in endpoints if provider is not None]
+
+
+def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
+    """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
+    own = settings.judges.get(judge, {}).get("model")
+    return (own,) if isinstance(own, str) else settings.models_of(rule)
+
+
+def _models(settings: Settings) -> Iterator[Fault]:
+    endpoints: dict[str, tuple[str, str]] = {}
+    for name, model in settings.models.items():
+        key = f"models.{name}"
+        if faults := [*Secret.of(model, f"{key}.api_key_").faults()]:
+            yield from faults
+        else:
+            try:
+                check(model)
+            except ModelSettingsError as error:
+                part, _, message = str(error).partition(": ")
+                yield fault_of(f"{key}.{part}", message, error.code)
+        # Verdicts, limits and circuits are by judge model: two endpoints under one name would be mixed up.
+        endpoint = model.provider, (model.base_url or "").rstrip("/")
+        if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
+            what = f"another endpoint serves {model.judge_model!r} too"
+            yield Fault(f"{key}.label", what, "label each of them", "conflict")
+        if is_reserved(name):
+            yield Fault(key, f"{name!r} is a reserved name", "rename the table", "conflict")
+        if is_reserved(model.judge_model) or model.judge_model == CODE.judge_model:
+            yield Fault(f"{key}.label", f"{model.judge_model!r} is a reserved name", "give another", "conflict")
+
+
+def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
+    taken: set[str] = set()
+    for number, rule in enumerate(settings.rules):
+        key = f"rules[{number}]"
+        if not rule.name:
+            yield Fault(f"{key}.name", "is empty", "give the rule a name", "missing-key")
+        elif rule.name in taken:
+            yield Fault(f"{key}.name", f"{rule.name!r} is taken by another rule", "give each its own", "conflict")
+        taken.add(rule.name)
+        if not rule.judges:
+            yield Fault(f"{key}.judges", "is empty", "name at least one judge, or take the rule out", "missing-key")
+        for name in rule.judges:
+            if name not in names:
+                yield unknown(f"{key}.judges", f"there is no judge {name!r}", name, names)
+        existing = [judges[name] for name in rule.judges if name in judges]
+        yield from _features(rule, key)
+        yield from _unit(rule, key, existing)
+        yield from _models_of(settings, rule, key)
+        yield from _forms(settings, rule, key, existing)
+        if rule.egress is not None:
+            for name in rule.egress:
+                yield from absent_model(settings, name, f"{key}.egress")
+            asked = [model for judge in rule.judges for model in models_of_judge(settings, rule, judge)]
+            if own := [name for name in asked if name not in rule.egress]:
+                what = f"keeps the rule's own model {own[0]!r} out"
+                yield Fault(f"{key}.egress", what, "add it, or take egress out", "conflict")
+
+
+def _features(rule: Rule, key: str) -> Iterator[Fault]:
+    """Check that the features are installed whose keys the rule sets."""
+    supported = {part for feature in installed() for part in feature.rule_keys}
+    for part in _OF_FEATURES:
+        if part not in supported and getattr(rule, part) != getattr(_PLAIN_RULE, part):
+            yield Fault(f"{key}.{part}", "needs a feature that is not installed", "take it out", "unknown-key")
+
+
+def _unit(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
+    for judge in judges:
+        if judge.unit != rule.unit:
+            what = f"{judge.name!r} judges a {judge.unit}, not a {rule.unit}"
+            fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
+            yield Fault(f"{key}.judges", what, fix, "conflict")
+    if rule.unit == "session" and rule.always:
+        # What came before in the conversation may not have been gathered.
+        what = "is for single traces, and the rule judges sessions"
+        yield Fault(f"{key}.always", what, "take always out", "conflict")
+    if rule.unit == "session" and rule.first_per_hour:
+        what = "counts traces, and the rule judges sessions"
+        yield Fault(f"{key}.first_per_hour", what, "take first_per_hour out", "conflict")
+
+
+def _models_of(settings: Settings, rule: Rule, key: str) -> Iterator[Fault]:
+    if not rule.models:
+        yield Fault(f"{key}.model", "is empty", "name at least one model, or take the key out", "missing-key")
+    for name in rule.models:
+        if name not in settings.aliases:
+            yield from absent_model(settings, name, f"{key}.model")
+    yield from _own_models(settings, rule, key)
+    if len(rule.models) > 1 and rule.combine is None:
+        fix = f"say how verdicts of several models combine: one of {_WAYS}"
+        yield Fault(f"{key}.combine", "is missing", fix, "missing-key")
+
+
+def _own_models(settings: Settings, rule: Rule, key: str) -> Iterator[Fault]:
+    """Check the models that judges name themselves, and that limits of judges in USD can be kept."""
+    for judge in rule.judges:
+        own = settings.judges.get(judge, {}).get("model")
+        if isinstance(own, str):
+            yield from absent_model(settings, own, f"{key}.judges", f"the model of {judge!r}: ")
+        for name in models_of_judge(settings, rule, judge):
+            yield from price_faults(settings, judge, name, f"{key}.model")
+
+
+def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterator[Fault]:
+    """Check that a limit of a judge in USD can be kept."""
+    model = settings.models.get(name)
+    if "max_usd" in settings.judges.get(judge, {}) and model is not None and model.price is None:
+        fix = f"give it a price, or take max_usd out of the judge {judge!r}"
+        yield Fault(key, f"[models.{name}] has no price to keep max_usd by", fix, "conflict")
+
+
+def _forms(settings: Settings, rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
+    """Check that the judges have a form for models that answer typed questions."""
+    later = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
+    second = () if rule.second_model is None else (rule.second_model,)
+    for judge in judges:
+        # A judge with a model of its own has no further models.
+        further = () if "model" in settings.judges.get(judge.name, {}) else later
+        for name in (*models_of_judge(settings, rule, judge.name), *further, *second):
+            try:
+                if name in settings.models:
+                    judge_for(settings, judge, settings.models[name])
+            except ValueError as error:
+                fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
+                yield Fault(f"{key}.judges", f"{error}", fix, "conflict")
+
+
+def _calibrations(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:
+    deciding = {model.judge_model for model in settings.models.values() if model.decides}
+    taken: set[tuple[str, str, str]] = set()
+    for number, row in enumerate(settings.calibrations):
+        key = f"calibrations[{number}]"
+        if row.model not in deciding:
+            what = f"no model that returns probabilities is called {row.model!r}"
+            yield unknown(f"{key}.model", what, row.model, deciding)
+        if (judge := judges.get(row.judge)) is None:
+            yield unknown(f"{key}.judge", f"there is no judge {row.judge!r}", row.judge, judges)
+        else:
+            metric = row.metric_of(judge)
+            rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
+            if metric not in rated:
+                what = f"{row.judge} has no metric {metric!r} that passes or fails"
+                yield unknown(f"{key}.metric", what, metric, rated)
+            if (name := (row.judge, row.model, metric)) in taken:
+                what = "there is another one for this judge, model and metric"
+                yield Fault(key, what, "take one of them out", "conflict")
+            taken.add(name)
+        if not 0 <= row.threshold <= 1:
+            yield Fault(f"{key}.threshold", "must be a probability, from 0 to 1")
+        if row.platt is not None and (row.isotonic or not all(map(math.isfinite, row.platt)) or row.platt[0] <= 0):
+            fix = "give finite numbers with a slope above 0, and no isotonic beside them"
+            yield Fault(f"{key}.platt", "must be a rising map", fix)
+        points = row.isotonic
+        rises = all(low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(points))
+        if not rises or not all(0 <= each <= 1 for point in points for each in point):
+            what = "must be points [p, p'] from 0 to 1, with rising p and no falling p'"
+            yield Fault(f"{key}.isotonic", what)

@@ -13,30 +13,16 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
 import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
-from judges.core.faults import Fault, Kind, fault_of
+from judges.core.faults import Fault, Faults, Kind, changed, fault_of, first_raised
 from judges.core.model import ModelSettings
-from judges.custom.definition import read_toml
+from judges.custom.definition import conversion_fault, missing_fault, read_toml, unknown
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from tracejudge.sharding import split_urls
 from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.errors import (
-    Faults,
-    changed,
-    conversion_fault,
-    first_raised,
-    missing_fault,
-    unknown,
-)
-from worker.core.config.settings import (
-    JudgeCalibration,
-    Rule,
-    Seconds,
-    Settings,
-    Size,
-)
-from worker.core.config.tables import installed_tables
+from worker.core.config.settings import JudgeCalibration, Rule, Seconds, Settings, Size
+from worker.core.features import installed_tables
 
 T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
@@ -83,20 +69,20 @@ class Given(NamedTuple):
 def load_without_judges(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Settings:
-    """Load the settings of a process that judges nothing: those of models, judges and rules are not checked.
+    """Load the settings of a process that judges nothing; models, judges and rules are not checked.
 
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
 
     def converted() -> Faults[Settings]:
-        settings, _ = yield from convert(given)
+        settings, _ = yield from convert(sources)
         yield from setting_faults(settings)
         yield from with_files(settings, environment)
         return settings
 
-    given = first_raised(read(environment, config, arguments))
-    return first_raised(given.placed(converted()))
+    sources = first_raised(read(environment, config, arguments))
+    return first_raised(sources.placed(converted()))
 
 
 def read(
@@ -125,7 +111,7 @@ def read(
 
 
 def _choose_servers(raw: dict[str, Any], origin: Mapping[str, str]) -> Iterator[Fault]:
-    """Make `redis_url` the first shard; `--redis-url` stands for one server alone."""
+    """Make `redis_url` the first shard; `--redis-url` names one server alone."""
     if origin.get("redis_url") == "--redis-url":
         raw.pop("shards", None)
         raw.pop("served_shards", None)
@@ -159,7 +145,7 @@ def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
 
 
 def redis_fix(path: str | None, settings: Settings) -> str:
-    """Return how to correct the address of Redis, where ``path`` is the configuration file."""
+    """Return how to correct the address of Redis; ``path`` is the configuration file."""
     if settings.shards:
         return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
     return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
@@ -176,17 +162,17 @@ def unconfigured(settings: Settings, path: str | None) -> str | None:
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[Fault]:
     """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
 
-    A link of Kubernetes counts where it has the name of a setting.
+    A link of Kubernetes counts if it has the name of a setting.
     """
-    known = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
-    known |= named_variables(settings)
-    found = sorted(name for name in environment if name.startswith(_PREFIX) and name not in known)
+    names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
+    names |= named_variables(settings)
+    unknown_names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in names)
     # Without what they all begin with, which makes any two alike.
-    endings = {name.removeprefix(_PREFIX): name for name in sorted(known)}
+    endings = {name.removeprefix(_PREFIX): name for name in sorted(names)}
     code: Kind = "unknown-variable"
     faults = [fault_of("", _OF_ANOTHER_PROGRAM, code, name) for name in foreign_variables(environment)]
-    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(known) if _is_link(name, environment)]
-    for name in (name for name in found if _OF_KUBERNETES.fullmatch(name) is None):
+    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(names) if _is_link(name, environment)]
+    for name in (name for name in unknown_names if _OF_KUBERNETES.fullmatch(name) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNREAD
         faults.append(fault_of("", what, code, name))
@@ -241,11 +227,11 @@ def _from_variable(key: str, text: str) -> object:
     return text
 
 
-def convert(given: Given) -> Faults[tuple[Settings, set[str]]]:
+def convert(sources: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
-    raw, wrong, values = dict(given.values), set[str](), dict[str, Any]()
+    raw, wrong, values = dict(sources.values), set[str](), dict[str, Any]()
     types, named = key_types(), named_keys()
-    yield from _choose_servers(raw, given.origin)
+    yield from _choose_servers(raw, sources.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
@@ -306,7 +292,7 @@ def _is_struct(kind: Any) -> TypeGuard[type[Struct]]:
 
 
 def _converted(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[Any]:
-    """Convert a value, a table by its keys; UNSET stands for a wrong one. Durations and sizes may have a unit."""
+    """Convert a value, a table by its keys; return UNSET for a wrong one. Durations and sizes may have a unit."""
     if _is_struct(kind) and isinstance(value, dict):
         return (yield from _converted_struct(key, value, kind, wrong))
     units: Mapping[str, float] = _SECONDS if kind == Seconds else _BYTES if kind == Size else {}

@@ -16,8 +16,8 @@ from judges.core.decision import Calibration
 from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 - exported here
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
-from worker.core.config.tables import installed_tables
-from worker.core.features import installed
+from judges.requests.redaction import Redact
+from worker.core.features import installed, installed_tables
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -156,24 +156,8 @@ class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omi
     def metric_of(self, judge: Judge) -> str:
         """Return the name of the metric that it corrects."""
         return self.metric or next(
-            (one.name for one in judge.metrics if one.pass_rule is not None), judge.metrics[0].name
+            (metric.name for metric in judge.metrics if metric.pass_rule is not None), judge.metrics[0].name
         )
-
-
-class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`[redact]`: what is redacted in texts before a judge model, or a span with explanations, gets them.
-
-    Attributes:
-        builtin: Redact keys and tokens of well-known providers, private keys, passwords in URLs, e-mail addresses,
-            card numbers, IBANs.
-        patterns: Python regular expressions; matches of up to 1,024 characters are replaced. A pattern that could run
-            away on a hostile text is an error at the start.
-        sign: The replacement of a match.
-    """
-
-    builtin: bool = False
-    patterns: tuple[str, ...] = ()
-    sign: str = "[redacted]"
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

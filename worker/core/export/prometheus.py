@@ -288,8 +288,8 @@ def _outcome(score: Score) -> str:
 
 def _count_in(details: Mapping[str, object], name: str) -> int:
     """Read a count that another version of the worker may have written; 0 for anything else."""
-    found = details.get(name)
-    return found if isinstance(found, int) and found > 0 else 0
+    number = details.get(name)
+    return number if isinstance(number, int) and number > 0 else 0
 
 
 def _exemplar(verdict: Verdict) -> dict[str, str] | None:

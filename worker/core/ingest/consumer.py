@@ -30,7 +30,7 @@ log = structlog.get_logger("tracejudge.ingest")
 class Answer(Struct):
     """The answer of ``choose.lua``: one count per tally, one outcome per trace, the batches, and the producers' totals.
 
-    ``shed`` counts evaluations and ``waiting`` bytes, both by judge model; ``waiting`` only where batches were made.
+    ``shed`` counts evaluations and ``waiting`` bytes, both by judge model; ``waiting`` only if batches were made.
     """
 
     tallied: tuple[int, ...] = ()
@@ -67,8 +67,8 @@ class IngestMetrics:
             self._count_traces(_Kind(tally.service, tally.outcome, tally.producer is None), amount)
             if tally.reason is not None and amount:
                 metrics.invalid_traces.labels(tally.reason).inc(amount)
-                one = next(one for one in plan.invalid if (one.reason, one.producer) == (tally.reason, tally.producer))
-                example = {"detail": one.detail, "trace_id": one.trace_id}
+                row = next(row for row in plan.invalid if (row.reason, row.producer) == (tally.reason, tally.producer))
+                example = {"detail": row.detail, "trace_id": row.trace_id}
                 log.warning("invalid entries", reason=tally.reason, entries=amount, producer=tally.producer, **example)
         self._count_chosen(plan, answer)
         for producer, amount in answer.published.items():
@@ -99,7 +99,7 @@ class IngestMetrics:
                 service = entry.trace.service
                 kinds[_Kind(service, outcome, entry.producer is None)] += 1
                 unknown[service] += len(entry.unknown)
-                left_out.update((service, field) for field in {one.field for one in entry.left_out})
+                left_out.update((service, field) for field in {part.field for part in entry.left_out})
         for kind, amount in kinds.items():
             self._count_traces(kind, amount)
         for service, amount in unknown.items():

@@ -31,7 +31,7 @@ class Tally(NamedTuple):
 class Plan:
     """The outcomes of one read.
 
-    ``tallies``, ``traces`` and ``reports`` stand in the order of the script's answers.
+    ``tallies``, ``traces`` and ``reports`` are in the order of the script's answers.
 
     Attributes:
         tallies: Entry ids by what they have in common.
@@ -67,7 +67,7 @@ class Plan:
         self.tallies.setdefault(tally, []).append(entry_id)
 
     def producer(self, name: str | None, service: str, keys: Keys) -> int:
-        """Return the index of a producer's key; 0 stands for all entries without a producer."""
+        """Return the index of a producer's key; 0 means all entries without a producer."""
         if name is None:
             return 0
         if name not in self.producers:

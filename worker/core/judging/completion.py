@@ -45,11 +45,11 @@ class Completion:
         batch = leased.batch
         age_s = time.time() - batch.created_at
         left_s = self._give_up_after_s - age_s
-        if left_s < 0 and (over := [one for one in unfinished if not one.is_waiting]):
+        if left_s < 0 and (over := [each for each in unfinished if not each.is_waiting]):
             # A panel waits for its members, which have to be given up before it.
-            self._ledger.add_dead_letter([one.dead_letter(batch) for one in over], batch.id)
+            self._ledger.add_dead_letter([each.dead_letter(batch) for each in over], batch.id)
             _log("evaluations given up, see: tracejudge dead list", batch, over)
-            unfinished = [one for one in unfinished if one.is_waiting]
+            unfinished = [each for each in unfinished if each.is_waiting]
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return
@@ -61,7 +61,7 @@ class Completion:
         if left_s >= 0:
             # However long the endpoint asked us to wait: one last try when it is time to give up.
             delay_s = min(delay_s, max(_MIN_PARKING_S, left_s))
-        if failed := [one for one in unfinished if not one.is_waiting]:
+        if failed := [each for each in unfinished if not each.is_waiting]:
             _log("batch parked", batch, failed, seconds=round(delay_s, 1))
         self._leases.put_back(leased.lease, delay_s=delay_s, tries=called)
 
@@ -77,10 +77,10 @@ class Completion:
     ) -> int:
         """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
 
-        An endpoint that rejects a few requests only must be probed with others; where none is ready, with the same.
+        An endpoint that rejects a few requests only must be probed with others; if none is ready, with the same.
         """
-        rejected = [one for one in unfinished if one.assessment.reason == "judge_rejected"]
-        calls = max((called[one.evaluation.id].calls for one in rejected if one.evaluation.id in called), default=1)
+        rejected = [each for each in unfinished if each.assessment.reason == "judge_rejected"]
+        calls = max((called[each.evaluation.id].calls for each in rejected if each.evaluation.id in called), default=1)
         return min(_MAX_SKIPPED_PROBES, calls) if calls > 1 and self._leases.has_ready(lease) else 1
 
 
@@ -89,16 +89,16 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
 
     It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
     evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
-    that failed by a fault of ours, shorten no delay; their own delays count where nothing else is left.
+    that failed by a fault of ours, shorten no delay; their own delays count if nothing else is left.
     """
-    asked = [one.assessment.retry_after_s for one in unfinished if one.assessment.retry_after_s is not None]
+    asked = [each.assessment.retry_after_s for each in unfinished if each.assessment.retry_after_s is not None]
     if asked:
         return max(_MIN_PARKING_S, *asked)
-    faulty = [one.assessment.reason == "internal_error" for one in unfinished]
+    faulty = [each.assessment.reason == "internal_error" for each in unfinished]
     tried = [
-        one.verdict.attempts
-        for one, is_faulty in zip(unfinished, faulty, strict=True)
-        if one.verdict.attempts and not is_faulty
+        each.verdict.attempts
+        for each, is_faulty in zip(unfinished, faulty, strict=True)
+        if each.verdict.attempts and not is_faulty
     ]
     if tried:
         return backoff_s(min(tried) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
@@ -108,9 +108,9 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
 def _called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
     """Return what all rounds took of the evaluations for which this round made calls, by evaluation id."""
     return {
-        one.evaluation.id: one.spent
-        for one in unfinished
-        if one.spent.calls > tries.get(one.evaluation.id, Spent()).calls
+        each.evaluation.id: each.spent
+        for each in unfinished
+        if each.spent.calls > tries.get(each.evaluation.id, Spent()).calls
     }
 
 
@@ -120,7 +120,7 @@ def _log(event: str, batch: Batch, unfinished: Sequence[UnfinishedEvaluation], *
         batch=batch.id,
         judge_model=batch.judge_model,
         evaluations=len(unfinished),
-        reasons=sorted({str(one.assessment.reason) for one in unfinished}),
-        notes=sorted({one.assessment.note or "" for one in unfinished}),
+        reasons=sorted({str(each.assessment.reason) for each in unfinished}),
+        notes=sorted({each.assessment.note or "" for each in unfinished}),
         **more,
     )

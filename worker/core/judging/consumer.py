@@ -10,7 +10,6 @@ A message that arrives while the current shift is young makes that one look agai
 
 import asyncio
 import contextlib
-import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -21,7 +20,6 @@ from typing import Any, Final, Protocol
 import structlog
 
 from judges.core.model import Spent
-from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
 from worker.core.judging.completion import FAULT_PARKING_S, Completion
 from worker.core.judging.evaluator import BatchEvaluator
@@ -39,8 +37,7 @@ from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.health import Pulse
-from worker.core.telemetry.heartbeat import Heartbeat
-from worker.core.telemetry.service import EventLoopThread, LoopEndedError, ServiceThread
+from worker.core.telemetry.service import EventLoopThread, LoopEndedError
 
 log = structlog.get_logger("tracejudge.judging")
 # Batches leased by one script call.
@@ -60,16 +57,13 @@ LOOP_STALLED_S: Final = 10.0
 _CANCEL_S: Final = 1.0
 _CLOSE_S: Final = 2.0
 _HURRIED_CLOSE_S: Final = 0.3
-_SWEEP_S: Final = 1.0
-# Another worker takes over the sweep after this time without renewal.
-_LOCK_MS: Final = 3_000
 
 
 class Serves(Protocol):
     """Whether this worker consumes the queue of a label now."""
 
     def __call__(self, label: str, *, needs_broker: bool = True) -> bool:
-        """Return it; False without a connection to the broker where that is needed."""
+        """Return it; False without a connection to the broker if that is needed."""
         ...
 
 
@@ -264,7 +258,7 @@ class JudgingConsumer:
     def run(self, label: str) -> dict[str, Any] | None:
         """Judge ready batches of a queue label for some seconds, and wait until all that were fetched have ended.
 
-        Returns counts, or None where a running shift does the work. Nothing is raised: after any error the batches stay
+        Returns counts, or None if a running shift does the work. Nothing is raised: after any error the batches stay
         in Redis, and the sweeper finds them.
         """
         shift = self._begin(label)
@@ -402,7 +396,7 @@ class JudgingConsumer:
         return shift.seconds > self._settings.shift_s + after_s and len(self._running[label]) < _MAX_SHIFTS
 
     def _notify(self, label: str, shift: Shift) -> None:
-        """Send a message where batches may be left, for a successor or for another worker that has capacity."""
+        """Send a message if batches may be left, for a successor or for another worker that has capacity."""
         if shift.may_be_ready and time.monotonic() - shift.notified_at > _NOTIFY_EVERY_S:
             shift.notified_at = time.monotonic()
             self._notifier.notify(label)
@@ -411,10 +405,10 @@ class JudgingConsumer:
         """Fetch as capacity allows. After an error the batches are left to the sweeper."""
         for window in tuple(shift.may_be_ready):
             try:
-                if (wanted := min(window.capacity(), _MAX_FETCHED)) > 0:
+                if (count := min(window.capacity(), _MAX_FETCHED)) > 0:
                     # Before the look: a message that arrives during it announces more.
                     shift.may_be_ready.discard(window)
-                    if self._lease(shift, window, wanted) == wanted:
+                    if self._lease(shift, window, count) == count:
                         shift.may_be_ready.add(window)
                 elif window.is_blocked:
                     self._give_up(shift, window)
@@ -442,12 +436,12 @@ class JudgingConsumer:
             if self._stopping:
                 return 0
             shift.looked_at = time.monotonic()
-            found, leased = self._fetcher.fetch(window, limit, made_before_ms=made_before_ms)
+            count, leased = self._fetcher.fetch(window, limit, made_before_ms=made_before_ms)
             shift.add(leased)
-            for one in leased:
-                self._held.add(one.lease)
-                self._loop.call(partial(self._submit, shift, one))
-        return found
+            for batch in leased:
+                self._held.add(batch.lease)
+                self._loop.call(partial(self._submit, shift, batch))
+        return count
 
     def _submit(self, shift: Shift, leased: LeasedBatch) -> None:
         task = asyncio.get_running_loop().create_task(self._judge(shift, leased))
@@ -531,59 +525,3 @@ class JudgingConsumer:
                 await asyncio.to_thread(self._held.renew)
             except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unnoticed
                 log.warning("leases not renewed", error=type(error).__name__)
-
-
-class Sweeper(ServiceThread):
-    """Each second, in one worker at a time: requeues batches that are due, and notifies where batches are ready.
-
-    It covers what notifications do not: a lost message, a lapsed lease, a retry delay that has passed.
-    """
-
-    role = "judge"
-
-    def __init__(
-        self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
-    ) -> None:
-        """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
-        super().__init__("sweeper")
-        self._store = store
-        self._judging = judging
-        self._notifier = notifier
-        self._heartbeat = heartbeat
-        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
-        self._holder = secrets.token_hex(8)
-
-    def run_once(self) -> None:
-        """Sweep if no other worker does, then wait."""
-        # Else others would sweep our batches, and judge them twice.
-        self._judging.renew_overdue()
-        if self._store.hold(self._store.keys.sweeper, self._holder, _LOCK_MS):
-            self.sweep()
-        self.stopping.wait(_SWEEP_S)
-
-    def sweep(self) -> None:
-        """Requeue batches that are due, for all judge models that have any, and notify."""
-        here = self._judging.circuits()
-        names = sorted({*self._leases.judge_models(), *here})
-        self._leases.sweep(names)
-        configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
-        keys = self._store.keys
-        ready = self._store.pipeline(
-            lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
-        )
-        for name, oldest in zip(names, ready, strict=True):
-            if not oldest:
-                continue
-            if configured is not None and name not in configured and name not in here:
-                # The model was removed from the configuration: no task would ever complete its batches.
-                self._judging.give_up(name)
-            elif self._judging.should_notify(name, int(oldest[0][1]), dead):
-                self._notifier.notify(queue_label(name), 1)
-
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread, and let another worker sweep."""
-        ended = super().stop(timeout_s)
-        if ended:
-            with contextlib.suppress(StoreError):
-                self._store.hold(self._store.keys.sweeper, self._holder, 0)
-        return ended

@@ -16,10 +16,11 @@ from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, Price, Spent
 from judges.core.verdict import Assessment, Verdict, class_name, with_message
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.redaction import Redaction, UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
+from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
@@ -161,7 +162,7 @@ class _BatchRun(NamedTuple):
     count_outcome: Callable[[str, Spent, Spent], None]
     # What each assessor has read for the batch.
     prepared: Sequence[object]
-    # The key of the hash of end users' ids; empty where no trace names one.
+    # The key of the hash of end users' ids; empty if no trace names one.
     user_key: str
     # None for panels, judges in Python, and models that are not configured here.
     model: ChatModel | None
@@ -278,7 +279,7 @@ class BatchEvaluator:
             ledger: Where verdicts are written.
             rules: The rules, which know what judges with which model.
             metrics: Where features count; None counts nothing.
-            slots: Those of ``code_slots``, where several evaluators share the process; then they share models and
+            slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
                 judges too, which whoever made them closes.
             features: What is between an evaluation and its verdict; by default what is installed.
         """
@@ -292,13 +293,13 @@ class BatchEvaluator:
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
-        # Keys of users are those of the installation, and not of a shard.
+        # The keys of users belong to the installation, and not to a shard.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
         parts = Parts(settings, metrics, ledger, rules)
-        self._assessors = built((one.assess for one in features), parts)
-        self._wrappers = built((one.wrap_model for one in features), parts)
-        self._followers = built((one.after_verdict for one in features), parts)
+        self._assessors = built((feature.assess for feature in features), parts)
+        self._wrappers = built((feature.wrap_model for feature in features), parts)
+        self._followers = built((feature.after_verdict for feature in features), parts)
         self._refreshes = overridden(self._followers, "refresh")
         self._code_slots = code_slots(rules.graders) if slots is None else slots
 
@@ -324,25 +325,25 @@ class BatchEvaluator:
         user_key = ""
         if any(item.trace.user_id is not None for item in batch.items):
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
-            known = self._user_keys.known
-            user_key = known if known is not None else await asyncio.to_thread(self._user_keys.current)
+            cached = self._user_keys.known
+            user_key = cached if cached is not None else await asyncio.to_thread(self._user_keys.current)
         for refresh in self._refreshes:
             await refresh()
         prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
-        model = next((one for one in candidates if one and one.settings.judge_model == batch.judge_model), None)
+        model = next((each for each in candidates if each and each.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
         this = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
-        wanted = [
+        calls = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
             for evaluation in item.evaluations
         ]
         # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
-        wanted.sort(key=lambda one: tries.get(one[2].id, _NOTHING).calls)
-        results = await asyncio.gather(*(self._run_one(this, *one) for one in wanted), return_exceptions=True)
+        calls.sort(key=lambda call: tries.get(call[2].id, _NOTHING).calls)
+        results = await asyncio.gather(*(self._run_one(this, *call) for call in calls), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 # Also a cancellation that a judge raised itself: ours ends the wait above.
@@ -383,7 +384,7 @@ class BatchEvaluator:
         judge = self._judges.get(evaluation.judge)
         metrics = (evaluation.judge,) if judge is None else judge.metric_names
         if judge is not None and evaluation.members:
-            metrics = tuple(one.name for one in metrics_of(judge.metrics))
+            metrics = tuple(metric.name for metric in metrics_of(judge.metrics))
         batch, earlier = this.batch, this.tries.get(evaluation.id, _NOTHING)
         assessment = await self._assess(this, item, trace, evaluation)
         this.ended()

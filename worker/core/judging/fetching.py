@@ -108,7 +108,7 @@ class PrefetchWindow:
         # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
         backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
         left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
-        # A part of a batch is capacity for a whole one only where slots would stay empty.
+        # A part of a batch is capacity for a whole one only if slots would stay empty.
         has_own_slots = (self._evaluations * self.slots.windows) - backed_off < limit
         for_slots = max(left // self._batch_size, int(has_own_slots))
         return min(for_slots, max(1, int(free_bytes / (self._bytes_each * self._batch_size))))
@@ -167,7 +167,7 @@ class BatchFetcher:
         self, window: PrefetchWindow, limit: int, *, made_before_ms: int | None = None
     ) -> tuple[int, list[LeasedBatch]]:
         """Lease up to ``limit`` ready batches, the oldest first; return how many were found, and those to judge."""
-        found = self._leases.take(
+        taken = self._leases.take(
             window.judge_model,
             f"{self._process}-{secrets.token_hex(4)}",
             limit,
@@ -175,21 +175,21 @@ class BatchFetcher:
             # While the circuit is open the next call is the probe, and an untried request is the better one.
             untried_first=bool(window.limits.open_for_s),
         )
-        known: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
-        for lease, payload, tries in found:
+        readable: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
+        for lease, payload, tries in taken:
             try:
-                known.append((lease, payload, tries, decode(payload)))
+                readable.append((lease, payload, tries, decode(payload)))
             except BatchError as error:
                 # A worker of another version wrote it, and will read it.
                 log.warning("batch handed back", batch=lease.batch_id, error=str(error))
                 self._leases.put_back(lease, delay_s=hand_back_delay_s(time.time() - made_at_ms(lease.batch_id) / 1000))
-        periods = {one.id: one.period for *_, batch in known for item in batch.items for one in item.evaluations}
+        periods = {each.id: each.period for *_, batch in readable for item in batch.items for each in item.evaluations}
         finished = self._ledger.already_finished(periods)
         leased = [
             LeasedBatch(window, lease, without(batch, finished), tries, len(payload) // max(1, count(batch)))
-            for lease, payload, tries, batch in known
+            for lease, payload, tries, batch in readable
         ]
-        return len(found), leased
+        return len(taken), leased
 
 
 def hand_back_delay_s(age_s: float) -> float:

@@ -105,7 +105,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         period: Its period in the ledger, see ``worker.core.selection.sampling``. Scripts find it in dead letters by a
-            pattern, so it stands before all fields that may hold a similar text.
+            pattern, so it comes before all fields that may hold a similar text.
         keep: Whether the ledger keeps its scores, for the evaluation that they are combined into.
         members: The evaluations that are combined into this one; empty for a judge's own evaluation.
         first: The verdict that this evaluation repeats, with origin `repeat` only.

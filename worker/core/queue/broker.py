@@ -50,18 +50,18 @@ def broker(settings: Settings) -> Broker:
         sentinels = sentinel_url(url)
         if sentinels is not None:
             return _sentinels(sentinels)
-        given = _parse(url)
-        login, database = _login(given), given.get("db", 0)
-        if "path" in given:
-            path = f"redis+socket://{login}{given['path']}?virtual_host={database}"
+        parts = _parse(url)
+        login, database = _login(parts), parts.get("db", 0)
+        if "path" in parts:
+            path = f"redis+socket://{login}{parts['path']}?virtual_host={database}"
             return Broker(path, dict(_OPTIONS), use_ssl=False)
-        place = f"{_host(given.get('host', 'localhost'))}:{given.get('port', 6379)}"
-        return Broker(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(given))
+        place = f"{_host(parts.get('host', 'localhost'))}:{parts.get('port', 6379)}"
+        return Broker(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(parts))
     # Another broker, or a list of them to fail over, is given as kombu writes it.
     if scheme == "amqps":
         # Options name the files as for Redis, `ssl_ca_certs` and so on.
-        given = {name.removeprefix("ssl_"): value for name, value in parse_qsl(urlsplit(url).query)}
-        files: dict[str, object] = {name: given[name] for name in ("ca_certs", "certfile", "keyfile") if name in given}
+        parts = {name.removeprefix("ssl_"): value for name, value in parse_qsl(urlsplit(url).query)}
+        files: dict[str, object] = {name: parts[name] for name in ("ca_certs", "certfile", "keyfile") if name in parts}
         # Without the key `server_hostname` kombu verifies no host name; None makes it insert the host's.
         tls = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, **files}
         return Broker(url.partition("?")[0], {}, tls)
@@ -70,10 +70,10 @@ def broker(settings: Settings) -> Broker:
 
 
 def _sentinels(url: SentinelUrl) -> Broker:
-    given = _parse(url.server)
-    tls = _tls(given)
+    parts = _parse(url.server)
+    tls = _tls(parts)
     # Repeat credentials and database in every URL: on failover kombu reads them from the next one.
-    urls = (f"sentinel://{_login(given)}{_host(host)}:{port}/{given.get('db', 0)}" for host, port in url.nodes)
+    urls = (f"sentinel://{_login(parts)}{_host(host)}:{port}/{parts.get('db', 0)}" for host, port in url.nodes)
     options: dict[str, object] = {
         "socket_timeout": _SENTINEL_TIMEOUT_S,
         "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
@@ -89,14 +89,14 @@ def _host(name: str) -> str:
     return f"[{name}]" if ":" in name else quote(name)
 
 
-def _login(given: Mapping[str, str]) -> str:
-    if not given.get("username") and not given.get("password"):
+def _login(parts: Mapping[str, str]) -> str:
+    if not parts.get("username") and not parts.get("password"):
         return ""
-    return f"{quote(given.get('username') or '', safe='')}:{quote(given.get('password') or '', safe='')}@"
+    return f"{quote(parts.get('username') or '', safe='')}:{quote(parts.get('password') or '', safe='')}@"
 
 
-def _tls(given: Mapping[str, object]) -> dict[str, object] | bool:
+def _tls(parts: Mapping[str, object]) -> dict[str, object] | bool:
     """Return the TLS options; certificates are verified by default, unlike in kombu."""
-    if "path" in given or "connection_class" not in given:
+    if "path" in parts or "connection_class" not in parts:
         return False
-    return {"ssl_cert_reqs": "required", **{name: value for name, value in given.items() if name.startswith("ssl_")}}
+    return {"ssl_cert_reqs": "required", **{name: value for name, value in parts.items() if name.startswith("ssl_")}}

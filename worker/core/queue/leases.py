@@ -94,7 +94,7 @@ class Leases:
         return taken
 
     def _read(self, ids: Sequence[str]) -> list[tuple[str, Any, Any]]:
-        """Read payloads and tries of batches; an error instead of either where a key holds another type."""
+        """Read payloads and tries of batches; an error instead of either if a key holds another type."""
         if not ids:
             return []
 
@@ -103,15 +103,15 @@ class Leases:
             for batch_id in ids:
                 pipe.get(self._keys.batch(batch_id))
                 pipe.hgetall(self._keys.tries(batch_id))
-            found = pipe.execute(raise_on_error=False)
+            replies = pipe.execute(raise_on_error=False)
             # Any other error concerns the connection or the user, not one batch.
-            for one in found:
-                if isinstance(one, Exception) and not str(one).startswith("WRONGTYPE"):
-                    raise one
-            return found
+            for reply in replies:
+                if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+                    raise reply
+            return replies
 
-        found = self._store.call(read)
-        return list(zip(ids, found[::2], found[1::2], strict=True))
+        replies = self._store.call(read)
+        return list(zip(ids, replies[::2], replies[1::2], strict=True))
 
     def _set_aside(self, lease: Lease, reason: str) -> None:
         """Park a batch that cannot be read: leased again at once, it would block its judge model."""

@@ -97,14 +97,14 @@ class Finished(NamedTuple):
         """
         name, scores = verdict.evaluation_id, b""
         if keep:
-            kept = [Score(one.metric, one.value, one.raw, one.label, one.passed) for one in verdict.scores]
+            kept = [Score(score.metric, score.value, score.raw, score.label, score.passed) for score in verdict.scores]
             scores = msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(kept)))
         payload = msgspec.json.encode(verdict)
         again = [
-            (one.id, field_of(one.id).hex(), one.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
+            (each.id, field_of(each.id).hex(), each.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
             for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in repeats)
             for item in batch.items
-            for one in item.evaluations
+            for each in item.evaluations
         ]
         packed = msgspec.msgpack.encode(again) if again else b""
         reason = verdict.reason or ""
@@ -142,15 +142,15 @@ def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, Eva
     """Look up evaluations, given as periods by evaluation id."""
     keys, ids = store.keys, list(periods)
     names = (keys.evaluations, keys.scores, keys.dead, keys.dead_retries)
-    found: dict[str, EvaluationState] = {}
+    states: dict[str, EvaluationState] = {}
     for first in range(0, len(ids), _MAX_LOOKUPS):
         some = ids[first : first + _MAX_LOOKUPS]
         arguments = [part for name in some for part in (name, field_of(name), periods[name])]
         flat = iter(store.run("outcomes", names, arguments))
         for name, outcome, dead, scores in zip(some, flat, flat, flat, strict=True):
             ended = outcome not in {b"", _CHOSEN}
-            found[name] = EvaluationState(ended, dead != b"", dead == b"retried", outcome, scores)
-    return found
+            states[name] = EvaluationState(ended, dead != b"", dead == b"retried", outcome, scores)
+    return states
 
 
 class _LetterFields(Struct, frozen=True):
@@ -219,7 +219,7 @@ class Ledger:
         """
         keys = self._keys
         names = (*self._written(), keys.evaluations, keys.scores, keys.batches, keys.leases, keys.waiting, keys.readies)
-        flat = [part for one in finished for part in one]
+        flat = [part for verdict in finished for part in verdict]
         fresh = self.store.run("record", names, (self._max_outbox, self._ttl_s, READY_MS, *flat))
         return [answer == 1 for answer in fresh]
 
@@ -270,8 +270,8 @@ class Ledger:
 
     def already_finished(self, periods: Mapping[str, str]) -> set[str]:
         """Return the evaluations, given as periods by id, that have ended or are dead without a retry under way."""
-        found = evaluation_states(self.store, periods)
-        return {name for name, state in found.items() if state.ended or (state.dead and not state.retried)}
+        states = evaluation_states(self.store, periods)
+        return {name for name, state in states.items() if state.ended or (state.dead and not state.retried)}
 
     def _written(self) -> tuple[str, ...]:
         """Name the keys that all writing scripts share."""

@@ -22,7 +22,7 @@ from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import mark, mark_of
 from worker.core.storage.client import Store, StoreError
-from worker.core.telemetry.heartbeat import live_workers
+from worker.core.telemetry.health import live_workers
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.notify")
@@ -136,10 +136,10 @@ class Notifier(ServiceThread):
         """List labels with ready batches, for which a message was sent before; empty if Redis does not answer."""
         names, keys = self._judge_models, self._store.keys
         try:
-            found = self._store.pipeline(lambda pipe: [pipe.zcard(keys.ready(name)) for name in names])
+            counts = self._store.pipeline(lambda pipe: [pipe.zcard(keys.ready(name)) for name in names])
         except StoreError:
             return frozenset()
-        return frozenset(queue_label(name) for name, ready in zip(names, found, strict=True) if ready)
+        return frozenset(queue_label(name) for name, ready in zip(names, counts, strict=True) if ready)
 
     def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:
         """Request notifications for new batches, except for labels that had ready batches before (``notified``)."""
@@ -158,13 +158,13 @@ class Notifier(ServiceThread):
             return
         self._asked.clear()
         with self._lock:
-            wanted, self._wanted = self._wanted, {}
+            requests, self._wanted = self._wanted, {}
         try:
-            while wanted:
-                label, at_most = wanted.popitem()
+            while requests:
+                label, at_most = requests.popitem()
                 self._send(label, at_most or _MESSAGES_A_WORKER * self.workers)
         except Exception as error:  # noqa: BLE001 - each transport has errors of its own; the text may hold an address
-            self.dropped += 1 + len(wanted)
+            self.dropped += 1 + len(requests)
             if not self._is_away:
                 log.warning("notifications lost, judging waits for the broker", error=type(error).__name__)
             self._is_away = True

@@ -1,20 +1,23 @@
-"""Each second: trim the streams to their caps, update the gauges of the backlog, and report the heartbeat."""
+"""Each second: trim the streams to their caps, update the gauges of the backlog, report the heartbeat, and sweep."""
 
 import contextlib
 import math
+import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
-from worker.core.queue.leases import LEASE_MS
+from worker.core.judging.consumer import JudgingConsumer
+from worker.core.queue.leases import LEASE_MS, Leases
+from worker.core.queue.notify import Notifier
 from worker.core.storage.client import Store, StoreError, retire
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
-from worker.core.telemetry.health import Readiness, flow_positions
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
@@ -23,6 +26,8 @@ PRODUCER_SILENCE_S: Final = 2 * 86_400
 _PRODUCERS_AT_ONCE: Final = 1_000
 _INTERVAL_S: Final = 1.0
 _PRUNE_INTERVAL_S: Final = 60.0
+# Another worker takes over the sweep after this time without renewal.
+_SWEEP_LOCK_MS: Final = 3_000
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
 # One of the workers measures the mean entry size each second: Redis reads all entries for it.
@@ -48,9 +53,9 @@ def forget_producers(store: Store) -> int:
 class BacklogGauges:
     """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
 
-    The gauges of Redis' memory are those of the fullest server.
+    The gauges of Redis' memory show the fullest server.
 
-    A shard that is away stands in the sums as it was last measured, and its gauge `shard_up` is 0.
+    A shard that is away keeps its last measured values in the sums, and its gauge `shard_up` is 0.
 
     Attributes:
         lag: The backlog, for remote control.
@@ -73,31 +78,31 @@ class BacklogGauges:
         """Report that a shard does not answer."""
         self._metrics.shard_up.labels(str(shard)).set(0)
 
-    def show(self, shard: int, found: Backlog, memory: Memory | None) -> None:
+    def show(self, shard: int, backlog: Backlog, memory: Memory | None) -> None:
         """Set the gauges and counters from what was measured on a shard."""
         metrics = self._metrics
         metrics.shard_up.labels(str(shard)).set(1)
-        metrics.cut_off.inc(found.traces.newly_cut)
-        for exporter, position in found.outbox.items():
+        metrics.cut_off.inc(backlog.traces.newly_cut)
+        for exporter, position in backlog.outbox.items():
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
         with self._lock:
-            self._measured[shard] = found, memory
+            self._measured[shard] = backlog, memory
             every = [backlog for backlog, _ in self._measured.values()]
-            memories = [known for _, known in self._measured.values() if known is not None]
+            memories = [used for _, used in self._measured.values() if used is not None]
             outbox: Counter[str] = Counter()
             stored: Counter[str] = Counter()
-            for one in every:
-                outbox.update({exporter: position.lag for exporter, position in one.outbox.items()})
-                stored.update(one.bytes)
-            parked = sum(one.parked for one in every)
-            waiting = sum(one.batches for one in every) - parked
-            lag = sum(one.traces.lag for one in every)
+            for each in every:
+                outbox.update({exporter: position.lag for exporter, position in each.outbox.items()})
+                stored.update(each.bytes)
+            parked = sum(each.parked for each in every)
+            waiting = sum(each.batches for each in every) - parked
+            lag = sum(each.traces.lag for each in every)
             metrics.stream_lag.set(lag)
-            metrics.stream_oldest.set(max(one.traces.oldest_ms for one in every) / 1000)
-            metrics.stream_capacity.set(sum(one.capacity for one in every))
+            metrics.stream_oldest.set(max(each.traces.oldest_ms for each in every) / 1000)
+            metrics.stream_capacity.set(sum(each.capacity for each in every))
             metrics.batches_waiting.set(waiting)
             metrics.batches_parked.set(parked)
-            metrics.dead_letters.set(sum(one.dead for one in every))
+            metrics.dead_letters.set(sum(each.dead for each in every))
             for what, size in stored.items():
                 metrics.stored_bytes.labels(what).set(size)
                 metrics.stored_max_bytes.labels(what).set(len(every) * self._max_bytes[what])
@@ -105,7 +110,7 @@ class BacklogGauges:
                 metrics.outbox_lag.labels(exporter).set(behind)
             if memories:
                 # Of the fullest: a sum would hide that one of several is about to refuse writes.
-                fullest = max(memories, key=lambda one: (one.used_bytes / (one.max_bytes or math.inf), one.used_bytes))
+                fullest = max(memories, key=lambda mem: (mem.used_bytes / (mem.max_bytes or math.inf), mem.used_bytes))
                 metrics.redis_used_bytes.set(fullest.used_bytes)
                 metrics.redis_max_bytes.set(fullest.max_bytes)
             self.lag = {"stream": lag, "batches": waiting, "parked": parked, "outbox": dict(outbox)}
@@ -132,8 +137,8 @@ class Maintenance(ServiceThread):
     ) -> None:
         """Prepare the thread.
 
-        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` are those of all
-        shards, where this worker serves several; ``chores`` run once a minute.
+        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` belong to all
+        shards, if this worker serves several; ``chores`` run once a minute.
         """
         super().__init__("maintenance")
         self._settings = settings
@@ -162,10 +167,10 @@ class Maintenance(ServiceThread):
             # refuses the write, and still has the former value.
             self._store.call(lambda client: client.hset(keys.caps, "max_stream", settings.max_stream))
         dead = self._heartbeat.exchange_circuits()
-        found = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
+        backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
-        self._backpressure.set_waiting(found.waiting)
-        self._gauges.show(self._store.shard, found, memory(self._store))
+        self._backpressure.set_waiting(backlog.waiting)
+        self._gauges.show(self._store.shard, backlog, memory(self._store))
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
         shard = self._store.shard
@@ -197,3 +202,59 @@ class Maintenance(ServiceThread):
         forget_producers(self._store)
         for chore in self._chores:
             chore()
+
+
+class Sweeper(ServiceThread):
+    """Each second, in one worker at a time: requeues batches that are due, and notifies if batches are ready.
+
+    It covers what notifications do not: a lost message, a lapsed lease, a retry delay that has passed.
+    """
+
+    role = "judge"
+
+    def __init__(
+        self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
+    ) -> None:
+        """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
+        super().__init__("sweeper")
+        self._store = store
+        self._judging = judging
+        self._notifier = notifier
+        self._heartbeat = heartbeat
+        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
+        self._holder = secrets.token_hex(8)
+
+    def run_once(self) -> None:
+        """Sweep if no other worker does, then wait."""
+        # Else others would sweep our batches, and judge them twice.
+        self._judging.renew_overdue()
+        if self._store.hold(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
+            self.sweep()
+        self.stopping.wait(_INTERVAL_S)
+
+    def sweep(self) -> None:
+        """Requeue batches that are due, for all judge models that have any, and notify."""
+        here = self._judging.circuits()
+        names = sorted({*self._leases.judge_models(), *here})
+        self._leases.sweep(names)
+        configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
+        keys = self._store.keys
+        ready = self._store.pipeline(
+            lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
+        )
+        for name, oldest in zip(names, ready, strict=True):
+            if not oldest:
+                continue
+            if configured is not None and name not in configured and name not in here:
+                # The model was removed from the configuration: no task would ever complete its batches.
+                self._judging.give_up(name)
+            elif self._judging.should_notify(name, int(oldest[0][1]), dead):
+                self._notifier.notify(queue_label(name), 1)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and let another worker sweep."""
+        ended = super().stop(timeout_s)
+        if ended:
+            with contextlib.suppress(StoreError):
+                self._store.hold(self._store.keys.sweeper, self._holder, 0)
+        return ended

@@ -16,17 +16,16 @@ from worker.core.config.settings import Settings
 from worker.core.features import Exporter, Parts, ShardParts, built, collected, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
-from worker.core.judging.consumer import JudgingConsumer, Serves, Sweeper
+from worker.core.judging.consumer import JudgingConsumer, Serves
 from worker.core.judging.evaluator import BatchEvaluator, code_slots
 from worker.core.judging.fetching import Limits, Slots
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier
-from worker.core.runtime.maintenance import BacklogGauges, Maintenance
+from worker.core.runtime.maintenance import BacklogGauges, Maintenance, Sweeper
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.health import Readiness, flows
-from worker.core.telemetry.heartbeat import Heartbeat
+from worker.core.telemetry.health import Heartbeat, Readiness, flows
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import EventLoopThread, ServiceThread, stop_threads
 
@@ -135,7 +134,7 @@ class Shard:
         if shared.has("judge"):
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        makers = (one.make for one in shared.exporters.values() if shared.has(one.role))
+        makers = (exporter.make for exporter in shared.exporters.values() if shared.has(exporter.role))
         self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
         readiness, number = shared.readiness, store.shard
         for thread in (*self._ingest, *self._sweepers, *self.exporters):

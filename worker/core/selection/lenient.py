@@ -122,7 +122,7 @@ class Lenient:
 
 
 def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
-    """Decode a value, repaired where it cannot be decoded as it is.
+    """Decode a value, repaired if it cannot be decoded as it is.
 
     Raises:
         NoTraceError: No parser can read it, as a number that is too large, or it has another type.
@@ -150,23 +150,23 @@ def read_trace(payload: bytes) -> ReadTrace:
     Raises:
         NoTraceError: It has no trace id, no service, or no content.
     """
-    given = Lenient(payload)
-    others = [name for name in given.raw if name not in _FIELDS]
-    unknown = tuple([name for name in others if given.meanings[name] is None]) + ("(another)",) * given.further
-    if others and len(unknown) == len(others) + given.further:
+    record = Lenient(payload)
+    others = [name for name in record.raw if name not in _FIELDS]
+    unknown = tuple([name for name in others if record.meanings[name] is None]) + ("(another)",) * record.further
+    if others and len(unknown) == len(others) + record.further:
         try:
             return ReadTrace(_trace_decoder.decode(payload), (), unknown, payload)
         except _UNREADABLE:
             pass
-    trace_id = given.trace_id
+    trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
-    values, left_out = given.decoded()
+    values, left_out = record.decoded()
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
         raise NoTraceError("wrong_type", "no service" if fields else "no content")
-    left_out += losses(notes.found)
+    left_out += losses(notes.entries)
     try:
         # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
         written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
@@ -187,7 +187,7 @@ def _value(field: str | None, raw: msgspec.Raw) -> Any:
     if field == "service":
         value = service_name(value)
     if field == "service" and isinstance(value, dict | list):
-        # A service is a label of metrics and stands in logs, where the texts of an object must not be.
+        # A service is a label of metrics and appears in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
     if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
         # The time zone of the machine that wrote it is unknown here.
@@ -207,9 +207,9 @@ def read_feedback(payload: bytes) -> LateFeedback:
     Raises:
         NoTraceError: It has no trace id or no score.
     """
-    given = Lenient(payload)
-    values = {snake_case(name): raw for name, raw in given.raw.items()}
-    trace_id = given.trace_id
+    record = Lenient(payload)
+    values = {snake_case(name): raw for name, raw in record.raw.items()}
+    trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
     score, comment = (
@@ -224,21 +224,21 @@ def read_feedback(payload: bytes) -> LateFeedback:
 
 def shown_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first names for a log or a list, without those that could be texts."""
-    found = list(names)
-    shown = [name if _SHOWN_NAME.fullmatch(name) else "(another)" for name in found[:_MAX_SHOWN_NAMES]]
-    return tuple(dict.fromkeys(shown)) + (("...",) if len(found) > _MAX_SHOWN_NAMES else ())
+    listed = list(names)
+    shown = [name if _SHOWN_NAME.fullmatch(name) else "(another)" for name in listed[:_MAX_SHOWN_NAMES]]
+    return tuple(dict.fromkeys(shown)) + (("...",) if len(listed) > _MAX_SHOWN_NAMES else ())
 
 
 def shown_id(trace_id: str | None) -> str | None:
-    """Return a trace id for a log or a list; None where it could be a text."""
+    """Return a trace id for a log or a list; None if it could be a text."""
     return trace_id if trace_id is not None and _SHOWN_ID.fullmatch(trace_id) else None
 
 
 def _left_out(field: str, kind: str) -> LeftOut:
     # They are labels of a metric, so they come from a closed set.
     first = field.partition(".")[0]
-    known = first if first in _FIELDS else field_of(first)
-    return LeftOut(known or "other", _KINDS.get(kind, "number"))
+    field_name = first if first in _FIELDS else field_of(first)
+    return LeftOut(field_name or "other", _KINDS.get(kind, "number"))
 
 
 def repaired(text: bytes) -> bytes:
@@ -250,9 +250,9 @@ def repaired(text: bytes) -> bytes:
         NoTraceError: It is no JSON by any reading.
     """
     try:
-        given = text.decode("utf-8-sig", "replace")
-        found = json.loads(given, parse_constant=str, parse_float=_number, parse_int=_number, strict=False)
-        return json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        readable = text.decode("utf-8-sig", "replace")
+        value = json.loads(readable, parse_constant=str, parse_float=_number, parse_int=_number, strict=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
 

@@ -183,22 +183,22 @@ class Rules:
         """Find the rules that match a trace, and apply the egress of all of them."""
         rules = [compiled for compiled, matches in self._compiled if matches(trace)]
         self._report_egress(rules)
-        egresses = [frozenset(one.rule.egress) for one in rules if one.rule.egress is not None]
-        tools = tuple(dict.fromkeys(tool for one in rules for tool in one.rule.context_tools))
+        egresses = [frozenset(match.rule.egress) for match in rules if match.rule.egress is not None]
+        tools = tuple(dict.fromkeys(tool for match in rules for tool in match.rule.context_tools))
         if not egresses:
             return MatchingRules(tuple(rules), None, tools)
         allowed = frozenset.intersection(*egresses)
 
-        def keep(one: CompiledRule) -> CompiledRule:
-            kept = [each for each in one.evaluations if allowed.issuperset(self._models(one.rule, *each))]
-            return one._replace(evaluations=tuple(kept))
+        def keep(compiled: CompiledRule) -> CompiledRule:
+            kept = [each for each in compiled.evaluations if allowed.issuperset(self._models(compiled.rule, *each))]
+            return compiled._replace(evaluations=tuple(kept))
 
         return MatchingRules(tuple(map(keep, rules)), allowed, tools)
 
     def _report_egress(self, rules: Sequence[CompiledRule]) -> None:
         """Log once for each pair of rules that the egress of one excludes the other's model."""
-        sending = [one for one in rules if any(grader != CODE.name for _, grader in one.evaluations)]
-        keeping = [one.rule for one in rules if one.rule.egress is not None]
+        sending = [match for match in rules if any(grader != CODE.name for _, grader in match.evaluations)]
+        keeping = [match.rule for match in rules if match.rule.egress is not None]
         for rule, evaluations in sending:
             models = {name for judge, grader in evaluations for name in self._models(rule, judge, grader)}
             for other in keeping:
@@ -262,19 +262,19 @@ class Sampler:
             at = of_session if is_session else place
             highest = gathered if rule.unit == "session" else by_session if is_session else best
             tallies.append(RuleTally(rule.name, at < probability))
-            for one in evaluations:
-                highest[one] = max(highest.get(one, 0.0), probability)
-        choices = [Choice(*one, probability) for one, probability in best.items() if place < probability]
+            for pair in evaluations:
+                highest[pair] = max(highest.get(pair, 0.0), probability)
+        choices = [Choice(*pair, probability) for pair, probability in best.items() if place < probability]
         if by_session:
             choices = choose_either(best, by_session, place, of_session)
-        of_all = (Choice(*one, probability) for one, probability in gathered.items() if of_session < probability)
+        of_all = (Choice(*pair, probability) for pair, probability in gathered.items() if of_session < probability)
         return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
 
     def _combine(self, trace: Trace) -> _Matching:
         """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
         matching = self.rules.matching(trace)
         rules, first = (matching.rules, None) if self._adjust is None else self._adjust(matching.rules, trace)
-        choosing = [one.rule for one in rules if one.evaluations]
+        choosing = [match.rule for match in rules if match.evaluations]
         return _Matching(
             rules=rules,
             highest_rate=max((rule.rate for rule in choosing if not is_by_session(rule)), default=0.0),
@@ -282,7 +282,7 @@ class Sampler:
             errors=any("error" in rule.always for rule in choosing),
             feedback=any("negative_feedback" in rule.always for rule in choosing),
             slow_s=min((rule.slow_s for rule in choosing if "slow" in rule.always), default=math.inf),
-            not_chosen=Sampling((), tuple(RuleTally(one.rule.name, chosen=False) for one in rules)),
+            not_chosen=Sampling((), tuple(RuleTally(match.rule.name, chosen=False) for match in rules)),
             first=first,
         )
 
@@ -310,7 +310,7 @@ def is_by_session(rule: Rule) -> bool:
 
 
 def _duration_s(trace: Trace) -> float:
-    """Return the duration of a trace, 0 where it is unknown."""
+    """Return the duration of a trace, 0 if it is unknown."""
     if trace.started_at is None or trace.ended_at is None:
         return 0.0
     return trace.ended_at - trace.started_at
@@ -321,23 +321,23 @@ def choose_either(
 ) -> list[Choice]:
     """Return what is chosen by trace or by session, with the probability that either chooses it."""
     choices = []
-    for one in dict.fromkeys((*best, *by_session)):
-        of_trace, of_whole = best.get(one, 0.0), by_session.get(one, 0.0)
+    for pair in dict.fromkeys((*best, *by_session)):
+        of_trace, of_whole = best.get(pair, 0.0), by_session.get(pair, 0.0)
         if place < of_trace or of_session < of_whole:
             # Positions of different ids are independent; without a session both are the same.
             is_alone = place == of_session or not of_trace or not of_whole
             probability = max(of_trace, of_whole) if is_alone else of_trace + of_whole - of_trace * of_whole
-            choices.append(Choice(*one, probability))
+            choices.append(Choice(*pair, probability))
     return choices
 
 
 def _content(rule: Rule, name: str) -> tuple[str, tuple[str, ...]]:
-    """Return a field that a rule requires, and the tools that may stand for it."""
+    """Return a field that a rule requires, and the tools that may replace it."""
     return name, rule.context_tools if name == "context" else ()
 
 
 def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
-    """Return whether a field has text; retrieval spans and results of tools stand for an absent context."""
+    """Return whether a field has text; retrieval spans and results of tools replace an absent context."""
     return has_context(trace, tools) if name == "context" else has_text(getattr(trace, name))
 
 
@@ -381,7 +381,7 @@ def not_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chos
     """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
     # A panel is shed with any of its members, since it would wait for their verdicts.
     away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
-    kept = [one for one, judge_model in zip(chosen, away, strict=True) if judge_model is None]
+    kept = [each for each, judge_model in zip(chosen, away, strict=True) if judge_model is None]
     return kept, Counter(name for name in away if name is not None)
 
 

@@ -80,7 +80,7 @@ class InvalidEntry(NamedTuple):
 
     Attributes:
         detail: More about the reason, without any text of the entry.
-        keys: Names in the payload, or in the entry where there is no payload that could be read.
+        keys: Names in the payload, or in the entry if there is no payload that could be read.
         trace_id: The trace id, if there is one.
     """
 
@@ -182,7 +182,7 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     if opening > _SPARE_LEVELS:
         # Barely readable here, it would fail its whole batch: that nests it once more.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
-    # A producer that numbers its entries marks media itself, where it encodes them.
+    # A producer that numbers its entries marks media itself, if it encodes them.
     if b"p" not in fields and may_hold_media(payload):
         trace = _trace_decoder.decode(msgspec.json.encode(without_media(msgspec.to_builtins(trace))))
     if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
@@ -206,8 +206,8 @@ def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError)
     trace_id: str | None = None
     if payload is not None and error.reason not in {"too_large", "not_json"}:
         try:
-            found = Lenient(payload)
-            names, trace_id = shown_names(found.raw), shown_id(found.trace_id)
+            record = Lenient(payload)
+            names, trace_id = shown_names(record.raw), shown_id(record.trace_id)
         except NoTraceError:
             pass
     return InvalidEntry(entry_id, producer, error.reason, error.detail, names, trace_id)

@@ -146,7 +146,7 @@ class Store:
         self.keys = keys
         self.shard = shard
         self.address = address(url)
-        # None where it is the only one: in a cycle its connections would stay open until garbage is collected.
+        # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
         self._shards: tuple[Store, ...] | None = None
         self.is_away = False
         self.checks_place = True
@@ -171,7 +171,7 @@ class Store:
     @property
     def answering(self) -> "tuple[Store, ...]":
         """All servers but those that did not answer when they were last asked; this one in any case."""
-        return tuple(one for one in self.shards if one is self or not one.is_away)
+        return tuple(shard for shard in self.shards if shard is self or not shard.is_away)
 
     def open(self) -> None:
         """Check the version of the keys and the number of the shard, and load all scripts into Redis.
@@ -199,15 +199,15 @@ class Store:
         if not self._is_open:
             # Redis was away when the process began: nothing is written before the version of the keys is known.
             self.open()
-        sha, given = self._scripts[script].sha, list(arguments)
+        sha, encoded = self._scripts[script].sha, list(arguments)
 
         def run(client: "redis.Redis") -> Any:
             try:
-                return client.evalsha(sha, len(keys), *keys, *given)
+                return client.evalsha(sha, len(keys), *keys, *encoded)
             except NoScriptError:
                 # Redis was restarted, or another server is the master now.
                 self._load()
-                return client.evalsha(sha, len(keys), *keys, *given)
+                return client.evalsha(sha, len(keys), *keys, *encoded)
 
         return self.call(run)
 
@@ -265,7 +265,7 @@ class Store:
         return reply
 
     def _translated(self, error: RedisError) -> "StoreError":
-        # In Redis 6.2 the code stands within the error of a script.
+        # In Redis 6.2 the code is within the error of a script.
         text = f"{error.status_code} {error}"
         if any(code in text for code in _NO_MASTER):
             # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
@@ -322,8 +322,8 @@ class Store:
 def make_stores(urls: Sequence[str], keys: Keys) -> tuple[Store, ...]:
     """Make the stores of all Redis servers of an installation, in the order of the configuration."""
     stores = tuple(Store(url, keys, number) for number, url in enumerate(urls))
-    for one in stores:
-        one.shards = stores
+    for store in stores:
+        store.shards = stores
     return stores
 
 
@@ -365,9 +365,9 @@ def _describe(error: RedisError) -> str:
         return "Redis refuses the user or the password"
     if text.startswith(_REFUSED):
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
-    known = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
-    if known or isinstance(error, ResponseError):
-        return known or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
+    meaning = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
+    if meaning or isinstance(error, ResponseError):
+        return meaning or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"
 
 
@@ -387,17 +387,6 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 IDLE_MS: Final = 15 * 60 * 1000
 _MAX_RETIRED: Final = 1_000
 log = structlog.get_logger("tracejudge.consumers")
-
-
-def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
-    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
-
-    Entries take a few bytes or megabytes each, so the count is adapted while reading.
-
-    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
-    ``least`` and ``most``.
-    """
-    return max(least, min(2 * count, most_bytes * read // max(1, size), most))
 
 
 def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:

@@ -1,4 +1,4 @@
-"""Bounded reads of new stream entries for one consumer of a group."""
+"""Bounded reads: of new stream entries for one consumer of a group, and the number of entries in a next chunk."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import hiredis
 import redis
 
-from worker.core.storage.client import Entry, Store, StoreError, next_count
+from worker.core.storage.client import Entry, Store, StoreError
 
 READ_COUNT: Final = 128
 READ_BYTES: Final = 8 * 1024 * 1024
@@ -40,10 +40,10 @@ class GroupReader:
         self._buffer = bytearray(_RECEIVE_BYTES)
 
     def read(self, block_ms: int) -> Iterator[Entry]:
-        """Yield new entries; where the last read found the end of the stream, wait for the first.
+        """Yield new entries; if the last read found the end of the stream, wait for the first.
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
-        ahead: where the reader is closed before the next read, another consumer claims what it brought.
+        ahead: if the reader is closed before the next read, another consumer claims what it brought.
 
         Raises:
             StoreError: Redis did not answer.
@@ -97,23 +97,23 @@ class GroupReader:
         self._asked = count
 
     def _receive(self) -> list[Entry] | None:
-        """Receive the entries of one reply; None where they have to be asked for anew."""
+        """Receive the entries of one reply; None if they have to be asked for anew."""
         reply = self._call(self._reply)
         if reply is False:
             self._count = 1
             self.close()
         if not isinstance(reply, list | None):
             return None
-        found = reply[0][1] if reply else ()
+        entries = reply[0][1] if reply else ()
         if self._pending is not None:
-            self._pending = found[-1][0] if found else None
+            self._pending = entries[-1][0] if entries else None
         else:
-            self._is_drained = len(found) < self._asked
+            self._is_drained = len(entries) < self._asked
         self._asked = 0
-        return [(one, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for one, fields in found]
+        return [(key, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for key, fields in entries]
 
     def _call(self, command: "Callable[[redis.Redis], Any]") -> Any:
-        """Run a command on the connection; where Redis came back without its data, make the group again instead."""
+        """Run a command on the connection; if Redis came back without its data, make the group again instead."""
         try:
             return self._store.call(command)
         except StoreError as error:
@@ -144,3 +144,14 @@ class GroupReader:
         if isinstance(reply, Exception):
             raise redis.ResponseError(str(reply))
         return reply
+
+
+def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, least: int = 1) -> int:
+    """Double the size of the next chunk as long as that many entries of this size fit ``most_bytes``.
+
+    Entries take a few bytes or megabytes each, so the count is adapted while reading.
+
+    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
+    ``least`` and ``most``.
+    """
+    return max(least, min(2 * count, most_bytes * read // max(1, size), most))

@@ -90,17 +90,17 @@ def measure(
 
 
 def memory(store: Store) -> Memory | None:
-    """Return the memory of Redis; None where its user may not run INFO."""
+    """Return the memory of Redis; None if its user may not run INFO."""
 
     def read(client: "redis.Redis") -> Memory | None:
         try:
-            found = client.info("memory")
+            info = client.info("memory")
         except NoPermissionError:
             return None
-        return Memory(int(found["used_memory"]), int(found.get("maxmemory", 0)))
+        return Memory(int(info["used_memory"]), int(info.get("maxmemory", 0)))
 
-    found: Memory | None = store.call(read)
-    return found
+    measured: Memory | None = store.call(read)
+    return measured
 
 
 class Bounds(NamedTuple):

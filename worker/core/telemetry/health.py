@@ -1,14 +1,19 @@
 """Readiness of each role and liveness of each thread of a worker, as the probes report them.
 
 ``Readiness`` reads the pulse of each thread, and once a second gets the position of each consumer; it never asks Redis.
+A consumer group knows no worker that reads nothing, so each worker publishes its state every second (``Heartbeat``).
+Heartbeats raise ``StoreError`` if Redis does not answer.
 """
 
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
+import msgspec
 from prometheus_client import Gauge
 
 from worker.core.storage.client import Store
@@ -19,6 +24,13 @@ State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 _STALLED_S: Final = 50.0
 # A known cause is reported sooner than a mere standstill.
 _TROUBLE_SHARE: Final = 1 / 5
+HEARTBEAT_MS: Final = 10_000
+"""How long a heartbeat counts; it is renewed every second."""
+# Longer than it counts, so that the doctor sees which worker was there a moment ago.
+_KEPT_MS: Final = 60_000
+_roles_decoder = msgspec.json.Decoder(dict[str, bool])
+# Workers of 0.1 publish whether a circuit is open, and not for how long.
+_circuits_decoder = msgspec.json.Decoder(dict[str, bool | float | None])
 
 
 class Pulse(NamedTuple):
@@ -145,13 +157,13 @@ class Readiness:
         return [self.role(name) if shard is None else self._on_shard(name, shard) for name in names]
 
     def role(self, role: str) -> RoleState:
-        """Return the state of one role on the shard where it does best."""
+        """Return the state of one role on the shard with the best state."""
         shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
         states = [self._on_shard(role, shard) for shard in shards or (0,)]
-        return max(states, key=lambda one: (one.ready, one.state == "ready", -one.seconds))
+        return max(states, key=lambda state: (state.ready, state.state == "ready", -state.seconds))
 
     def _on_shard(self, role: str, shard: int) -> RoleState:
-        """Return the state of one role on one shard: that of the worst of its threads and flows."""
+        """Return the state of one role on one shard: the worst state of its threads and flows."""
         now = self._clock()
         pulses = {
             part.name: part.watched.pulse for part in self._parts if part.role == role and part.shard in {None, shard}
@@ -175,7 +187,7 @@ class Readiness:
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
     def _trouble(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
-        """Return what blocks a thread or a flow, in words for a probe; empty where nothing does."""
+        """Return what blocks a thread or a flow, in words for a probe; empty if nothing does."""
         for name, pulse in pulses.items():
             if pulse.dead:
                 return f"{name}: its thread has ended"
@@ -213,12 +225,84 @@ def monitor_flow() -> Flow:
 def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:
     """Read the positions of all consumers.
 
-    ``capacity`` says by judge model whether more batches may be leased here; it is empty where this worker does not
-    judge. A position changes when something is consumed; it is None where nothing waits that could be.
+    ``capacity`` says by judge model whether more batches may be leased here; it is empty if this worker does not
+    judge. A position changes when something is consumed; it is None if nothing waits that could be.
     """
     keys = store.keys
     ready = [keys.ready(judge_model) for judge_model in capacity]
-    found = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
+    replies = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
     names = [INGEST_GROUP, *(f"export:{group}" for group in groups), *(f"judge:{model}" for model in capacity)]
-    at = {name: raw.decode() or None for name, raw in zip(names, found, strict=True)}
+    at = {name: raw.decode() or None for name, raw in zip(names, replies, strict=True)}
     return at | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}
+
+
+class LiveWorker(NamedTuple):
+    """A worker with a recent heartbeat: by role, whether it makes progress."""
+
+    process: str
+    roles: Mapping[str, bool]
+
+
+class Heartbeat:
+    """The heartbeat of one worker.
+
+    Attributes:
+        configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
+        dead: Seconds since the circuit of a judge model is open in every worker that asks it.
+    """
+
+    def __init__(self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict) -> None:
+        """Make an id for this process.
+
+        ``circuits`` returns by judge model the seconds since its circuit is open, 0 while it is closed, None before
+        the first call has ended; nothing in a worker that does not judge.
+        """
+        self._store = store
+        self._circuits = circuits
+        self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.configured_models: frozenset[str] | None = None
+        self.dead: dict[str, float] = {}
+
+    def beat(self, roles: Mapping[str, bool]) -> None:
+        """Publish which roles of this worker make progress."""
+        encoded = msgspec.json.encode(dict(roles))
+        self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, _KEPT_MS))
+
+    def exchange_circuits(self) -> dict[str, float]:
+        """Publish the circuits of this worker; return for how many seconds judge models have been dead.
+
+        A model is dead when its circuit is open in every worker that asks it: one worker that gets through is enough
+        for it to be alive, and a model that no worker asks is not dead.
+        """
+        own = dict(self._circuits())
+        arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
+        reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)
+        reported = [_circuits_decoder.decode(each) for each in reply]
+        self.configured_models = frozenset(name for circuits in reported for name in circuits)
+        open_for: dict[str, float] = {}
+        for name, seconds in (item for circuits in reported for item in circuits.items()):
+            if seconds is not None:
+                open_for[name] = min(seconds, open_for.get(name, seconds))
+        self.dead = {name: seconds for name, seconds in open_for.items() if seconds > 0}
+        return self.dead
+
+    def withdraw(self) -> None:
+        """Remove the heartbeat, since this worker stops."""
+        self._store.call(lambda client: client.hdel(self._store.keys.workers, self._process))
+
+
+def live_workers(store: Store) -> list[LiveWorker]:
+    """List the workers with a recent heartbeat, by Redis' clock."""
+    return [LiveWorker(process, _roles_decoder.decode(roles)) for process, roles in _recent(store, store.keys.workers)]
+
+
+def live_circuits(store: Store) -> list[dict[str, float | None]]:
+    """List the circuits of each worker that judges and has a recent heartbeat."""
+    return [_circuits_decoder.decode(circuits) for _, circuits in _recent(store, store.keys.circuits)]
+
+
+def _recent(store: Store, key: str) -> list[tuple[str, bytes]]:
+    now_ms = store.now_ms()
+    stored: dict[bytes, bytes] = store.call(lambda client: client.hgetall(key))
+    read: list[Any] = [(process.decode(), *value.split(b" ", 1)) for process, value in sorted(stored.items())]
+    return [(process, value) for process, at_ms, value in read if abs(now_ms - int(at_ms)) <= HEARTBEAT_MS]

@@ -77,7 +77,7 @@ class HttpAuth:
 
     @property
     def challenge(self) -> str | None:
-        """The value of `WWW-Authenticate`; None where the page is open."""
+        """The value of `WWW-Authenticate`; None if the page is open."""
         if self.scheme is None:
             return None
         return f'{self.scheme} {_REALM}, charset="UTF-8"' if self.scheme == "Basic" else f"{self.scheme} {_REALM}"

@@ -63,8 +63,8 @@ class _NoBodies(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.msg, str) and "body" in record.msg.lower():
-            known = _UP_TO_BODY.match(record.msg)
-            record.msg, record.args = known[0].rstrip() if known else "", ()
+            match = _UP_TO_BODY.match(record.msg)
+            record.msg, record.args = match[0].rstrip() if match else "", ()
             record.exc_info = record.exc_text = record.stack_info = None
         return True
 
@@ -89,7 +89,7 @@ class _BrokerRetries(logging.Filter):
     """Passes at most one line a minute of those by which Celery repeats that it cannot reach the broker."""
 
     def __init__(self, *, is_own: bool) -> None:
-        """Pass none where the broker is the Redis whose absence the worker itself logs: ``is_own`` is False."""
+        """Pass none if the broker is the Redis whose absence the worker itself logs: ``is_own`` is False."""
         super().__init__()
         self._is_own = is_own
         self._next_at = 0.0
@@ -115,8 +115,8 @@ def _words(record: logging.LogRecord) -> str:
     if record.name == "py.warnings" and _AS_ROOT in record.getMessage():
         return _OWN_WORDS_AS_ROOT
     if not record.args or record.name == "py.warnings":
-        found = _FIXED_WORDS.match(record.getMessage())
-        return found[0].rstrip() if found else ""
+        match = _FIXED_WORDS.match(record.getMessage())
+        return match[0].rstrip() if match else ""
     with_addresses = template.startswith(_WITH_ADDRESSES)
     arguments = record.args
     shown: object

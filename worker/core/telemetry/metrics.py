@@ -1,4 +1,4 @@
-"""Prometheus metrics: the tables in which they are declared, and that of the core.
+"""Prometheus metrics: the tables in which they are declared, and the table of the core.
 
 Registration, the reference page and the checks of rules and dashboards are made from the tables. Label values come
 from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
@@ -48,7 +48,7 @@ class Metric(Generic[M]):
         unit: What one is, for the reference page.
         labels: Labels that begin with ``SERIES`` are followed there by the configured ``series_labels``.
         values: Every value of the only label; all of them exist at zero from the start.
-        stability: ``stable`` where the public contract fixes name, type and labels.
+        stability: ``stable`` if the public contract fixes name, type and labels.
     """
 
     kind: type[M]
@@ -88,9 +88,9 @@ class Metric(Generic[M]):
 class BoundedLabel:
     """Passes the first ``limit`` values and replaces further ones, and those too long for a name, by ``other``."""
 
-    def __init__(self, limit: int, known: Sequence[str] = ()) -> None:
+    def __init__(self, limit: int, values: Sequence[str] = ()) -> None:
         self._limit = limit
-        self._seen = set(known)
+        self._seen = set(values)
 
     def __call__(self, value: str) -> str:
         """Return the value, or ``other``."""

@@ -220,7 +220,7 @@ class EventLoopThread:
             raise LoopEndedError from None
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop; does nothing where the loop has ended."""
+        """Call a function in the loop; does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)
 

@@ -16,10 +16,9 @@ from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secr
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
-from worker.features.board.settings import BOARD
+from worker.features.board.feature import BOARD
 
 _MAX_NAME_CHARS: Final = 100
-_REALM: Final = "TraceJudge board"
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -71,7 +70,7 @@ class Access:
             raise SettingsError(f"board.host: other machines may connect and nothing is required of them; {fix}")
 
     def admit(self, headers: Headers, peer: str | None) -> "str | _Refused":
-        """Return the name of the user, empty where there is none, or why the request is refused."""
+        """Return the name of the user, empty if there is none, or why the request is refused."""
         if self._user_header is not None and self._is_proxy(peer):
             if user := headers.get(self._user_header, "").strip():
                 return user[:_MAX_NAME_CHARS]
@@ -81,7 +80,7 @@ class Access:
             return self._user_with_token(headers.get("authorization", ""))
         if self._user_header is not None:
             return _Refused(403, "Only a reverse proxy of `board.proxies` may connect.\n")
-        # A foreign page could point its own name to this address; its requests bear that name.
+        # A foreign page could point its own name to this address; its requests have that name.
         host = headers.get("host", "").rsplit(":", 1)[0].strip("[]").lower()
         if host not in self._hosts:
             return _Refused(
@@ -101,7 +100,7 @@ class Access:
         shown = Credential(authorization)
         if shown.scheme in {"bearer", "basic"} and shown.shows(self._token or ""):
             return shown.user[:_MAX_NAME_CHARS]
-        challenge = f'Basic realm="{_REALM}", charset="UTF-8"'
+        challenge = 'Basic realm="TraceJudge board", charset="UTF-8"'
         text = "The board needs its token: as the password with any name, or as a bearer token.\n"
         return _Refused(401, text, {"WWW-Authenticate": challenge})
 
@@ -145,10 +144,10 @@ class Guard:
 
 
 def form_token(key: str, user: str) -> str:
-    """Return what a form of a user bears, so that no other site can send it (CSRF)."""
+    """Return the token that a user's form has, so that no other site can send it (CSRF)."""
     return hashlib.blake2b(f"board:{user}".encode(), key=key.encode()[:64], digest_size=16).hexdigest()
 
 
 def is_form_token(shown: str, key: str, user: str) -> bool:
-    """Return whether a form bears the token of its user."""
+    """Return whether a form has the token of its user."""
     return hmac.compare_digest(shown.encode("utf-8", "replace"), form_token(key, user).encode())

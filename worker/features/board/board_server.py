@@ -14,22 +14,25 @@ from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
 from worker.features.board.access import Access, BoardMetrics
+from worker.features.board.feature import BOARD
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import OverviewThread
 from worker.features.board.pages import Board
-from worker.features.board.settings import BOARD
 
 log = structlog.get_logger("tracejudge.board")
 _THREAD_STOP_S: Final = 5.0
 _GRACE_S: Final = 5
-_BACKLOG: Final = 128
 
 
 class BoardServer:
     """One board at ``url``; `run` serves until a signal, and as a context manager it serves in a thread."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Open the ports. Raises SettingsError: The token, the address or the certificate cannot be used."""
+        """Open the ports.
+
+        Raises:
+            SettingsError: The token, the address or the certificate cannot be used.
+        """
         board = BOARD.of(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
@@ -44,7 +47,7 @@ class BoardServer:
         self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
         tls, listen = Tls.of(board, "board.tls_"), Listen.of(board, "board.")
         is_tls = tls.context() is not None
-        self._listener = listen.open(_BACKLOG)
+        self._listener = listen.open(128)
         self.url = listen.url(self._listener, is_tls=is_tls)
         app = Board(self._store, settings, access, index, overview).app(metrics)
         self._server = WebServer(app, self._readiness, tls.cert, tls.key, timeout_graceful_shutdown=_GRACE_S)

@@ -12,7 +12,7 @@ from worker.core.config.reading import config_path, redis_fix
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
-from worker.features.board.settings import BOARD
+from worker.features.board.feature import BOARD
 
 
 @click.command("board")

@@ -21,7 +21,6 @@ KINDS: Final[Mapping[Kind, str]] = {
 """`second` are questions that another annotator has answered."""
 RATES: Final = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 _WANTED: Final = 400  # About how many verdicts the default rate draws: as many as ± 5 points need.
-_MOST: Final = 2_000
 _SPLIT: Final = (
     "SELECT trace_id FROM verdicts WHERE passed IS NOT NULL "
     "GROUP BY trace_id, judge, metric HAVING min(passed) < max(passed)"
@@ -45,7 +44,7 @@ class Queue(NamedTuple):
     rate: float = 0.0  # Share of the live verdicts that are drawn; 0 for one that suits their number.
 
     @property
-    def wanted(self) -> VerdictFilter:
+    def filter(self) -> VerdictFilter:
         """The filter of its verdicts."""
         return VerdictFilter((self.service,) if self.service else (), (self.judge,) if self.judge else ())
 
@@ -79,7 +78,7 @@ class LabelQueue:
         """Return the rate of a random queue, by default the one that draws about 400 of the verdicts there are."""
         if queue.rate:
             return min(RATES, key=lambda rate: abs(rate - queue.rate))
-        where, values = condition(queue.wanted)
+        where, values = condition(queue.filter)
         ((count,),) = self._index.query(
             f"SELECT count(*) FROM verdicts WHERE {where} AND rated = 2",  # noqa: S608 - constants
             values,
@@ -96,12 +95,12 @@ class LabelQueue:
         # Once: it counts the verdicts of the index.
         rate = self.rate(queue) if queue.kind == "random" else 0.0
         for evaluation_id, name in self._candidates(queue, rate, answers):
-            given = answers.get(name, ())
+            earlier = answers.get(name, ())
             is_second = queue.kind == "second"
-            by_others = [answer for answer in given if answer.annotator != annotator]
-            if queue.kind == "random" and given and all(answer.drawn == "queue" for answer in given):
-                mark_drawn(self._store, given, rate)
-            if name in skipped or len(by_others) < len(given) or bool(by_others) is not is_second:
+            by_others = [answer for answer in earlier if answer.annotator != annotator]
+            if queue.kind == "random" and earlier and all(answer.drawn == "queue" for answer in earlier):
+                mark_drawn(self._store, earlier, rate)
+            if name in skipped or len(by_others) < len(earlier) or bool(by_others) is not is_second:
                 continue
             entry = self._index.find(evaluation_id)
             # Somebody may have answered between the reading of all answers and the lock.
@@ -119,13 +118,13 @@ class LabelQueue:
                 for name, answer in firsts
                 if queue.service in {"", answer.service} and queue.judge in {"", answer.judge}
             )
-        where, values = condition(queue.wanted)
+        where, values = condition(queue.filter)
         extra, order = _CANDIDATES[queue.kind]
         if queue.kind == "random":
             values.insert(0, rate)
         rows = self._index.query(
             "SELECT evaluation_id, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
-            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT {_MOST}",
+            f"WHERE {extra} AND {where} ORDER BY {order} LIMIT 2000",
             values,
         )
         return ((evaluation_id, label_id(*label)) for evaluation_id, *label in rows)

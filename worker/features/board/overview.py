@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from worker.base.accounting.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, summed
 from worker.base.monitor.detection import read_incidents
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
@@ -30,7 +30,6 @@ from worker.features.report.figures import (
 from worker.features.report.html import Chart, chart
 from worker.features.report.sources import read_sums
 
-_EVERY_S: Final = 15.0
 _DAYS: Final = 7
 _MOST_ROWS: Final = 200
 # A smaller change is no news, however certain.
@@ -45,7 +44,7 @@ class Panel(NamedTuple):
     chart: Chart | None  # A small chart of the share with its interval; None without a point.
     points: Sequence[tuple[float, float, float, float]]  # For the large chart: seconds, share, lower and upper limit.
     reasons: Sequence[tuple[str, int]]  # Why verdicts have no score, with their number, of the outbox.
-    cost: float | None  # USD of the verdicts of the outbox; None where no price is known.
+    cost: float | None  # USD of the verdicts of the outbox; None if no price is known.
     falls: bool  # Whether the share is below that of the week before, beyond the interval of the difference.
     since: str  # When an open drop of the monitor began, as text; empty without one.
 
@@ -99,7 +98,7 @@ class OverviewThread(ServiceThread):
         """Compute, and wait."""
         self.funnel = read_funnel(self._store)
         self.overview = read_overview(self._store, self._index)
-        self.stopping.wait(_EVERY_S if self.overview.panels else 1.0)
+        self.stopping.wait(15.0 if self.overview.panels else 1.0)
 
 
 def read_overview(store: Store, index: VerdictIndex) -> Overview:
@@ -110,11 +109,11 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     series = [series for series in all_series.values() if not series.segment][:_MOST_ROWS]
     scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now)
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
-    incidents = read_incidents(store, [one.id for one in series])
+    incidents = read_incidents(store, [each.id for each in series])
     open_drops = {
-        (one.service, one.environment, one.judge, one.metric): (one, incidents[one.id])
-        for one in series
-        if one.id in incidents
+        (each.service, each.environment, each.judge, each.metric): (each, incidents[each.id])
+        for each in series
+        if each.id in incidents
     }
     reasons: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for service, judge, reason, count in index.query(
@@ -159,7 +158,7 @@ def _headline(
     if not panels:
         return "No verdict has been counted yet: publish traces, and run a worker with the role monitor.", False
     more = sum(panel.falls or bool(panel.since) for panel in panels) - 1
-    others = f" {more} more below." if more > 0 else ""
+    addition = f" {more} more below." if more > 0 else ""
     if open_drops:
         (service, environment, judge, metric), (_, drop) = max(open_drops.items(), key=lambda pair: pair[1][1].size)
         name = " ".join(filter(None, (judge if metric == judge else f"{judge} {metric}", "of", service, environment)))
@@ -167,7 +166,7 @@ def _headline(
         fell = f"{name} got worse by about {100 * drop.size:.0f} points since {since} UTC"
         part = f" The part that fell is {drop.segment}." if "=" in drop.segment else ""
         sure = f"(with 90 % certainty between {low} and {high}); the monitor's alarm is open."
-        return f"{fell} {sure}{part}{others}", True
+        return f"{fell} {sure}{part}{addition}", True
     for panel in sorted(panels, key=lambda panel: panel.row.difference.value if panel.row.difference else 0.0):
         difference, share = panel.row.difference, panel.row.share
         if panel.falls and difference is not None and share is not None:
@@ -176,7 +175,7 @@ def _headline(
             sure = f"(95 % interval {-100 * difference.high:.1f} to {-100 * difference.low:.1f})"
             begun = began(panel.row.points)
             since = f", since about {begun:%d %B}" if begun else ""
-            return f"{panel.title} got worse{since}: {fewer} {sure}.{others}", True
+            return f"{panel.title} got worse{since}: {fewer} {sure}.{addition}", True
     compared = sum(panel.row.compared is not None for panel in panels)
     if not compared:
         return f"{len(panels)} judged qualities, and no verdicts of the week before to compare with.", False
@@ -253,7 +252,7 @@ _NOT_SCORED: Final = {"abstained": "the judge gave no opinion", "unscored": "hav
 
 def _stage(name: str, total: int, meaning: str, account: Account, losses: Mapping[str, str]) -> Stage:
     """Make a stage, with what of it does not come to the next one, each with its reasons."""
-    found = []
+    lost = []
     for loss, why in losses.items():
         if amount := getattr(account, loss):
             reasons = (
@@ -261,5 +260,5 @@ def _stage(name: str, total: int, meaning: str, account: Account, losses: Mappin
                 for reason, count in account.reasons.items()
                 if reason.startswith(f"{loss}:")
             )
-            found.append((loss, amount, "; ".join((why, *reasons))))
-    return Stage(name, total, meaning, found)
+            lost.append((loss, amount, "; ".join((why, *reasons))))
+    return Stage(name, total, meaning, lost)

@@ -25,17 +25,17 @@ from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
-from worker.core.config.redaction import UserKeys, hashed_user
 from worker.core.config.settings import Settings
+from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
+from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
-from worker.features.board.settings import BOARD
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
-from worker.features.labels.answers import Answer, Said, read_answers, submit, tally
+from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
 
 _PAGE: Final = 50
@@ -44,7 +44,7 @@ _MAX_FORM_BYTES: Final = 64 * 1024
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
-_SAID: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
+_OPINIONS: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
 
 
 class _PageError(Exception):
@@ -149,7 +149,9 @@ class Board:
             trace=None if published is None else self._pages.page(entry.verdict, published),
             elsewhere=self._pages.links(entry.verdict),
             whole=bool(request.query_params.get("whole")),
-            siblings=[one for one in siblings.values() if one.verdict.evaluation_id != entry.verdict.evaluation_id],
+            siblings=[
+                sibling for sibling in siblings.values() if sibling.verdict.evaluation_id != entry.verdict.evaluation_id
+            ],
         )
 
     def request_page(self, request: Request) -> Response:
@@ -235,7 +237,7 @@ class Board:
             search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
             back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
             last=last if params.get("done") else None,
-            said=_SAID,
+            opinions=_OPINIONS,
             loading=not self._index.is_complete,
             **context,
         )
@@ -246,7 +248,7 @@ class Board:
         if not length.isdigit() or int(length) > _MAX_FORM_BYTES:
             return self._error(request, 413, "The form is too large.")
         form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
-        return await run_in_threadpool(self._guarded(lambda one: self._stored(one, form)), request)
+        return await run_in_threadpool(self._guarded(lambda inner: self._stored(inner, form)), request)
 
     def _stored(self, request: Request, form: Mapping[str, str]) -> Response:
         user = self._annotator(request, form.get("as", ""))
@@ -254,8 +256,8 @@ class Board:
             raise _PageError(
                 403, "This form is not of this board, or of another user. Go back, reload, and answer again."
             )
-        opinion = form.get("said", "")
-        if opinion not in _SAID:
+        opinion = form.get("opinion", "")
+        if opinion not in _OPINIONS:
             raise _PageError(400, "Choose pass, fail or cannot tell.")
         entry = self._index.find(form.get("evaluation_id", ""))
         metric, score = ("", None) if entry is None else leading_score(entry.verdict)
@@ -270,7 +272,7 @@ class Board:
             trace_id=verdict.trace_id,
             judge=verdict.judge,
             metric=metric,
-            said=cast("Said", opinion),
+            opinion=cast("Opinion", opinion),
             # Not what the form says alone: an address can name any verdict.
             drawn=drawn if drawn in RATES and is_drawn(verdict, drawn) else "queue",
             annotator=self._hash(user),
@@ -316,14 +318,14 @@ class Board:
         return Question(entry, self._queue.rate(queue) if queue.kind == "random" else "queue")
 
     def _asked(self, question: Question) -> tuple[str, str]:
-        """Return the judge's question, and the rule by which its metric passes; empty where they are not known."""
+        """Return the judge's question, and the rule by which its metric passes; empty if they are not known."""
         judge = self._pages.judge(question.entry.verdict.judge, question.entry.verdict.judge_model)
         metrics = () if judge is None else judge.metrics
         rule = next((metric.passes for metric in metrics if metric.name == question.metric), "")
         return "" if judge is None else judge.asks, rule
 
     def _annotator(self, request: Request, name: str) -> str:
-        """Return the name of the user, or the name that the form gives where nobody has to sign in."""
+        """Return the name of the user, or the name that the form gives if nobody has to sign in."""
         user: str = request.state.user
         return user or name.strip()[:100] or "anonymous"
 

@@ -12,16 +12,16 @@ from judges.core.judge import Judge, JudgeFailedError
 from judges.core.prompt import neutralise, render
 from judges.core.verdict import Verdict
 from judges.registry import configured
+from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.lookup.explanation import OUTCOMES, Explanation, Place, explain
 from worker.base.lookup.lookup import FoundTrace, TraceLookup
 from worker.base.lookup.verdict_filter import outcome_of
 from worker.core.config.graders import Graders
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
-from worker.features.board.settings import BOARD
+from worker.features.board.feature import BOARD
 
 MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
@@ -42,7 +42,7 @@ class Proof(NamedTuple):
     """An evidence of a sentence: its text, whether it was found, and links to its places with their names."""
 
     text: str
-    found: bool
+    is_quoted: bool
     links: Sequence[tuple[str, str]]
     looked_up: bool
 
@@ -58,7 +58,7 @@ class SentenceLine(NamedTuple):
 
 
 class ShownDocument(NamedTuple):
-    """A document with its marked parts, and its own result where the judge has one."""
+    """A document with its marked parts, and its own result if the judge has one."""
 
     rank: int
     name: str
@@ -92,21 +92,21 @@ class VerdictPages:
         return self._graders.judge(name, judge_model)
 
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
-        """Find the redacted trace of a verdict; None where its text is gone.
+        """Find the redacted trace of a verdict; None if its text is gone.
 
         With ``whole`` the whole stream is searched, which takes seconds, not only near the times of the verdict.
         """
         lookup = TraceLookup(self._store, self._settings)
         if whole:
             published = lookup.find({verdict.trace_id}).get(verdict.trace_id, [])
-            found = next(
+            entry = next(
                 (publication for publication in published if publication.trace.span_id == verdict.span_id), None
             )
         else:
-            found = lookup.near(verdict, 4_000)
-        if found is not None and self._redaction is not None:
-            found = found._replace(trace=self._redaction.trace(found.trace))
-        return found
+            entry = lookup.near(verdict, 4_000)
+        if entry is not None and self._redaction is not None:
+            entry = entry._replace(trace=self._redaction.trace(entry.trace))
+        return entry
 
     def trace_anywhere(self, verdict: Verdict) -> FoundTrace | None:
         """Find the redacted trace of a verdict, if need be in the whole stream."""
@@ -187,7 +187,7 @@ class Span(NamedTuple):
 
 
 def divide(text: str, spans: Iterable[Span]) -> list[Part]:
-    """Divide a text at the ends of spans; where some overlap, the part has the kinds and marks of all of them."""
+    """Divide a text at the ends of spans; if some overlap, the part has the kinds and marks of all of them."""
     ordered = sorted(spans)
     text, is_cut = text[:MAX_TEXT_CHARS], len(text) > MAX_TEXT_CHARS
     cuts = sorted({0, len(text), *(at for span in ordered for at in (span.start, span.end) if at < len(text))})

@@ -2,39 +2,37 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
 
 from judges.core.faults import Fault
 from judges.core.model import ChatRequest
 from judges.requests.size import most_tokens
 from worker.base.commands.options import amount
 from worker.base.doctor.finding import Check, Finding, ok, warning
-from worker.base.monitor.settings import MONITOR
+from worker.base.monitor.feature import MONITOR
 from worker.core.config.settings import NANO, Settings
 from worker.core.storage.client import Store
 from worker.features.budgets.control import read_states
-from worker.features.budgets.settings import BUDGETS
-
-_NEARLY: Final = 0.99
+from worker.features.budgets.feature import BUDGETS
 
 
 def find_unkept(settings: Settings) -> Iterator[Fault]:
     """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
     for name, budget in BUDGETS.of(settings).items():
-        paid = [one for one in budget.models or settings.models if settings.models[one].provider != "lexical"]
-        unpriced = [one for one in paid if settings.models[one].price is None]
+        paid = [model for model in budget.models or settings.models if settings.models[model].provider != "lexical"]
+        unpriced = [model for model in paid if settings.models[model].price is None]
         if budget.in_usd and unpriced:
             what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
             fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
             yield Fault("budgets", what, fix, "budget-not-kept")
-        for one in paid:
-            model = settings.models[one]
+        for model_name in paid:
+            model = settings.models[model_name]
             tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
             usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
             bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
             if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
-                what = f"{name} is below the longest answer of {one}, {tokens:,} tokens: each of its calls is refused"
-                fix = f"raise the limit, or set a lower max_output_tokens of {one}"
+                longest = f"the longest answer of {model_name}, {tokens:,} tokens"
+                what = f"{name} is below {longest}: each of its calls is refused"
+                fix = f"raise the limit, or set a lower max_output_tokens of {model_name}"
                 yield Fault("budgets", what, fix, "budget-not-kept")
     if BUDGETS.of(settings) and not MONITOR.of(settings).enabled:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
@@ -51,14 +49,14 @@ def check_spending(settings: Settings, store: Store) -> Sequence[Finding]:
     findings, refused = [], 0
     for name, state in read_states(store, BUDGETS.of(settings))[0].items():
         refused += state.refused
-        for limit, spent, most in state.by_limit(BUDGETS.of(settings)[name]):
-            # What is settled stops short of the limit by up to the largest reservation.
-            if spent >= _NEARLY * most:
+        for limit, spent, most in state.list_limits(BUDGETS.of(settings)[name]):
+            # 1 % less: settled costs stop short of the limit by up to the largest reservation.
+            if spent >= 0.99 * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"
                 what = f"{name} has spent {spent / most:.0%} of {limit}, {so_far}"
                 findings.append(
                     warning("spending", what, f"raise {limit}, lower the rates, or wait for the next period")
                 )
-    # A call is refused below a limit where what is left is less than its reservation.
+    # Below a limit a call is refused if its reservation exceeds the rest.
     so_far = f"; {amount(refused, 'call')} {'was' if refused == 1 else 'were'} refused so far" if refused else ""
     return findings or [ok("spending", f"no limit of a budget is reached{so_far}")]

@@ -8,7 +8,7 @@ rate, so verdicts that are weighted by 1/probability stay unbiased.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -17,13 +17,12 @@ from prometheus_client import Counter, Gauge
 
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S
-from worker.core.config.rule_checks import models_of_judge
+from worker.core.config.loading import models_of_judge
 from worker.core.config.settings import NANO, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, changes_rates
 from worker.features.budgets.rates import Rates, read_segments
-from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, changes_rates
 
 BIN_S: Final = 300
 BINS: Final = 288
@@ -31,27 +30,18 @@ UNITS: Final = ("usd", "tokens")
 MIN_FACTOR: Final = 2.0**-12
 """A rate is never 0: without verdicts nothing would show that money is left."""
 NOT_REDUCED: Final = 10
-"""The priority of costs that no rate changes, above those of all rules."""
-_FORECAST_TTL_S: Final = 7 * DAY_S
+"""The priority of costs that no rate changes, above the priorities of rules."""
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
 _KEPT: Final = 0.7
 _SMOOTHED_BINS: Final = 3
-_LEAST_RATIO: Final = 0.2
-_MOST_RATIO: Final = 5.0
-# A shorter history says too little about a rate.
-_LEAST_HISTORY_S: Final = BIN_S
-_SEGMENT_HOURS: Final = 3
-_MOST_REDUCED: Final = 8.0
-_HALVINGS: Final = 40
-_UNTIL: Final = (DAY_S, HOUR_S)
 
 Demand = Mapping[int, Sequence[float]]
 """The cost at full rates of each five minutes of yesterday and today, by priority."""
 
 
 class BudgetState(NamedTuple):
-    """What a budget has settled and reserved, in the order of script `budget_state`; USD in 10^-9, ``since`` in ms."""
+    """Settled and reserved costs of a budget, as script `budget_state` returns them; USD in 10^-9, ``since`` in ms."""
 
     usd_day: int = 0
     usd_hour: int = 0
@@ -62,28 +52,27 @@ class BudgetState(NamedTuple):
     refused: int = 0
     since: int = 0
 
-    def by_limit(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
-        """Yield each limit that is set: its key, what is spent of it, and the limit, USD in 10^-9."""
+    def list_limits(self, budget: Budget) -> Iterator[tuple[str, int, int]]:
+        """Yield the key of each limit that is set, the amount spent, and the limit; USD in 10^-9."""
         keys = ("usd_per_day", "usd_per_hour", "tokens_per_day", "tokens_per_hour")
         for key, spent, most in zip(keys, self, budget.limits, strict=False):
             if most is not None:
                 yield key, spent, most
 
 
-def read_states(store: Store, names: Iterable[str]) -> tuple[dict[str, BudgetState], float]:
-    """Read what budgets have spent in the current periods, and the time in seconds since the epoch."""
-    known = list(names)
+def read_states(store: Store, names: Collection[str]) -> tuple[dict[str, BudgetState], float]:
+    """Read the states of budgets by name, and the time in seconds since the epoch."""
     keys_of = BudgetKeys(store.keys.prefix).budget
-    *states, stamp = store.run("budget_state", [key for name in known for key in keys_of(name)], ())
-    found = {name: BudgetState(*(int(value or 0) for value in raw)) for name, raw in zip(known, states, strict=True)}
-    return found, int(stamp) / 1000
+    *rows, stamp = store.run("budget_state", [key for name in names for key in keys_of(name)], ())
+    states = {name: BudgetState(*(int(value or 0) for value in row)) for name, row in zip(names, rows, strict=True)}
+    return states, int(stamp) / 1000
 
 
 class Forecasts(msgspec.Struct, array_like=True):
     """The expected demand of each five minutes of a day, by unit, from the days before ``day``.
 
-    ``fixed`` is the part that no rate changes. It is expected separately: the other part is known the less precisely
-    the lower the rates are.
+    ``fixed`` is the part that no rate changes. It has its own forecast, because lower rates make the forecast of the
+    other part less precise.
     """
 
     day: int = 0
@@ -99,17 +88,17 @@ def next_forecast(former: Sequence[float], yesterday: Sequence[float]) -> list[f
 
 
 def next_forecasts(day: int, former: Forecasts, demand: Mapping[str, Demand]) -> Forecasts:
-    """Return the forecasts of a day, from those of the day before and its demand."""
+    """Return the forecasts of a day, from the forecasts and the demand of the day before."""
     made = Forecasts(day, {}, {})
     for unit, of_unit in demand.items():
         for forecasts, before, part in zip(
-            (made.reducible, made.fixed), (former.reducible, former.fixed), divided(of_unit), strict=True
+            (made.reducible, made.fixed), (former.reducible, former.fixed), divide(of_unit), strict=True
         ):
-            forecasts[unit] = next_forecast(before.get(unit, []), total_of(part)[:BINS])
+            forecasts[unit] = next_forecast(before.get(unit, []), add_up(part)[:BINS])
     return made
 
 
-def smoothed(forecast: Sequence[float]) -> list[float]:
+def smooth(forecast: Sequence[float]) -> list[float]:
     """Average a forecast over fifteen minutes before and after; the day is a circle."""
     width = 2 * _SMOOTHED_BINS + 1
     circle = [*forecast[-_SMOOTHED_BINS:], *forecast, *forecast[:_SMOOTHED_BINS]]
@@ -117,7 +106,7 @@ def smoothed(forecast: Sequence[float]) -> list[float]:
     return [(after - before) / width for before, after in zip(sums, sums[width:], strict=False)]
 
 
-def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
+def predict(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
     """Return the expected demand from now to the end.
 
     Args:
@@ -125,27 +114,28 @@ def expected(demand: Sequence[float], forecast: Sequence[float], now: float, end
         forecast: Smoothed; empty on the first day.
         now: Seconds since midnight.
         end: At most the next midnight.
-        history_s: How long costs are known.
+        history_s: Seconds since the first cost.
     """
     last_hour = _sum(demand, DAY_S + now - HOUR_S, DAY_S + now)
     if forecast:
         twice = [*forecast, *forecast]
         of_last_hour = _sum(twice, DAY_S + now - HOUR_S, DAY_S + now)
         if of_last_hour > 0:
-            ratio = min(_MOST_RATIO, max(_LEAST_RATIO, last_hour / of_last_hour))
+            # Within bounds, since one unusual hour must not decide about the whole day.
+            ratio = min(5.0, max(0.2, last_hour / of_last_hour))
             return ratio * _sum(forecast, now, end)
-    known_s = min(HOUR_S, max(_LEAST_HISTORY_S, history_s))
-    return last_hour / known_s * (end - now)
+    # A history below five minutes says too little about a rate.
+    return last_hour / min(HOUR_S, max(BIN_S, history_s)) * (end - now)
 
 
-def factors(left: float, demand: Mapping[int, float]) -> dict[int, float]:
-    """Distribute what is left over priorities, the highest first; each factor is a power of two, at most 1."""
-    found = {}
+def distribute(left: float, demand: Mapping[int, float]) -> dict[int, float]:
+    """Distribute the rest of a budget over priorities, the highest first; each factor is a power of two, at most 1."""
+    shares = {}
     for priority in sorted(demand, reverse=True):
-        wanted = demand[priority]
-        found[priority] = power_of_two(left / wanted if wanted > 0 else float(left >= 0))
-        left = max(0.0, left - wanted * found[priority])
-    return found
+        amount = demand[priority]
+        shares[priority] = power_of_two(left / amount if amount > 0 else float(left >= 0))
+        left = max(0.0, left - amount * shares[priority])
+    return shares
 
 
 def power_of_two(share: float) -> float:
@@ -162,50 +152,50 @@ def budget_factors(
 
     Args:
         budget: The limits.
-        state: What is spent and reserved.
+        state: The spent and reserved amounts.
         demand: By unit.
         forecasts: Of former days.
         now_s: Seconds since the epoch.
     """
-    now, found = now_s % DAY_S, dict[int, float]()
+    now, lowest = now_s % DAY_S, dict[int, float]()
     settled = (state.usd_day, state.usd_hour, state.tokens_day, state.tokens_hour)
     for number, (limit, spent) in enumerate(zip(budget.limits, settled, strict=True)):
         if limit is None:
             continue
-        unit, length = UNITS[number // 2], _UNTIL[number % 2]
+        unit, length = UNITS[number // 2], (DAY_S, HOUR_S)[number % 2]
         reserved = (state.usd_open, state.tokens_open)[number // 2]
         end, history_s = (now // length + 1) * length, now_s - state.since / 1000
-        reducible, fixed = divided(demand[unit])
-        wanted = expected(total_of(reducible), smoothed(forecasts.reducible.get(unit, [])), now, end, history_s)
-        apart = expected(total_of(fixed), smoothed(forecasts.fixed.get(unit, [])), now, end, history_s)
+        reducible, fixed = divide(demand[unit])
+        amount = predict(add_up(reducible), smooth(forecasts.reducible.get(unit, [])), now, end, history_s)
+        apart = predict(add_up(fixed), smooth(forecasts.fixed.get(unit, [])), now, end, history_s)
         left = _USABLE * limit - spent - reserved - apart
-        for priority, factor in factors(left, by_priority(reducible, now, wanted)).items():
-            found[priority] = min(factor, found.get(priority, 1.0))
-    return found
+        for priority, factor in distribute(left, divide_by_priority(reducible, now, amount)).items():
+            lowest[priority] = min(factor, lowest.get(priority, 1.0))
+    return lowest
 
 
-def divided(demand: Demand) -> tuple[Demand, Demand]:
+def divide(demand: Demand) -> tuple[Demand, Demand]:
     """Divide a demand into the part that rates reduce, and the part that they do not."""
     reducible = {priority: bins for priority, bins in demand.items() if priority != NOT_REDUCED}
     return reducible, {priority: bins for priority, bins in demand.items() if priority == NOT_REDUCED}
 
 
-def total_of(demand: Demand) -> list[float]:
+def add_up(demand: Demand) -> list[float]:
     """Add up a demand over its priorities."""
     return [sum(bins) for bins in zip(*demand.values(), strict=True)] or [0.0] * (2 * BINS)
 
 
-def by_priority(demand: Demand, now: float, wanted: float) -> dict[int, float]:
-    """Divide an expected demand among priorities as the last hour was, or the last day where that had none."""
+def divide_by_priority(demand: Demand, now: float, amount: float) -> dict[int, float]:
+    """Divide an expected demand among priorities as in the last hour, or as in the last day if the hour had none."""
     for length in (HOUR_S, DAY_S):
         recent = {priority: _sum(bins, DAY_S + now - length, DAY_S + now) for priority, bins in demand.items()}
         if (whole := sum(recent.values())) > 0:
-            return {priority: wanted * one / whole for priority, one in recent.items()}
+            return {priority: amount * cost / whole for priority, cost in recent.items()}
     return dict.fromkeys(demand, 0.0)
 
 
 def _sum(bins: Sequence[float], begin: float, end: float) -> float:
-    """Add up bins between two times in seconds; the parts of the first and last one count in proportion."""
+    """Add up bins between two times in seconds; the first and last bin count in proportion."""
     total, place = 0.0, int(begin // BIN_S)
     while place * BIN_S < end and place < len(bins):
         covered = min(end, (place + 1) * BIN_S) - max(begin, place * BIN_S)
@@ -225,30 +215,30 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
     """
     if not 0 < rate < 1:
         return {}
-    lowest, highest = rate / _MOST_REDUCED, 1.0
+    lowest, highest = rate / 8, 1.0
     least, most = 0.0, float(sum(traces.values()))
     # Half the interval each time: the mean rate rises with the verdicts of each segment.
-    for _ in range(_HALVINGS):
+    for _ in range(40):
         verdicts = (least + most) / 2
-        rates = {one: min(highest, max(lowest, verdicts / count)) for one, count in traces.items()}
-        if sum(rates[one] * count for one, count in traces.items()) > rate * sum(traces.values()):
+        rates = {segment: min(highest, max(lowest, verdicts / count)) for segment, count in traces.items()}
+        if sum(rates[segment] * count for segment, count in traces.items()) > rate * sum(traces.values()):
             most = verdicts
         else:
             least = verdicts
     # Rounded, so that a rate does not change each minute.
-    return {one: float(f"{of_segment / rate:.2g}") for one, of_segment in rates.items()}
+    return {segment: float(f"{of_segment / rate:.2g}") for segment, of_segment in rates.items()}
 
 
 def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
-    """Read the demand that a budget had the day before and has had this day, by unit and priority."""
+    """Read the demand of a budget yesterday and today, by unit and priority."""
     prefix = BudgetKeys(store.keys.prefix).budget(name)[2]
-    stored = store.hashes(f"{prefix}:{one}" for one in (day - 1, day))
-    found: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
+    stored = store.hashes(f"{prefix}:{number}" for number in (day - 1, day))
+    demand: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
     for number, fields in enumerate(stored):
         for field, amount in fields.items():
             unit, place, priority = field.decode().split(":")
-            found[unit][int(priority)][number * BINS + int(place)] += float(amount)
-    return found
+            demand[unit][int(priority)][number * BINS + int(place)] += float(amount)
+    return demand
 
 
 class BudgetMetrics(MetricTable):
@@ -283,25 +273,25 @@ class BudgetController(Watch):
             self.adjust()
 
     def adjust(self) -> Rates:
-        """Compute and write the factors of rules that are below 1, and those of segments; show the gauges."""
+        """Compute and write the factors of rules below 1 and the factors of segments; set the gauges."""
         states, now_s = read_states(self._store, BUDGETS.of(self._settings))
         of_budget, samples = {}, list[Sample]()
         for name, state in states.items():
             budget = BUDGETS.of(self._settings)[name]
             day = int(now_s // DAY_S)
             demand = read_demand(self._store, name, day)
-            found = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
-            of_budget[name] = found
-            for key, spent_of, most in state.by_limit(budget):
+            lowest = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
+            of_budget[name] = lowest
+            for key, spent_of, most in state.list_limits(budget):
                 samples.append((self._ratio, (name, key), spent_of / most if most else 1.0))
             usd_day, usd_hour, *_ = budget.limits
             spent, limit = (state.usd_hour, usd_hour) if usd_day is None and usd_hour else (state.usd_day, usd_day)
-            values = spent / NANO, limit / NANO if limit else math.inf, min(found.values(), default=1.0)
+            values = spent / NANO, limit / NANO if limit else math.inf, min(lowest.values(), default=1.0)
             samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
         self.show(samples)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
         dividing = [rule for rule in self._settings.rules if rule.stratify]
-        counts = read_segments(self._store, now_s, _SEGMENT_HOURS) if dividing else {}
+        counts = read_segments(self._store, now_s, hours=3) if dividing else {}
         segments = {rule.name: segment_factors(rule.rate, counts.get(rule.name, {})) for rule in dividing}
         rates = Rates(factors, segments)
         rates.write(self._store)
@@ -309,20 +299,20 @@ class BudgetController(Watch):
 
     def _factor(self, rule: Rule, of_budget: Mapping[str, Mapping[int, float]]) -> float:
         models = self._settings.models
-        found = [1.0]
+        candidates = [1.0]
         for name, budget in budgets_of(self._settings, rule).items():
-            paid = {models[one].judge_model for one in budget.models or models}
+            paid = {models[model].judge_model for model in budget.models or models}
             judges = {judge for judge in rule.judges if judge not in budget.exempt}
             asked = {
-                models[one].judge_model
+                models[model].judge_model
                 for judge in judges.intersection(budget.judges or judges)
-                for one in models_of_judge(self._settings, rule, judge)
+                for model in models_of_judge(self._settings, rule, judge)
             }
             if paid & asked:
-                # A priority without costs of its own shares its evaluations with higher ones, or has none yet.
-                at_least = (factor for one, factor in sorted(of_budget[name].items()) if one >= rule.priority)
-                found.append(next(at_least, 1.0))
-        return min(found)
+                # A priority without costs shares its evaluations with higher priorities, or has none yet.
+                at_least = (factor for priority, factor in sorted(of_budget[name].items()) if priority >= rule.priority)
+                candidates.append(next(at_least, 1.0))
+        return min(candidates)
 
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
         """Read the forecasts, and add yesterday to them once."""
@@ -333,5 +323,5 @@ class BudgetController(Watch):
         if former.day == day or state.since == 0 or state.since / 1000 > (day - 1) * DAY_S:
             return former
         made = next_forecasts(day, former, demand)
-        self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=_FORECAST_TTL_S))
+        self._store.call(lambda client: client.set(key, msgspec.msgpack.encode(made), ex=7 * DAY_S))
         return made

@@ -1,10 +1,16 @@
 """Budgets: each judge call reserves its cost, and rates follow what is left."""
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from worker.core.features import Feature, ModelWrapper, Parts, Selector
+from msgspec import Struct
+
+from judges.core.faults import Fault
+from judges.custom.definition import unknown
+from worker.core.config.checks import table_name_faults
+from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
+from worker.core.features import Feature, ModelWrapper, Parts, Selector, Table
 from worker.core.storage.keys import Key, KeySpace
-from worker.features.budgets.settings import BUDGETS, budget_faults, changes_rates
 
 
 class BudgetKeys(KeySpace):
@@ -32,6 +38,96 @@ class BudgetKeys(KeySpace):
     def budget_forecast(self, name: str) -> str:
         """String, the expected cost of one budget by time of day, as MessagePack; TTL of a week."""
         return f"{self.prefix}:budget:{name}:forecast"
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[budgets.NAME]`: how much judge calls may cost by the hour and by the day (UTC).
+
+    The rates of rules are reduced so that a budget lasts until its end; calls beyond it are refused, and their
+    evaluations are unscored, `over_budget`. At least one of the four limits is set.
+
+    Attributes:
+        usd_per_day: Maximum cost of a day in USD; models without a `price` cost nothing.
+        usd_per_hour: Maximum cost of an hour in USD.
+        tokens_per_day: Maximum of tokens of a day, of requests and answers.
+        tokens_per_hour: Maximum of tokens of an hour.
+        rules: The rules that it pays for: evaluations that at least one of them asks for. All unless given.
+        judges: The judges that it pays for; all unless given.
+        models: The `[models.NAME]` that it pays for; all unless given.
+        exempt: Judges whose calls count but are never refused, and whose rules keep their rates, as `["safety"]`.
+    """
+
+    usd_per_day: Amount | None = None
+    usd_per_hour: Amount | None = None
+    tokens_per_day: AtLeastOne | None = None
+    tokens_per_hour: AtLeastOne | None = None
+    rules: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+
+    @property
+    def in_usd(self) -> bool:
+        """Whether a limit is in USD."""
+        return self.usd_per_day is not None or self.usd_per_hour is not None
+
+    @property
+    def limits(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """USD of a day and of an hour, in 10^-9, then tokens of a day and of an hour."""
+        day, hour = (None if usd is None else round(usd * NANO) for usd in (self.usd_per_day, self.usd_per_hour))
+        return day, hour, self.tokens_per_day, self.tokens_per_hour
+
+
+BUDGETS: Final[Table[Mapping[str, Budget]]] = Table(
+    "budgets", Budget, {}, "What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.", is_named=True
+)
+
+
+def budgets_of(settings: Settings, rule: Rule) -> dict[str, Budget]:
+    """Return the budgets that pay for a rule, by name."""
+    return {
+        name: budget
+        for name, budget in BUDGETS.of(settings).items()
+        if rule.budget == name or rule.name in budget.rules or not (budget.rules or is_own_budget(settings, name))
+    }
+
+
+def changes_rates(settings: Settings) -> bool:
+    """Return whether rates change: for a budget, by segments of traffic, or for new values."""
+    return bool(BUDGETS.of(settings)) or any(rule.stratify or rule.first_per_hour for rule in settings.rules)
+
+
+def is_own_budget(settings: Settings, budget: str) -> bool:
+    """Return whether a rule names a budget as its own."""
+    return any(rule.budget == budget for rule in settings.rules)
+
+
+def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
+    """Check that budgets have limits, and that what rules and budgets name exists."""
+    budgets = BUDGETS.of(settings)
+    for number, rule in enumerate(settings.rules):
+        if rule.budget is not None and rule.budget not in budgets:
+            what = f"there is no [budgets.{rule.budget}]"
+            yield unknown(f"rules[{number}].budget", what, rule.budget, budgets)
+    rules = [rule.name for rule in settings.rules]
+    judges = sorted({judge for rule in settings.rules for judge in rule.judges})
+    for name, budget in budgets.items():
+        key = f"budgets.{name}"
+        yield from table_name_faults(key, name)
+        if not any(budget.limits):
+            fix = "set at least one of usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
+            yield Fault(key, "has no limit", fix, "missing-key")
+        named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}
+        for part, names in named.items():
+            for value in getattr(budget, part):
+                if value not in names:
+                    kind = "judge of a rule" if names is judges else part.removesuffix("s")
+                    yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
+        # A limit in USD cannot be kept without a price.
+        paid = [settings.models[model] for model in budget.models if model in settings.models]
+        if budget.in_usd and (unpriced := next((model for model in paid if model.price is None), None)) is not None:
+            what = f"{unpriced.judge_model!r} has no price to keep USD by"
+            yield Fault(f"{key}.models", what, "give it a price, or limit tokens instead", "conflict")
 
 
 def _select(parts: Parts) -> Selector | None:

@@ -26,8 +26,6 @@ HOUR_S: Final = 3600
 _EVERY_S: Final = 5.0
 _NEW_HOURS: Final = 24
 _MAX_SEEN: Final = 10_000
-_SEGMENTS_TTL_S: Final = 4 * HOUR_S
-_RATES_TTL_S: Final = HOUR_S
 # A label whose values have no end, such as a random name, must not fill Redis.
 _MAX_SEGMENTS: Final = 1_000
 _MAX_SEGMENT_CHARS: Final = 100
@@ -46,9 +44,9 @@ class Rates(Struct, frozen=True, omit_defaults=True):
     segments: Mapping[str, Mapping[str, float]] = {}
 
     def write(self, store: Store) -> None:
-        """Write them to Redis, where they expire if no monitor renews them."""
+        """Write them to Redis; they expire if no monitor renews them."""
         key = BudgetKeys(store.keys.prefix).rates
-        store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=_RATES_TTL_S))
+        store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=HOUR_S))
 
 
 class RateSelector(Selector):
@@ -83,7 +81,7 @@ class RateSelector(Selector):
             try:
                 self._exchange(now)
             except StoreError as error:
-                # The first shard is away: the factors stay as they are, and this one is read on.
+                # The first shard is away: the factors stay as they are, and this stream is read on.
                 if self._store is self._store.first:
                     raise
                 _ingest_log.warning("factors of rates not exchanged", error=str(error))
@@ -95,7 +93,7 @@ class RateSelector(Selector):
     ) -> tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]:
         """Multiply rates by the factors of rules and segments; count traces of segments and of new values."""
         segments = {}
-        for rule in (one.rule for one in rules if one.rule.stratify):
+        for rule in (compiled.rule for compiled in rules if compiled.rule.stratify):
             # The values of the rule's labels, which may be long, in one text; Redis and JSON take no lone surrogates.
             text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
             segments[rule.name] = text.encode("utf-8", "replace").decode()
@@ -103,14 +101,14 @@ class RateSelector(Selector):
         names = (trace.service, *(f"{trace.service}\n{part}={getattr(trace, part)}" for part in ("model", "release")))
         values = [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
         new = tuple(
-            ((one.rule.name, value), one.rule.first_per_hour)
-            for one in rules
-            if one.rule.first_per_hour
+            ((compiled.rule.name, value), compiled.rule.first_per_hour)
+            for compiled in rules
+            if compiled.rule.first_per_hour
             for value in values
             if value not in self.new_values.known
         )
         first = partial(self._first, tuple(segments.items()), new) if segments or new else None
-        return [self._adjusted(one, segments.get(one.rule.name, "")) for one in rules], first
+        return [self._adjusted(compiled, segments.get(compiled.rule.name, "")) for compiled in rules], first
 
     def _adjusted(self, compiled: CompiledRule, segment: str) -> CompiledRule:
         rule = compiled.rule
@@ -133,8 +131,8 @@ class RateSelector(Selector):
             key, frequent = self._keys.segments(int(now // HOUR_S)), counts.most_common(_MAX_SEGMENTS)
             store.pipeline(
                 lambda pipe: [
-                    *(pipe.hincrby(key, segment_field(*name), amount) for name, amount in frequent),
-                    pipe.expire(key, _SEGMENTS_TTL_S),
+                    *(pipe.hincrby(key, msgspec.msgpack.encode(name), amount) for name, amount in frequent),
+                    pipe.expire(key, 4 * HOUR_S),
                 ]
             )
         self.new_values.exchange(int(now // HOUR_S))
@@ -149,16 +147,11 @@ class RateSelector(Selector):
             log.info("rates changed", factors=rates.factors)
 
 
-def segment_field(rule: str, segment: str) -> bytes:
-    """Encode a rule and a segment as one field."""
-    return msgspec.msgpack.encode((rule, segment))
-
-
 class NewValues:
     """Chooses the first traces of new values in an hour, of all workers together.
 
     Attributes:
-        known: Which values are not new any more.
+        known: The values that are not new any more.
     """
 
     def __init__(self, store: Store) -> None:
@@ -167,8 +160,8 @@ class NewValues:
         self._has_read = False
         self.known: frozenset[str] = frozenset()
         self._hour = 0
-        # Traces of this hour, as far as rules choose them: of all workers until the last exchange, the same with our
-        # own since then, and our own alone.
+        # Traces of this hour that rules choose: of all workers until the last exchange, the same plus our own since
+        # then, and our own alone.
         self._exchanged: Counter[tuple[str, str]] = Counter()
         self._of_hour: Counter[tuple[str, str]] = Counter()
         self._own: Counter[tuple[str, str]] = Counter()
@@ -187,10 +180,10 @@ class NewValues:
         return rules
 
     def exchange(self, hour: int) -> None:
-        """Add our counts to those of all workers, and learn which values are not new."""
+        """Add our counts to the counts of all workers, and learn which values are not new."""
         seen, key = self._keys.seen, self._keys.first(hour)
         if not self._has_read:
-            # A worker that starts must not take every value for a new one.
+            # A worker that starts must not take every value for new.
             stored = self._store.call(lambda client: client.hgetall(seen))
             self.known = frozenset(name.decode() for name, first in stored.items() if hour - int(first) >= _NEW_HOURS)
             self._has_read = True
@@ -220,10 +213,10 @@ class NewValues:
 def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[str]]:
     """Read how many traces each segment had in the current hour and those before it, by rule."""
     first = int(now_s // HOUR_S) - hours + 1
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     keys = map(BudgetKeys(store.keys.prefix).segments, range(first, first + hours))
     for fields in store.hashes(keys):
         for field, amount in fields.items():
             rule, segment = msgspec.msgpack.decode(field, type=tuple[str, str])
-            found.setdefault(rule, Counter())[segment] += int(amount)
-    return found
+            counts.setdefault(rule, Counter())[segment] += int(amount)
+    return counts

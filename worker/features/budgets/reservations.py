@@ -29,13 +29,10 @@ from worker.core.queue.batch import Evaluation
 from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
-from worker.features.budgets.feature import BudgetKeys
-from worker.features.budgets.settings import BUDGETS, Budget, budgets_of, is_own_budget
+from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, is_own_budget
 
 log = structlog.get_logger("tracejudge.budgets")
 _SAMPLED: Final = frozenset({"live", "session_update"})
-# Beyond the call's own time limit.
-_EXPIRES_AFTER_S: Final = 30.0
 
 
 class _Concern(NamedTuple):
@@ -55,11 +52,7 @@ class Budgets:
     """Reserves and settles the cost of calls, for the event loop of one process."""
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        rules: Rules,
-        refused: Callable[[str], object] = lambda _budget: None,
+        self, settings: Settings, store: Store, rules: Rules, refused: Callable[[str], object] = lambda _budget: None
     ) -> None:
         """Keep the budgets; ``refused`` is called with the name of a budget that refuses a call."""
         self._settings = settings
@@ -71,9 +64,9 @@ class Budgets:
         self._scripts = GroupCommit[ScriptCall, Any]("tracejudge-budgets", store.run_each)
 
     def wrap(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
-        """Return a model whose calls for one evaluation are paid by its budgets; the same model where there are none.
+        """Return a model whose calls for one evaluation are paid by its budgets; the same model without budgets.
 
-        ``trace`` is the trace as it was published, which the rules match.
+        The rules match ``trace`` as it was published.
         """
         judge, judge_model = evaluation.judge, model.settings.judge_model
         # The built-in model costs nothing.
@@ -93,7 +86,7 @@ class Budgets:
             return model
         weight, priority = demand_terms(evaluation, rules, trace)
         # An exempt judge costs the same whatever the rates are.
-        terms = [f"1 {NOT_REDUCED}" if one.is_exempt else f"{weight:.6g} {priority}" for one in concerned]
+        terms = [f"1 {NOT_REDUCED}" if concern.is_exempt else f"{weight:.6g} {priority}" for concern in concerned]
         return _PaidModel(model, self, concerned, terms)
 
     def pays(self, name: str, budget: Budget, rules: Sequence[Rule], judge: str, judge_model: str) -> bool:
@@ -101,7 +94,7 @@ class Budgets:
         if budget.judges and judge not in budget.judges:
             return False
         models = self._settings.models
-        if budget.models and judge_model not in {models[one].judge_model for one in budget.models}:
+        if budget.models and judge_model not in {models[model].judge_model for model in budget.models}:
             return False
         # Without a rule, as in a replay by judge, only budgets for all rules pay.
         return any(name in budgets_of(self._settings, rule) for rule in rules) or not (
@@ -116,13 +109,13 @@ class Budgets:
             ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
         """
         arguments: list[str | int] = [int(lifetime_s * 1000)]
-        for one, reservation in zip(concerned, reservations, strict=True):
-            arguments += [reservation, *one.limits]
+        for concern, reservation in zip(concerned, reservations, strict=True):
+            arguments += [reservation, *concern.limits]
         running = self._scripts.submit(ScriptCall("budget_reserve", self._keys(concerned), arguments))
         try:
             refusing = int(await asyncio.shield(running))
         except asyncio.CancelledError:
-            # Nothing is sent: what is reserved meanwhile must not count as spent.
+            # The call is not sent, so that its reservation must not count as spent.
             running.add_done_callback(lambda _: self.settle(concerned, reservations, 0, 0))
             raise
         except StoreError as error:
@@ -149,7 +142,7 @@ class Budgets:
         await self._scripts.aclose()
 
     def _keys(self, concerned: Sequence[_Concern]) -> list[str]:
-        return [key for one in concerned for key in self._keys_of(one.name)]
+        return [key for concern in concerned for key in self._keys_of(concern.name)]
 
 
 class _PaidModel:
@@ -176,7 +169,8 @@ class _PaidModel:
         usd, tokens = _cost(self.settings, ChatResponse("", input_tokens=most[0], output_tokens=most[1]))
         reserved = f"{secrets.token_hex(8)} {usd} {tokens}"
         reservations = [f"{reserved} {terms}" for terms in self._terms]
-        await self._budgets.reserve(self._concerned, reservations, self.settings.timeout_s + _EXPIRES_AFTER_S)
+        # It expires half a minute after the call's own time limit.
+        await self._budgets.reserve(self._concerned, reservations, self.settings.timeout_s + 30)
 
         def settle(answer: ChatResponse) -> None:
             self._budgets.settle(self._concerned, reservations, *_cost(self.settings, answer))
@@ -191,10 +185,10 @@ def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:
 
 
 def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:
-    """Return how many evaluations at full rates this one stands for, and the priority of its cost.
+    """Return how many evaluations at full rates an evaluation represents, and the priority of its cost.
 
-    The weight is more than 1 where rates are reduced. What is judged whatever the rates are has the weight 1 and the
-    priority ``NOT_REDUCED``.
+    The weight is more than 1 if rates are reduced. An evaluation that does not depend on rates has the weight 1 and
+    the priority ``NOT_REDUCED``.
     """
     # The share of a cascade's second judgings does not depend on the rates.
     probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)

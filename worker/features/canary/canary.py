@@ -1,7 +1,7 @@
 """The canary at work: the active monitor has its traces judged, counts which verdicts agree, and watches for drift.
 
-The verdicts have the origin `canary` and go the way of all others: they are in the accounting and in the costs, and in
-no series of quality.
+The verdicts have the origin `canary`. As all others they are in the accounting and in the costs, but in no series of
+quality.
 """
 
 import math
@@ -17,38 +17,25 @@ from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
+from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
-from worker.base.monitor.settings import MONITOR
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, EvaluationFactory
 from worker.core.selection.stream_entry import TraceEntry
-from worker.core.telemetry.heartbeat import live_circuits
+from worker.core.telemetry.health import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.canary.canary_file import Canary
-from worker.features.canary.drift import (
-    CLOSES_AT,
-    OPENS_AT,
-    RECENT,
-    Shift,
-    Verdicts,
-    agreement,
-    shift,
-)
+from worker.features.canary.drift import CLOSES_AT, OPENS_AT, RECENT, Shift, Verdicts, agreement, shift
 from worker.features.canary.feature import CanaryKeys
 
 log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
 _HOURS: Final = "canary_hours"
-_HOURS_KEPT_DAYS: Final = 4
-# Of whole days, one day before the recent verdicts or before the begin of an open drift.
-_REFERENCE_DAYS: Final = 7
-_LAG_DAYS: Final = 1
 # Then the new level is the reference.
 _LONGEST_DRIFT_S: Final = 30 * DAY_S
-_EXAMPLES: Final = 3
 
 OfTraces = Mapping[str, Verdicts]
 
@@ -79,18 +66,18 @@ class CanaryMetrics(MetricTable):
 
 
 class _Drift(msgspec.Struct, array_like=True):
-    """An open drift: when it was found, in seconds since the epoch, and the names of some traces that fell."""
+    """An open drift: when it began, in seconds since the epoch, and the names of some traces that fell."""
 
     since: int
     examples: str
 
 
-def graders_of(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
-    """List the judges with labelled traces that rules name, each with the models that judge; panels are no models."""
+def list_graders(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
+    """List the judges with labelled traces that rules name, each with the models that judge; panels are left out."""
     named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
-    found = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.of_judge)
+    pairs = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.ids_by_judge)
     # Two names of one judge model would give each evaluation twice.
-    models = {(judge, grader.judge_model): (judge, grader) for judge, grader in found if not grader.members}
+    models = {(judge, grader.judge_model): (judge, grader) for judge, grader in pairs if not grader.members}
     return list(models.values())
 
 
@@ -106,7 +93,7 @@ class CanaryWatch(Watch):
         self._key = CanaryKeys(parts.store.keys.prefix).canary
         self._judged_every_s = MONITOR.of(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
-        self._asked = graders_of(settings, canary, parts.rules.graders)
+        self._asked = list_graders(settings, canary, parts.rules.graders)
         self._rules = parts.rules
         self._graders = parts.rules.graders
         self._factory = EvaluationFactory(parts.rules.graders)
@@ -123,14 +110,14 @@ class CanaryWatch(Watch):
             self._show_agreement(now_ms / 1000)
 
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield the increments, by day and by hour; the time is that of the judging, else that of the entry."""
+        """Yield the increments, by day and by hour; their time is the time of the judging, else of the entry."""
         if (agrees := self._canary.agrees(verdict)) is None:
             return
         began = verdict.trace_ended_at or at
         series = Series(verdict.judge, verdict.judge_version[:VERSION_DIGITS], verdict.judge_model)
         labels = (*series, verdict.trace_id, str(int(agrees)))
         yield Increment(_DAYS, began, labels)
-        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=_HOURS_KEPT_DAYS)
+        yield Increment(_HOURS, began, (str(int(began // HOUR_S)), *labels), keep_days=4)
 
     def choose(self, now_ms: int) -> int:
         """Choose the evaluations of one judging if it is due; return how many were chosen."""
@@ -140,7 +127,7 @@ class CanaryWatch(Watch):
         # The first judging is not at the start: a worker that is tried out for a minute calls no model for it.
         if stored is None or due_ms > now_ms + every_ms:
             self._store.call(lambda client: client.hset(key, "due", now_ms + every_ms))
-            evaluations = sum(len(self._canary.of_judge[judge]) for judge, _ in self._asked)
+            evaluations = sum(len(self._canary.ids_by_judge[judge]) for judge, _ in self._asked)
             log.info("canary scheduled", evaluations=evaluations, every_s=self._judged_every_s)
             return 0
         if due_ms > now_ms:
@@ -158,16 +145,16 @@ class CanaryWatch(Watch):
         return max(0, chosen)
 
     def _planned(self, writer: BatchWriter, now_ms: int) -> Iterator[dict[str, object]]:
-        # Behind an open circuit evaluations would only wait, and one judging after the other become dead letters.
-        circuits = [circuit for known in live_circuits(self._store) for circuit in known.items()]
+        # Behind an open circuit evaluations would only wait, and become dead letters, one judging after the other.
+        circuits = [circuit for of_worker in live_circuits(self._store) for circuit in of_worker.items()]
         away = {model for model, open_s in circuits if open_s} - {model for model, open_s in circuits if open_s == 0}
-        for one in self._canary.traces.values():
+        for labelled in self._canary.traces.values():
             # The time makes the ids of the evaluations, so that each judging has its own.
-            trace = structs.replace(one.trace, id=f"{now_ms:016x}", ended_at=now_ms / 1000)
+            trace = structs.replace(labelled.trace, id=f"{now_ms:016x}", ended_at=now_ms / 1000)
             choices = [
                 Choice(judge, grader.name, 1.0)
                 for judge, grader in self._asked
-                if one.trace.trace_id in self._canary.of_judge[judge]
+                if labelled.trace.trace_id in self._canary.ids_by_judge[judge]
                 and grader.judge_model not in away
                 and self._rules.allows(trace, grader.judge_model)
             ]
@@ -189,18 +176,19 @@ class CanaryWatch(Watch):
             if name != b"due"
         }
         # Of a judge that no rule names any more, or of an earlier version.
-        if stale := [one for one, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
+        if stale := [series for series, drift in drifts.items() if now - drift.since > 2 * _LONGEST_DRIFT_S]:
             self._store.call(lambda client: client.hdel(self._key, *map("\n".join, stale)))
-        # Most often one reading serves all: only a series in drift has a reference of its own.
+        # Most often one reading serves all: only a series in drift has another reference.
         references: dict[int, Mapping[Series, OfTraces]] = {}
         samples: list[Sample] = []
         for series in sorted(asked):
             if (interval := agreement(day.get(series, {}))) is None:
                 continue
             drift = drifts.get(series)
-            until = (int(now) if drift is None else drift.since) // DAY_S - _LAG_DAYS
+            # The reference is a week of whole days, one day before the recent verdicts or before the drift.
+            until = (int(now) if drift is None else drift.since) // DAY_S - 1
             if until not in references:
-                days = ((until - _REFERENCE_DAYS) * DAY_S, (until - 1) * DAY_S)
+                days = ((until - 7) * DAY_S, (until - 1) * DAY_S)
                 references[until] = _by_series(read_counts(self._store, _DAYS, *days).items())
             drift = self._decide(series, shift(recent.get(series, {}), references[until].get(series, {})), drift, now)
             values = (*interval, float(drift is not None))
@@ -209,21 +197,21 @@ class CanaryWatch(Watch):
                 samples.append((self._info, (*series, utc_minute(drift.since), drift.examples), 1.0))
         self.show(samples)
 
-    def _decide(self, series: Series, found: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
+    def _decide(self, series: Series, change: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
         """Return the open drift of a series, and store it when it begins or ends."""
         key, field = self._key, "\n".join(series)
         if drift is None:
-            if found is None or found.probability > OPENS_AT:
+            if change is None or change.probability > OPENS_AT:
                 return None
-            fallen = [self._canary.traces[name].title for name in found.fallen if name in self._canary.traces]
-            drift = _Drift(int(now), " ".join(fallen[:_EXAMPLES]))
+            fallen = [self._canary.traces[name].title for name in change.fallen if name in self._canary.traces]
+            drift = _Drift(int(now), " ".join(fallen[:3]))
             stored = msgspec.json.encode(drift)
             self._store.call(lambda client: client.hset(key, field, stored))
-            shares = {"agreement": round(found.now, 3), "before": round(found.before, 3)}
+            shares = {"agreement": round(change.now, 3), "before": round(change.before, 3)}
             log.warning("judge drift", **series._asdict(), **shares, traces=fallen)
             return drift
-        # Without verdicts to compare nothing is known to be better.
-        is_over = found is not None and found.probability >= CLOSES_AT
+        # Without verdicts to compare, the drift is not over.
+        is_over = change is not None and change.probability >= CLOSES_AT
         if is_over or now - drift.since > _LONGEST_DRIFT_S:
             self._store.call(lambda client: client.hdel(key, field))
             log.info("judge drift ended", **series._asdict())
@@ -231,7 +219,7 @@ class CanaryWatch(Watch):
         return drift
 
     def _hours(self, now: float) -> tuple[Mapping[Series, OfTraces], Mapping[Series, OfTraces]]:
-        """Read the verdicts of the last day, and those of the last judgings."""
+        """Read the verdicts of the last day, and of the last judgings."""
         hour, length = int(now // HOUR_S), math.ceil(RECENT * max(self._judged_every_s / HOUR_S, 1.0))
         hours = max(24, length)
         of_day: list[tuple[tuple[str, ...], int]] = []
@@ -245,9 +233,9 @@ class CanaryWatch(Watch):
 
 
 def _by_series(counts: Iterable[tuple[tuple[str, ...], int]]) -> Mapping[Series, OfTraces]:
-    """Add counts up by series and trace; their labels are those of `CanaryWatch.count`."""
-    found: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
+    """Add counts up by series and trace; `CanaryWatch.count` writes their labels."""
+    verdicts: dict[Series, dict[str, Verdicts]] = defaultdict(dict)
     for (*series, trace, agrees), count in counts:
-        of_series = found[Series(*series)]
-        of_series[trace] = of_series.get(trace, Verdicts()).plus(Verdicts(count, count * int(agrees)))
-    return found
+        of_series = verdicts[Series(*series)]
+        of_series[trace] = of_series.get(trace, Verdicts()).add(Verdicts(count, count * int(agrees)))
+    return verdicts

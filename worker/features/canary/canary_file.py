@@ -14,16 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from judges.core.faults import Fault, fault_of
+from judges.core.faults import Fault, Faults, caught, fault_of, first_raised, placed
 from judges.core.judge import Judge
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
 from judges.registry import configured
 from tracejudge import Trace
-from worker.base.monitor.settings import MONITOR
-from worker.core.config.errors import Faults, caught, first_raised, placed
+from worker.base.monitor.feature import MONITOR
+from worker.core.config.loading import judge_names
 from worker.core.config.reading import Given
-from worker.core.config.rule_checks import judge_names
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.canary.feature import CANARY_FILE
 
@@ -31,7 +30,6 @@ CANARY_SERVICE: Final = "tracejudge-canary"
 """The service of a canary trace that names none."""
 MAX_CANARY_TRACES: Final = 200
 _FIELDS: Final = frozenset((*Trace.__struct_fields__, "labels"))
-_ID_START: Final = "canary-"
 _PASSES: Final = {"pass": True, "fail": False}
 _ADVICE: Final = "name a file of traces with labels, or take canary_file out for the built-in traces"
 # Reasons that say nothing of the judge: the trace or the budget is the cause.
@@ -39,9 +37,9 @@ _NOT_OF_THE_JUDGE: Final = frozenset({"missing_input", "input_too_long", "over_b
 
 
 class CanaryTrace(Struct, frozen=True):
-    """One trace with its labels by judge or metric, and the line it stands in.
+    """One trace with its labels by judge or metric, and the number of its line.
 
-    Its trace id is made from its content and labels: a changed trace is another one, with no history.
+    Its trace id is made from its content and labels, so that a changed trace has no history.
     """
 
     trace: Trace
@@ -58,7 +56,7 @@ class Canary:
     """The traces of the canary by trace id, and the verdicts that they expect of the configured judges."""
 
     def __init__(self, traces: Sequence[CanaryTrace], judges: Mapping[str, Judge]) -> None:
-        self.traces = {one.trace.trace_id: one for one in traces}
+        self.traces = {labelled.trace.trace_id: labelled for labelled in traces}
         self.judges = judges
 
     @classmethod
@@ -71,41 +69,41 @@ class Canary:
         return first_raised(read_canary(settings))
 
     @cached_property
-    def of_judge(self) -> Mapping[str, frozenset[str]]:
+    def ids_by_judge(self) -> Mapping[str, frozenset[str]]:
         """The ids of the traces that are labelled for each judge; judges without any are left out."""
-        found = {
+        by_judge = {
             name: frozenset(
-                trace_id for trace_id, one in self.traces.items() if expected(judge, one.labels, self.judges)
+                trace_id for trace_id, labelled in self.traces.items() if expected(judge, labelled.labels, self.judges)
             )
             for name, judge in self.judges.items()
         }
-        return {name: trace_ids for name, trace_ids in found.items() if trace_ids}
+        return {name: trace_ids for name, trace_ids in by_judge.items() if trace_ids}
 
     def agrees(self, verdict: Verdict) -> bool | None:
-        """Return whether a verdict is as the labels expect, None where it says nothing of the judge.
+        """Return whether a verdict is as the labels expect, None if it says nothing of the judge.
 
         All labelled metrics must be as expected. A judge that abstains or gives no usable answer does not agree.
         """
-        found, judge = self.traces.get(verdict.trace_id), self.judges.get(verdict.judge)
-        if found is None or judge is None or verdict.reason in _NOT_OF_THE_JUDGE:
+        labelled, judge = self.traces.get(verdict.trace_id), self.judges.get(verdict.judge)
+        if labelled is None or judge is None or verdict.reason in _NOT_OF_THE_JUDGE:
             return None
-        wanted = expected(judge, found.labels, self.judges)
+        expectation = expected(judge, labelled.labels, self.judges)
         passed = {score.metric: score.passed for score in verdict.scores}
-        return all(passed.get(metric) is passes for metric, passes in wanted.items()) if wanted else None
+        return all(passed.get(metric) is passes for metric, passes in expectation.items()) if expectation else None
 
 
-def with_canary(settings: Settings, given: Given, names: frozenset[str]) -> Faults[Settings]:
+def with_canary(settings: Settings, source: Given, names: frozenset[str]) -> Faults[Settings]:
     """Find and check the file of the canary, relative to the configuration that names it.
 
     Args:
         settings: The settings so far.
-        given: What was read.
-        names: The names of all judges, those that are wrong included: labels may name one of them.
+        source: The configuration as it was read.
+        names: The names of all judges, also of wrong ones, since labels may name them.
     """
-    path, file = given.path, CANARY_FILE.of(settings)
+    path, file = source.path, CANARY_FILE.of(settings)
     if file is None:
         return settings
-    if path and given.origin["canary_file"] == path:
+    if path and source.origin["canary_file"] == path:
         settings = CANARY_FILE.replace(settings, str(Path(path).parent / file))
     if names == judge_names(settings):
         yield from read_canary(settings)
@@ -129,7 +127,7 @@ def find_unlabelled(settings: Settings) -> Iterator[Fault]:
     if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
         canary, judges = Canary.of(settings), configured(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
-        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.of_judge]
+        absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.ids_by_judge]
         if absent:
             fix = f"add labels for these judges to {CANARY_FILE.of(settings)}"
             yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
@@ -138,14 +136,14 @@ def find_unlabelled(settings: Settings) -> Iterator[Fault]:
 def expected(judge: Judge, labels: Mapping[str, bool], judges: Iterable[str]) -> dict[str, bool]:
     """Return the expected verdicts of a judge by metric; a judge of conversations has none.
 
-    A label with the judge's name is of its first metric with a pass rule; one with the name of a metric is of that
-    metric, unless another judge has the same name.
+    A label with the judge's name concerns its first metric with a pass rule. A label with the name of a metric concerns
+    that metric, unless another judge has the same name.
     """
     rated = _rated(judge)
-    found = {name: labels[name] for name in rated if name in labels and (name == judge.name or name not in judges)}
+    passes = {name: labels[name] for name in rated if name in labels and (name == judge.name or name not in judges)}
     if judge.name in labels and rated and judge.name not in rated:
-        found.setdefault(rated[0], labels[judge.name])
-    return found
+        passes.setdefault(rated[0], labels[judge.name])
+    return passes
 
 
 def _read(text: str, judges: Mapping[str, Judge]) -> Faults[list[CanaryTrace]]:
@@ -173,35 +171,35 @@ def _trace_of(line: str, number: int, place: str, judges: Mapping[str, Judge]) -
             raise SettingsError(f"{place}: {name}: no trace has this field{nearest(name, _FIELDS)}")
     labels = _labels(row.pop("labels", None), f"{place}: labels", judges)
     digest = hashlib.blake2b(msgspec.json.encode([row, labels], order="deterministic"), digest_size=8)
-    # The id of a published trace would join the canary's verdicts with those of that trace.
-    row |= {"trace_id": f"{_ID_START}{digest.hexdigest()}"}
+    # The id of a published trace would join the canary's verdicts with the verdicts of that trace.
+    row |= {"trace_id": f"canary-{digest.hexdigest()}"}
     for name in ("id", "span_id", "session_id", "user_id", "response_id", "started_at", "ended_at"):
         row.pop(name, None)
     try:
         trace = msgspec.convert({"service": CANARY_SERVICE, **row}, Trace)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{place}: {error}; see docs/publishing.md for the fields") from error
-    one = CanaryTrace(trace, labels, number)
+    labelled = CanaryTrace(trace, labels, number)
     for judge in judges.values():
         missing = judge.missing(judge.prepare(trace)) if expected(judge, labels, judges) else None
         if missing is not None:
             fix = "add that field, or take the label out"
             raise SettingsError(f"{place}: labels: the judge {judge.name} cannot judge this trace: {missing}; {fix}")
-    return one
+    return labelled
 
 
-def _labels(given: object, place: str, judges: Mapping[str, Judge]) -> dict[str, bool]:
-    if not isinstance(given, dict) or not given:
+def _labels(labels: object, place: str, judges: Mapping[str, Judge]) -> dict[str, bool]:
+    if not isinstance(labels, dict) or not labels:
         raise SettingsError(f'{place}: must name at least one judge or metric, as {{"groundedness": "pass"}}')
     rated = {name: metrics for name, judge in judges.items() if (metrics := _rated(judge))}
-    known = {*rated, *(metric for metrics in rated.values() for metric in metrics)}
-    for name, value in given.items():
-        if name not in known:
+    names = {*rated, *(metric for metrics in rated.values() for metric in metrics)}
+    for name, value in labels.items():
+        if name not in names:
             what = "is no judge of single traces, or metric, that passes or fails"
-            raise SettingsError(f"{place}: {name}: {what}{nearest(name, known)}")
+            raise SettingsError(f"{place}: {name}: {what}{nearest(name, names)}")
         if not isinstance(value, str) or value not in _PASSES:
             raise SettingsError(f'{place}: {name}: must be "pass" or "fail"')
-    return {name: _PASSES[value] for name, value in given.items()}
+    return {name: _PASSES[value] for name, value in labels.items()}
 
 
 def _rated(judge: Judge) -> list[str]:

@@ -1,8 +1,8 @@
 """Drift of a judge: its agreement with the labels of the canary, and whether it fell below its own earlier level.
 
-The canary is the same traces again and again, so the number of observations is that of the traces, not of the verdicts,
-and each trace is compared with its own earlier verdicts. A judge that is wrong about a trace as it was before does not
-count as changed, whatever its agreement.
+The same traces are judged again and again, so the number of observations is the number of traces, not of verdicts, and
+each trace is compared with its own earlier verdicts. A judge that errs about a trace as before does not count as
+changed, whatever its agreement.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import Interval, wilson
 
 LEAST_BEFORE: Final = 12
-"""Earlier verdicts about a trace, without which it is not compared."""
+"""A trace with fewer earlier verdicts is not compared."""
 RECENT: Final = 6
 """Judgings that are compared with the earlier ones."""
 OPENS_AT: Final = 1e-4
@@ -31,9 +31,9 @@ class Verdicts(NamedTuple):
         """How many did not agree."""
         return self.total - self.agreed
 
-    def plus(self, other: "Verdicts") -> "Verdicts":
+    def add(self, more: "Verdicts") -> "Verdicts":
         """Add other verdicts about the same trace."""
-        return Verdicts(self.total + other.total, self.agreed + other.agreed)
+        return Verdicts(self.total + more.total, self.agreed + more.agreed)
 
 
 class Shift(NamedTuple):
@@ -54,16 +54,16 @@ class Shift(NamedTuple):
 
 def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
     """Return the mean agreement of traces with Wilson's interval on their number, None without a verdict."""
-    shares = [one.agreed / one.total for one in traces.values() if one.total]
+    shares = [verdicts.agreed / verdicts.total for verdicts in traces.values() if verdicts.total]
     return wilson(sum(shares) / len(shares), len(shares)) if shares else None
 
 
 def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
-    """Compare recent verdicts with earlier ones by trace; None until enough are known of two traces.
+    """Compare recent verdicts with earlier ones by trace; None until two traces have enough verdicts.
 
-    Each trace has a rate of disagreement of its own, known from its earlier verdicts. With Jeffreys' prior the number
+    Each trace has its own rate of disagreement, estimated from its earlier verdicts. With Jeffreys' prior the number
     of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
-    The trace that fell most is left out: one alone may lie on the border of the judge's decision, and is no drift.
+    The trace that fell most is left out, because a single trace may lie on the border of the judge's decision.
     """
     pairs = {
         name: (now, then)
@@ -74,10 +74,11 @@ def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shi
         return None
     falls = {name: then.agreed / then.total - now.agreed / now.total for name, (now, then) in pairs.items()}
     order = sorted(falls, key=lambda name: falls[name], reverse=True)
-    others = sorted((now.total, now.missed, then.total, then.missed) for now, then in (pairs[one] for one in order[1:]))
+    others = (pairs[name] for name in order[1:])
+    counts = sorted((now.total, now.missed, then.total, then.missed) for now, then in others)
     earlier = sum(then.agreed / then.total for _, then in pairs.values()) / len(pairs)
     latest = earlier - sum(falls.values()) / len(falls)
-    return Shift(_tail(tuple(others)), earlier, latest, tuple(name for name in order if falls[name] > 0))
+    return Shift(_tail(tuple(counts)), earlier, latest, tuple(name for name in order if falls[name] > 0))
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +91,7 @@ def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
     seen = sum(missed for _, missed, _, _ in counts)
     if seen <= sum(total * (past_missed + 0.5) / (past + 1) for total, _, past, past_missed in counts):
         return 1.0
-    # Probability of each sum below the one seen; the last place collects all others.
+    # Probability of each sum below the observed sum; the last place collects all others.
     sums = [1.0] + [0.0] * seen
     for total, _, past, past_missed in counts:
         a, b = past_missed + 0.5, past - past_missed + 0.5

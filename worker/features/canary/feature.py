@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
-from worker.core.config.tables import Table
-from worker.core.features import Feature
+from worker.core.features import Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
-    from worker.core.config.errors import Faults
+    from judges.core.faults import Faults
     from worker.core.config.reading import Given
     from worker.core.config.settings import Settings
 
@@ -29,10 +28,10 @@ class CanaryKeys(KeySpace):
     )
 
 
-def _complete(settings: "Settings", given: "Given", names: frozenset[str]) -> "Faults[Settings]":
+def _complete(settings: "Settings", source: "Given", names: frozenset[str]) -> "Faults[Settings]":
     from worker.features.canary.canary_file import with_canary
 
-    return with_canary(settings, given, names)
+    return with_canary(settings, source, names)
 
 
 FEATURE: Final = Feature(

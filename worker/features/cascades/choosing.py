@@ -21,12 +21,11 @@ from worker.core.features import Follower
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
-from worker.features.cascades.settings import CASCADES
+from worker.features.cascades.feature import CASCADES
 from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
 
 log = structlog.get_logger("tracejudge.judging")
 _READ_EVERY_S: Final = 60.0
-_VERSION_BYTES: Final = 4
 
 
 class _Pair(NamedTuple):
@@ -50,20 +49,14 @@ class _Pair(NamedTuple):
 class Cascades(Follower):
     """Chooses second judgings, for the event loop of one process."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        rules: Rules,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: Settings, store: Store, rules: Rules, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
         self._store = store
         self._rules = rules
         self._clock = clock
         self._factors: Mapping[str, float] = {}
         self._next_read = 0.0
-        graders, named, others = rules.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
+        graders, named, elsewhere = rules.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
         for rule in settings.rules:
             for judge in rule.judges:
                 for model in graders.of(rule, judge):
@@ -75,16 +68,16 @@ class Cascades(Follower):
                     ):
                         named[pair] = rule.models[0]
                     else:
-                        others.add(pair)
+                        elsewhere.add(pair)
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
             then = graders.named(CASCADES.of(settings)[name].then)
             # Models that cannot be asked are refused at the start.
             versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)
-            version = hashlib.blake2b(parts, digest_size=_VERSION_BYTES).hexdigest()
+            version = hashlib.blake2b(parts, digest_size=4).hexdigest()
             pair = judge, judge_model
-            self._pairs[pair] = _Pair(name, then, versions[1], version, pair not in others)
+            self._pairs[pair] = _Pair(name, then, versions[1], version, pair not in elsewhere)
 
     async def refresh(self) -> None:
         """Read the factors that the monitor computes, if a minute has passed; without Redis they stay as they are."""
@@ -102,8 +95,8 @@ class Cascades(Follower):
         pair = self._pairs.get((evaluation.judge, verdict.judge_model))
         if pair is None or evaluation.origin != "live" or evaluation.members or evaluation.cascade is not None:
             return verdict, []
-        given = verdict.probabilities
-        if not given or not self._rules.allows(item.trace, pair.then.judge_model):
+        probabilities = verdict.probabilities
+        if not probabilities or not self._rules.allows(item.trace, pair.then.judge_model):
             return verdict, []
         if not pair.is_only:
             rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
@@ -111,7 +104,7 @@ class Cascades(Follower):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         mean = self._factors.get(rate_field(pair.cascade))
-        rate = second_rate(CASCADES.of(self._settings)[pair.cascade], given, factor, mean)
+        rate = second_rate(CASCADES.of(self._settings)[pair.cascade], probabilities, factor, mean)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)
@@ -130,7 +123,7 @@ class Cascades(Follower):
                 first=evaluation.id,
                 judge_model=verdict.judge_model,
                 ended_at=verdict.started_at + verdict.duration_s,
-                probability=given,
+                probability=probabilities,
             ),
         )
         created_at, then = time.time(), pair.then

@@ -1,14 +1,107 @@
 """Cascades: a second judge model for verdicts that the first model is unsure of."""
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final
 
-from worker.core.features import Feature, Follower, Parts
+from msgspec import Meta, Struct
+
+from judges.core.faults import Fault
+from judges.core.model import DECIDING
+from worker.core.config.checks import absent_model, table_name_faults
+from worker.core.config.settings import Amount, Settings, Share
+from worker.core.features import Feature, Follower, Parts, Table
 from worker.core.storage.keys import Key, KeySpace
-from worker.features.cascades.settings import CASCADES, cascade_faults, cascade_models
 
 
 class CascadeKeys(KeySpace):
     cascades = Key("cascades", "Hash of cascade, judge and version to the factor of its second judgings; TTL of a day.")
+
+
+class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[cascades.NAME]`: two models that judge one after the other.
+
+    The first judges every sampled trace, the second some of them, with a known probability. The cascade's series
+    estimates the share that the second model would find if it judged all of them. One of `rate`, `usd_per_day` and
+    `uncertain` is set.
+
+    Attributes:
+        first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
+        then: Name of the `[models.NAME]` that judges some of them a second time.
+        rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
+            the second judging; it is never less probable than a quarter of the rate.
+        usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
+            first verdicts of the last hour and the mean cost of a second one.
+        uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
+            as `[0.2, 0.8]`, in place of `rate`; less precise for the same cost.
+        audit: With `uncertain`, the share of all other traces that is judged a second time.
+    """
+
+    first: str
+    then: str
+    rate: Annotated[float, Meta(gt=0, le=1)] | None = None
+    usd_per_day: Amount | None = None
+    uncertain: tuple[Share, Share] | None = None
+    audit: Annotated[float, Meta(gt=0, le=1)] = 0.02
+
+
+CASCADES: Final[Table[Mapping[str, Cascade]]] = Table(
+    "cascades",
+    Cascade,
+    {},
+    "Pairs of models that judge one after the other, as `[cascades.NAME]`; rules name them as `model`.",
+    is_named=True,
+)
+
+
+def cascade_models(settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return the two models of each cascade by its name."""
+    return {name: (cascade.first, cascade.then) for name, cascade in CASCADES.of(settings).items()}
+
+
+def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
+    """Check each cascade, and the rules that name one."""
+    cascades = CASCADES.of(settings)
+    for name in cascades:
+        yield from _cascade(settings, name, f"cascades.{name}")
+    # A verdict of the first model belongs to a single cascade.
+    taken: dict[tuple[str, str], str] = {}
+    named = [(name, rule) for rule in settings.rules for name in rule.models if name in cascades]
+    for judge, name in ((judge, name) for name, rule in named for judge in rule.judges):
+        owner = taken.setdefault((judge, cascades[name].first), name)
+        if owner != name:
+            what = f"[cascades.{owner}] has the same first model for {judge!r}"
+            fix = "give one of them a model of its own, with another label"
+            yield Fault(f"cascades.{name}.first", what, fix, "conflict")
+    for number, rule in enumerate(settings.rules):
+        for name in filter(cascades.__contains__, rule.models):
+            if rule.combine is not None:
+                what = f"[cascades.{name}] cannot be combined"
+                yield Fault(f"rules[{number}].combine", what, "take combine out", "conflict")
+            elif rule.egress is not None and (then := cascades[name].then) not in rule.egress:
+                fix = "add it, or name a model in place of the cascade"
+                yield Fault(f"rules[{number}].egress", f"keeps {then!r} of [cascades.{name}] out", fix, "conflict")
+
+
+def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
+    cascade = CASCADES.of(settings)[name]
+    yield from table_name_faults(key, name)
+    if name in settings.models:
+        yield Fault(key, f"there is a [models.{name}] too", "rename one of them", "conflict")
+    yield from absent_model(settings, cascade.first, f"{key}.first")
+    yield from absent_model(settings, cascade.then, f"{key}.then")
+    first, then = map(settings.models.get, (cascade.first, cascade.then))
+    if first is not None and not first.decides:
+        fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
+        yield Fault(f"{key}.first", f"{cascade.first!r} returns no probabilities", fix, "no-probabilities")
+    if first is not None and then is not None and first.judge_model == then.judge_model:
+        yield Fault(f"{key}.then", f"{cascade.then!r} judges the first time", "name another model", "conflict")
+    if sum(each is not None for each in (cascade.rate, cascade.usd_per_day, cascade.uncertain)) != 1:
+        yield Fault(key, "set rate, usd_per_day or uncertain, one of them", code="conflict")
+    if cascade.usd_per_day is not None and then is not None and then.price is None:
+        fix = f"set price in [models.{cascade.then}]"
+        yield Fault(f"{key}.usd_per_day", f"{cascade.then!r} has no price", fix, "conflict")
+    if cascade.uncertain is not None and cascade.uncertain[0] >= cascade.uncertain[1]:
+        yield Fault(f"{key}.uncertain", "the first probability must be below the second, as [0.2, 0.8]")
 
 
 def _after_verdict(parts: Parts) -> Follower | None:

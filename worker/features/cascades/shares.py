@@ -6,8 +6,8 @@ difference estimator (Särndal, Swensson and Wretman, Model Assisted Survey Samp
 
     [Σ w·g + Σ_second (w/π)(z - g)] / Σ w
 
-It is unbiased whatever g is, as π is known. Its variance is that of two independent choices, each with a known
-probability: of the traces, and of the second judgings.
+It is unbiased whatever g is, as π is known. Its variance is the variance of two independent choices with known
+probabilities: of the traces, and of the second judgings.
 """
 
 import math
@@ -28,8 +28,7 @@ from worker.core.config.settings import NANO
 from worker.core.queue.batch import CascadeStep
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
-from worker.features.cascades.feature import CascadeKeys
-from worker.features.cascades.settings import CASCADES, Cascade
+from worker.features.cascades.feature import CASCADES, Cascade, CascadeKeys
 
 _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
@@ -40,15 +39,12 @@ _UNIT: Final = 10**6
 _BINS: Final = 50
 _LEAST_UNCERTAINTY: Final = 0.005
 """Of probabilities of exactly 0 or 1, which models that round return: without it no factor would raise their rate."""
-_START_FACTOR: Final = 2.0
 START_RATE: Final = 0.02
 """The rate of a cascade with a budget until the cost of its second judgings is known."""
-_LEAST_RATE: Final = 1e-4
 _COST_KIND: Final = "cascade_cost"
 _ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200
 _ENOUGH_SECOND: Final = 30
-_FACTORS_TTL_S: Final = _HOURS * HOUR_S
 
 
 class CascadeSums(NamedTuple):
@@ -128,14 +124,14 @@ def second_rate(
     Args:
         cascade: The cascade.
         probabilities: That the metrics of the first verdict pass.
-        factor: By which the uncertainty is multiplied; None as long as it is not known.
-        rate: Of a cascade with a budget, its present mean rate; None as long as it is not known.
+        factor: By which the uncertainty is multiplied; None if unknown.
+        rate: Of a cascade with a budget, its present mean rate; None if unknown.
     """
     if cascade.uncertain is not None:
         low, high = cascade.uncertain
         return 1.0 if any(low <= g <= high for g in probabilities.values()) else cascade.audit
     rate = cascade.rate or rate or START_RATE
-    factor = _START_FACTOR * rate if factor is None else factor
+    factor = 2 * rate if factor is None else factor
     return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
 
 
@@ -164,20 +160,10 @@ def rate_field(name: str) -> str:
     return factor_field(name, "", "rate")
 
 
-def budget_rate(usd_per_day: float, usd_per_hour_of_all: float) -> float:
-    """Return the rate at which second judgings cost their budget.
-
-    Args:
-        usd_per_day: The budget.
-        usd_per_hour_of_all: The cost of an hour if all first verdicts were judged a second time.
-    """
-    return min(1.0, max(_LEAST_RATE, usd_per_day / 24 / usd_per_hour_of_all))
-
-
 def read_factors(store: Store) -> dict[str, float]:
     """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
-    found = store.call(lambda client: client.hgetall(CascadeKeys(store.keys.prefix).cascades))
-    return {field.decode(): float(factor) for field, factor in found.items()}
+    fields = store.call(lambda client: client.hgetall(CascadeKeys(store.keys.prefix).cascades))
+    return {field.decode(): float(factor) for field, factor in fields.items()}
 
 
 def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> CascadeSums:
@@ -215,7 +201,7 @@ class CascadeWatch(Watch):
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
         self._cascades = CASCADES.of(parts.settings)
-        self._fixed = {name: one.rate for name, one in self._cascades.items() if one.rate is not None}
+        self._fixed = {name: cascade.rate for name, cascade in self._cascades.items() if cascade.rate is not None}
         self._metrics, self._quality = parts.metrics.of(CascadeMetrics), parts.metrics.of(QualityMetrics)
 
     def run(self, now: float) -> None:
@@ -242,7 +228,7 @@ class CascadeWatch(Watch):
         self._fit(now)
 
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Count a first or second verdict of a cascade; both belong to the hour of the first one."""
+        """Count a first or second verdict of a cascade; both belong to the hour of the first."""
         step = step_of(verdict)
         if step is None:
             return
@@ -251,11 +237,11 @@ class CascadeWatch(Watch):
                 of_judge = (str(int(step.ended_at // HOUR_S)), step.name, verdict.judge)
                 for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
                     yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
-            at, given = step.ended_at, step.probability
-            sums = {metric: _of_second(verdict, step, metric, g) for metric, g in given.items()}
+            at, probabilities = step.ended_at, step.probability
+            sums = {metric: _of_second(verdict, step, metric, g) for metric, g in probabilities.items()}
         else:
             at = verdict.started_at + verdict.duration_s
-            given = verdict.probabilities
+            probabilities = verdict.probabilities
             w = verdict.weight
             sums = {
                 metric: CascadeSums(
@@ -267,10 +253,10 @@ class CascadeWatch(Watch):
                     chosen=float(step.is_chosen),
                     chosen_weight=w / step.rate if step.is_chosen else 0.0,
                 )
-                for metric, g in given.items()
+                for metric, g in probabilities.items()
             }
-            if given:
-                uncertain = uncertainty(given)
+            if probabilities:
+                uncertain = uncertainty(probabilities)
                 of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
                 in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
                 for name, amount in (("number", 1), ("sum", round(uncertain * _UNIT))):
@@ -286,17 +272,17 @@ class CascadeWatch(Watch):
         bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
         last_hour: defaultdict[tuple[str, str], float] = defaultdict(float)
         passed = now % HOUR_S / HOUR_S
-        for (hour, *in_bin, name), amount in _read(self._store, _UNCERTAINTY_KIND, now).items():
-            bins[tuple(in_bin)][name] += amount
-            # The last 60 minutes: the present hour, and as much of the one before as is missing.
+        for (hour, *place, name), amount in _read(self._store, _UNCERTAINTY_KIND, now).items():
+            bins[tuple(place)][name] += amount
+            # The last 60 minutes: the present hour, and the missing part of the hour before.
             share = {0: 1.0, 1: 1 - passed}.get(int(now // HOUR_S) - int(hour), 0.0)
             if name == "number" and share:
-                last_hour[in_bin[0], in_bin[1]] += share * amount
+                last_hour[place[0], place[1]] += share * amount
         rates = self._rates(last_hour, now)
         spreads: defaultdict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
-        for (*of_cascade, _), one in bins.items():
-            if one["number"]:
-                spreads[tuple(of_cascade)].append((one["sum"] / one["number"] / _UNIT, one["number"]))
+        for (*of_cascade, _), in_bin in bins.items():
+            if in_bin["number"]:
+                spreads[tuple(of_cascade)].append((in_bin["sum"] / in_bin["number"] / _UNIT, in_bin["number"]))
         factors: dict[Any, float] = {rate_field(name): rates[name] for name in rates if name not in self._fixed}
         factors |= {
             factor_field(name, judge, version): fitted_factor(rate, spread)
@@ -305,10 +291,10 @@ class CascadeWatch(Watch):
         }
         key = CascadeKeys(self._store.keys.prefix).cascades
         if factors:
-            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, _FACTORS_TTL_S)])
+            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=factors), pipe.expire(key, DAY_S)])
 
     def _rates(self, last_hour: Mapping[tuple[str, str], float], now: float) -> dict[str, float]:
-        """Return the rates of cascades: those configured, and those that spend a budget where costs are known."""
+        """Return the rates of cascades: the configured rates, and the rates that spend a budget if costs are known."""
         rates = dict(self._fixed)
         costs: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(lambda: {"number": 0, "usd": 0})
         for (_, cascade, judge, name), amount in _read(self._store, _COST_KIND, now).items():
@@ -318,20 +304,21 @@ class CascadeWatch(Watch):
                 continue
             usd = 0.0
             for (name, judge), number in last_hour.items():
-                known = costs[name, judge]
-                if name == cascade and known["number"] >= _ENOUGH_COSTS:
-                    usd += number * known["usd"] / known["number"] / NANO
+                cost = costs[name, judge]
+                if name == cascade and cost["number"] >= _ENOUGH_COSTS:
+                    usd += number * cost["usd"] / cost["number"] / NANO
             if usd > 0:
-                rates[cascade] = budget_rate(settings.usd_per_day, usd)
+                # ``usd`` is the cost of an hour if all first verdicts were judged a second time.
+                rates[cascade] = min(1.0, max(1e-4, settings.usd_per_day / 24 / usd))
         return rates
 
 
 def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:
     """Read the sums of the last 24 hours by service, environment, judge, version, cascade and metric."""
-    found: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    amounts: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (_, *series, name), amount in _read(store, _KIND, now).items():
-        found[tuple(series)][name] += amount / (1 if name in _COUNTS else _UNIT)
-    return {series: CascadeSums(**sums) for series, sums in found.items()}
+        amounts[tuple(series)][name] += amount / (1 if name in _COUNTS else _UNIT)
+    return {series: CascadeSums(**sums) for series, sums in amounts.items()}
 
 
 def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:

@@ -23,7 +23,7 @@ import click
 import msgspec
 
 import tracejudge
-from worker.base.accounting.accounting import Account, read_account
+from worker.base.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards
@@ -49,7 +49,7 @@ _SETTLE_TIMEOUT_S: Final = 30.0
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why, with the end of the worker's log where that helps."""
+    """The demo cannot go on; the message says why, with the end of the worker's log if that helps."""
 
 
 @click.command("demo")
@@ -191,7 +191,7 @@ def _board(redis_url: str) -> Iterator[str]:
         return
     # After the check that its packages are there.
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415
-    from worker.features.board.settings import Board  # noqa: PLC0415
+    from worker.features.board.feature import Board  # noqa: PLC0415
 
     with BoardServer(Settings.from_keys(redis_url=redis_url, board=Board(port=0), rules=rules()), {}) as board:
         yield board.url

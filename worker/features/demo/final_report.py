@@ -1,14 +1,14 @@
 """The results of the demo: verdicts before and after the drop, as rows of `report`, as an alert, and as JSON."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, difference, wilson
 from worker.base.commands.options import aligned
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
-from worker.base.monitor.shares import PassShare, Sums, pass_share
+from worker.base.monitor.shares import Sums, pass_share
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry
 from worker.features.demo.sample_traffic import DROP
@@ -114,10 +114,16 @@ class Results:
             cells = [("service", "judge", "share", "95 % interval", *compared, "judgements", "unscored")]
             for names, ends in sorted(self._ends.items()):
                 before, after = (_half(end).sums for end in ends)
-                shares = pass_share(before, after), pass_share(after, before)
-                if ends[place] or (place and shares[0]):
-                    unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
-                    cells.append((*names, *_figures(shares, place), f"{_half(ends[place]).rated:,}", unscored))
+                former, latter = pass_share(before, after), pass_share(after, before)
+                share = latter if place else former
+                if not ends[place] and not (place and former):
+                    continue
+                figures: tuple[str, ...] = _figures(share and share.interval)
+                if place:
+                    change = former and latter and difference(latter.interval, former.interval)
+                    figures += _figures(change, 100, "+.1f", " points")
+                unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
+                cells.append((*names, *figures, f"{_half(ends[place]).rated:,}", unscored))
             yield from (f"\n{title}", *aligned(cells, left=2))
 
 
@@ -125,21 +131,12 @@ def _half(ends: Counter[str]) -> Half:
     return Half(ends["True"], ends["False"])
 
 
-def _figures(shares: Sequence[PassShare | None], place: int) -> Iterator[str]:
-    """Yield a share with its interval; of the second half also by how many points it differs from the first."""
-    before, share = shares[0], shares[place]
-    yield from ("-", "-") if share is None else (f"{share.interval.value:.1%}", _limits(share.interval, ".1%"))
-    if not place:
-        return
-    if share is None or before is None:
-        yield from ("-", "-")
-    else:
-        points = Interval(*(100 * limit for limit in difference(share.interval, before.interval)))
-        yield from (f"{points.value:+.1f} points", _limits(points, "+.1f"))
-
-
-def _limits(interval: Interval, form: str) -> str:
-    return f"{interval.low:{form}} to {interval.high:{form}}"
+def _figures(interval: Interval | None, factor: int = 1, form: str = ".1%", unit: str = "") -> tuple[str, str]:
+    """Write the value of an interval, and its limits."""
+    if interval is None:
+        return "-", "-"
+    low, value, high = (f"{factor * number:{form}}" for number in (interval.low, interval.value, interval.high))
+    return f"{value}{unit}", f"{low} to {high}"
 
 
 class Alert(NamedTuple):

@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 # For each service.
 TRACES_PER_S: Final = 8.5
-_SEED: Final = 20
-_LABELS: Final = ("relevant", "safe", "grounded", "correct")
 # Each repetition of a sample is another trace, and another conversation: in one its verdicts would count as dependent.
 _IDS: Final = ("trace_id", "span_id", "id", "session_id")
 # Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary
@@ -103,7 +101,7 @@ def load_samples() -> Mapping[str, Samples]:
     for trace in map(decoder.decode, lines):
         labels = trace.tags or {}
         if labels.get("hard") != "yes":
-            is_bad = any(labels.get(label) == "no" for label in _LABELS)
+            is_bad = any(labels.get(label) == "no" for label in ("relevant", "safe", "grounded", "correct"))
             traces.setdefault(trace.service, ([], []))[is_bad].append(trace)
     return {service: Samples(tuple(good), tuple(bad)) for service, (good, bad) in traces.items()}
 
@@ -112,7 +110,7 @@ def make_plan(samples: Mapping[str, Samples], seconds: float) -> tuple[Shot, ...
     """Plan the publications of a run, in order of time; the drop comes half-way."""
     shots = []
     for service in sorted(samples):
-        dice = random.Random(f"{_SEED} {service}")  # noqa: S311 - sample traffic, no secret
+        dice = random.Random(f"20 {service}")  # noqa: S311 - sample traffic, no secret
         good, bad = _Deck(samples[service].good, dice), _Deck(samples[service].bad, dice)
         failing, before, after = (
             _Deck([True] * mix.good + [False] * mix.bad, dice) for mix in (_CALLS, DROP.before, DROP.after)

@@ -29,7 +29,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import shown_id, shown_names
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
-from worker.features.gateway.settings import GATEWAY
+from worker.features.gateway.feature import GATEWAY
 
 log = structlog.get_logger("tracejudge.gateway")
 _GZIP: Final = 31  # zlib's window size of gzip
@@ -176,7 +176,11 @@ class Bodies:
         return body
 
     def check(self, size_bytes: int) -> None:
-        """Check the size of one body. Raises RefusedError: It is too large."""
+        """Check the size of one body.
+
+        Raises:
+            RefusedError: It is too large.
+        """
         if size_bytes > self._max_body_bytes:
             message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)

@@ -45,7 +45,6 @@ _LATE: Final = "Redis does not answer; send this again later"
 _BUSY: Final = "the gateway is busy; send fewer items at once, or this again later"
 _MAX_KEY_CHARS: Final = 200
 _OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
-_JSON_FORMS: Final = (Form.JSON, Form.LINES)
 Handler = Callable[[Request, Client, Form], Awaitable[Response]]
 
 
@@ -82,7 +81,7 @@ class Gateway:
             routes=[
                 self._route("/v1/traces", partial(self._otlp, is_log=False), _OTLP_FORMS),
                 self._route("/v1/logs", partial(self._otlp, is_log=True), _OTLP_FORMS),
-                self._route("/v1/tracejudge", self._plain, _JSON_FORMS),
+                self._route("/v1/tracejudge", self._plain, (Form.JSON, Form.LINES)),
             ],
             middleware=[cors] if cors_origins else [],
             exception_handlers=dict.fromkeys((404, 405, 500), self._failed),

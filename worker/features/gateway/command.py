@@ -1,17 +1,19 @@
-"""`tracejudge gateway`: OTLP and plain JSON over HTTP into the stream."""
+"""What the gateway adds to commands: `tracejudge gateway` itself, and `tracejudge forget` for spans that wait."""
 
 import importlib.util
 import os
+from operator import methodcaller
 
 import click
 import msgspec
 
 from worker.base.commands.options import REDIS, note_unknown_variables
+from worker.base.forget.forget import Eraser
 from worker.core.config.reading import config_path, load_without_judges, redis_fix
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.core.telemetry.service import OUTAGE
-from worker.features.gateway.settings import GATEWAY
+from worker.features.gateway.feature import GATEWAY, GatewayKeys
 
 
 @click.command("gateway")
@@ -34,3 +36,17 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there
 
     GatewayServer(settings, os.environ).run()
+
+
+class SpanEraser(Eraser):
+    """Erases gathered spans. Before they are joined they name no person, so only their trace is known."""
+
+    def erase(self) -> None:
+        """Erase the spans of the target's traces, which count as ``gathered``."""
+        store = self.run.store
+        keys = GatewayKeys(store.keys.prefix)
+        for trace_id in self.run.target.trace_ids:
+            number, size = store.call(methodcaller("hmget", keys.gathered(trace_id), "count", "bytes"))
+            self.run.result.gathered += number is not None
+            if number is not None and not self.run.dry_run:
+                store.run("gather_done", (keys.gather, keys.gather_due), (trace_id, number, size))

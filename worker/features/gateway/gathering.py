@@ -23,16 +23,14 @@ from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import where
 from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Loss, Losses, RefusedError, full
-from worker.features.gateway.feature import GatewayKeys
+from worker.features.gateway.feature import Gateway, GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
 from worker.features.gateway.publishing import Streams, away
-from worker.features.gateway.settings import Gateway
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
 _MAX_TRACES: Final = 1_000
-_IDLE_S: Final = 0.25
 # Traces without any of these have nothing that a dialect reads.
 _PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _MESSAGES: Final = {
@@ -192,7 +190,7 @@ def _top(span: RawSpan, spans: dict[str, RawSpan]) -> RawSpan:
 
 def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
     """Return the fields whose messages no JSON parser reads, as instrumentations cut long attributes."""
-    found = set()
+    broken = set()
     for span in spans:
         for name, field in _MESSAGES.items():
             text = span.attributes.get(name)
@@ -200,8 +198,8 @@ def _broken(spans: Iterable[RawSpan], fields: Mapping[str, Any]) -> set[str]:
                 # Decoding all messages again would cost more than it finds: most texts that were cut lack the end.
                 is_suspect = not text.endswith(closing) or not fields.get(field)
                 if is_suspect and decoded(text) is None:
-                    found.add(field)
-    return found
+                    broken.add(field)
+    return broken
 
 
 def publication_id(trace_id: str, span_id: str) -> str:
@@ -230,13 +228,13 @@ class Joiner(ServiceThread):
         self._clock = clock
 
     def run_once(self) -> None:
-        """Join and publish some of the traces that are due; wait where there is none, or no room for them."""
+        """Join and publish some of the traces that are due; wait if there is none, or no room for them."""
         self._losses.write()
         room = self._streams.room
         # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
         taken = self._gatherer.take(room) if room > 0 else []
         if not taken:
-            self.stopping.wait(_IDLE_S)
+            self.stopping.wait(0.25)
             return
         # By where their entries go: a Redis that is away holds up its own traces only.
         by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}

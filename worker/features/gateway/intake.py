@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from judges.requests.redaction import Redaction
 from tracejudge.content.convert import CONTENT_FIELDS, Note
 from tracejudge.content.encode import text_form
 from tracejudge.content.field_names import closest_field, meaning, snake_case
@@ -21,7 +22,6 @@ from tracejudge.delivery.encoding import ItemEncoder
 from tracejudge.ids import fresh_trace_id
 from tracejudge.settings import Settings as SdkSettings
 from worker.core.config.reading import producer_settings
-from worker.core.config.redaction import Redaction
 from worker.core.config.settings import Settings
 from worker.core.selection.lenient import (
     LeftOut,

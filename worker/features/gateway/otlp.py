@@ -136,7 +136,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
 
 
 def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
-    """Build the content of a reply, with the rejected items where there are any."""
+    """Build the content of a reply, with the rejected items if there are any."""
     rejected = sum(loss.count for loss in request.dropped.values())
     words = "; ".join(f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items()))
     name = "rejected_log_records" if is_log else "rejected_spans"

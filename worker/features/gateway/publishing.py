@@ -64,7 +64,11 @@ class Capacity(ServiceThread):
         self.stopping.wait(1.0)
 
     def check(self, entries: int = 0) -> None:
-        """Check that there is room for entries. Raises RefusedError: There is none now, or there never can be."""
+        """Check that there is room for entries.
+
+        Raises:
+            RefusedError: There is none now, or there never can be.
+        """
         if entries > self._most:
             message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
@@ -223,7 +227,7 @@ class Streams:
         """Queue entries; the future ends when every Redis has its own.
 
         Raises:
-            RefusedError: One of them is away, or has no room. The entries of the others are written all the same where
+            RefusedError: One of them is away, or has no room. The entries of the others are written all the same if
                 they are repeatable: sent again, they count once.
         """
         by_shard: dict[int, list[Entry]] = {}

@@ -27,10 +27,10 @@ from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
+from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherers, Joiner
 from worker.features.gateway.intake import Encoder, sdk_settings
 from worker.features.gateway.publishing import Capacity, Publisher, Streams
-from worker.features.gateway.settings import GATEWAY
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
@@ -138,7 +138,11 @@ class GatewayServer:
     """One gateway process."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build everything. Raises SettingsError: A token, certificate or address cannot be used."""
+        """Build everything.
+
+        Raises:
+            SettingsError: A token, certificate or address cannot be used.
+        """
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
@@ -152,7 +156,7 @@ class GatewayServer:
         streams = Streams(publishers, self._stores)
         gatherer = Gatherers(self._stores, GATEWAY.of(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
-        joiners = [Joiner(one, Encoder(sdk), streams, self._losses) for one in gatherer.each]
+        joiners = [Joiner(shard_gatherer, Encoder(sdk), streams, self._losses) for shard_gatherer in gatherer.each]
         # Stopped from the last to the first: a joiner needs the publishers.
         self._threads: list[ServiceThread] = [*publishers, *capacities, *joiners]
         self._readiness = Readiness()
@@ -187,7 +191,11 @@ class GatewayServer:
         self._metrics.connections.set_function(lambda: self._connections.open)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises SettingsError: An address or certificate cannot be used."""
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            SettingsError: An address or certificate cannot be used.
+        """
         gateway = GATEWAY.of(self._settings)
         # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -24,7 +24,7 @@ from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
-from judges.registry import configured
+from judges.registry import configured, find_file
 from tracejudge import Trace
 from worker.base.commands.options import (
     CONFIG,
@@ -43,7 +43,6 @@ from worker.base.commands.options import (
     read_traces,
 )
 from worker.base.commands.trace_files import Conversations
-from worker.core.config import judge_files
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.lab.measuring import Comparison, compared
 from worker.features.lab.offline import open_graders
@@ -59,7 +58,7 @@ _HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you u
 
 
 class Aligned(NamedTuple):
-    """The result of a search, and what was measured on the traces held out: nothing where nothing was found."""
+    """The result of a search, and what was measured on the traces held out: nothing if nothing was found."""
 
     first: Trial
     best: Trial
@@ -74,7 +73,7 @@ class Aligned(NamedTuple):
 
     @property
     def refusal(self) -> str | None:
-        """Why no file is written; None where the agreement has risen beyond the interval."""
+        """Why no file is written; None if the agreement has risen beyond the interval."""
         if self.gain is not None:
             return (
                 None if self.gain.low > 0 else "the agreement on the held-out traces did not rise beyond the interval"
@@ -86,7 +85,7 @@ class Aligned(NamedTuple):
 
 
 @click.command("align")
-@click.argument("given", metavar="NAME|FILE")
+@click.argument("judge_name", metavar="NAME|FILE")
 @click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="LABELS...")
 @click.option("--model", required=True, metavar="NAME", help="The [models.NAME] that judges and writes the guidance.")
 @click.option(
@@ -119,7 +118,7 @@ class Aligned(NamedTuple):
 @CONFIG
 @JSON
 def align(
-    given: str,
+    judge_name: str,
     traces: tuple[TextIO, ...],
     *,
     model: str,
@@ -138,7 +137,7 @@ def align(
 
     The judge is a built-in one, or one of yours with `instructions`, `custom_prompt` or `based_on`. A hash of session
     or trace id divides the labelled traces, at least 20, into halves. From one, the judge model derives rules by which
-    people seem to decide; the other measures the agreement before and after. The file is written only where the
+    people seem to decide; the other measures the agreement before and after. The file is written only if the
     improvement there is larger than its 95 % interval explains. Read the rules before you use it: a model wrote them.
 
     The agreement is the balanced accuracy, in which a trace without a verdict counts as wrong.
@@ -146,11 +145,11 @@ def align(
     Exit code 0 when the file was written. 1 when nothing improved beyond the interval, or some traces were not judged
     because the endpoint failed. 2 on wrong usage, or too few labels.
     """
-    settings, (judge,) = offline_judges(config, given)
+    settings, (judge,) = offline_judges(config, judge_name)
     if optimizer == "gepa" and find_spec("gepa") is None:
         raise SettingsError("--optimizer gepa needs a further package: pip install 'tracejudge-worker[gepa]'")
     table = _table(judge, settings)
-    _check_out(out, judge.name, given, settings, force=force)
+    _check_out(out, judge.name, judge_name, settings, force=force)
     _toml(table)
     tag = label or _only_tag(traces, judge, metric, invert=invert)
     labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
@@ -165,8 +164,8 @@ def align(
         )
     calls: list[Call] = []
 
-    async def ask(one: Judge, trace: Trace) -> Assessment:
-        assessment = (await grader.ask(one, trace)).assessment
+    async def ask(candidate: Judge, trace: Trace) -> Assessment:
+        assessment = (await grader.ask(candidate, trace)).assessment
         calls.extend(assessment.calls)
         return assessment
 
@@ -205,7 +204,7 @@ def align(
 async def _search(
     alignment: Alignment, optimizer: Optimizer, rounds: int, divided: Halves, make: Callable[[Rules], Judge]
 ) -> Aligned:
-    """Search on one half, and measure on the other only where the search found something."""
+    """Search on one half, and measure on the other only if the search found something."""
     with NOTES.status("judging the traces to learn from"):
         first = await alignment.trial(alignment.kept)
     with NOTES.status("searching guidance"):
@@ -240,7 +239,7 @@ def _check_out(out: Path, name: str, source: str, settings: Settings, *, force: 
         raise click.UsageError(f"--out: the folder {out.parent} cannot be written to")
     if out.stem != name and out.stem in configured(settings.judges):
         raise click.UsageError(f"--out: {out.stem} is the name of another judge; choose one of its own")
-    folder = judge_files.file_of(Path(settings.judges_folder), name) if settings.judges_folder else None
+    folder = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     own = [path for path in (Path(source), folder) if path is not None and path.exists()]
     if out.exists() and not any(path.samefile(out) for path in own):
         raise click.UsageError(f"--out: {out} is there already, and does not define {name}; name another file")

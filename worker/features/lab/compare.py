@@ -119,7 +119,7 @@ class Comparison(Offline):
         self.total: int | None = None  # Number of pairs, once the files are read.
 
     async def jobs(self, source: BinaryIO) -> AsyncIterator[Job]:
-        """Yield the evaluations of all pairs; raises ClickException where there is no pair."""
+        """Yield the evaluations of all pairs; raises ClickException if there is no pair."""
         first, second = [await self._traces(name, file) for name, file in (("A", self._first), ("B", source))]
         pairs = join(first, second)
         self.total = len(pairs.joined)

@@ -36,14 +36,14 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 @click.argument("file", type=INPUT)
 @click.option(
     "--judge",
-    "given",
+    "judge_names",
     metavar="NAME|FILE",
     multiple=True,
     help="A judge of `tracejudge judges`, or the file of one of yours; repeatable.",
 )
 @click.option(
     "--compare",
-    "other",
+    "compared_file",
     metavar="A",
     type=INPUT,
     help="Compare the answers of FILE, B, with those of the file A, pair by pair.",
@@ -54,8 +54,8 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 @OFFLINE
 def command(
     file: str,
-    given: tuple[str, ...],
-    other: str | None,
+    judge_names: tuple[str, ...],
+    compared_file: str | None,
     criterion: str | None,
     output: str | None,
     *,
@@ -87,25 +87,25 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
-    _check_comparison(file, given, other, criterion, combine)
-    settings, named = offline_judges(config, *given, models=model_names)
-    judges = named if other is None else comparing(named, criterion)
+    _check_comparison(file, judge_names, compared_file, criterion, combine)
+    settings, named = offline_judges(config, *judge_names, models=model_names)
+    judges = named if compared_file is None else comparing(named, criterion)
     delays = DelayNotes(
         OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
     )
     graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[done]}"))
     # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
     hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
-        first = [] if other is None else [opened.enter_context(open_source(other))]
+        first = [] if compared_file is None else [opened.enter_context(open_source(compared_file))]
         out = opened.enter_context(closing(open_output(output, source, *first, force=force)))
         progress = opened.enter_context(bar)
         status = os.fstat(source.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        task = progress.add_task(f"by {graders.in_words}", total=size, said="")
+        task = progress.add_task(f"by {graders.in_words}", total=size, done="")
         began = time.perf_counter()
 
         def invalid(number: int, error: str) -> None:
@@ -113,7 +113,7 @@ def command(
 
         def advance(count: int, end: int) -> None:
             total = offline.total if isinstance(offline, Comparison) else size
-            progress.update(task, completed=end, total=total, said=amount(count, "verdict"))
+            progress.update(task, completed=end, total=total, done=amount(count, "verdict"))
 
         offline = (
             Comparison(settings, judges, graders, *first, on_paired=out.open, on_invalid_line=invalid, advance=advance)
@@ -128,9 +128,9 @@ def command(
         except KeyboardInterrupt:
             interrupted = True
         except OSError as error:
-            which = " or ".join(name for name in (other, file) if name is not None)
+            which = " or ".join(name for name in (compared_file, file) if name is not None)
             raise click.ClickException(f"{which} cannot be read ({error.strerror})") from error
-    files = [Path(name).name for name in (other, file) if name is not None]
+    files = [Path(name).name for name in (compared_file, file) if name is not None]
     _report(offline, graders.in_words, files, time.perf_counter() - began, as_json=as_json, aside=output == "-")
     if interrupted:
         NOTES.print("interrupted: not all traces are judged")
@@ -139,10 +139,10 @@ def command(
 
 
 def _check_comparison(
-    file: str, judges: tuple[str, ...], other: str | None, criterion: str | None, combine: Combine | None
+    file: str, judges: tuple[str, ...], compared: str | None, criterion: str | None, combine: Combine | None
 ) -> None:
     """Refuse options that do not go together."""
-    if other is None:
+    if compared is None:
         if not judges:
             raise click.MissingParameter(param_hint="'--judge'", param_type="option")
         if criterion is not None:
@@ -150,7 +150,7 @@ def _check_comparison(
         return
     if combine is not None:
         raise click.UsageError("--combine does not go with --compare; several --model have a result each")
-    if other == file == "-":
+    if compared == file == "-":
         raise click.UsageError("--compare and FILE both read standard input; give one of them a file")
     if criterion is not None and not criterion.strip():
         raise click.UsageError("--criterion is empty; say in words what makes an answer better, or leave it out")

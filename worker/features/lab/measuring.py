@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of all calls; None, which is not free, without a price or where an answer did not report its tokens."""
+        """Cost of all calls; None, which is not free, without a price or if an answer did not report its tokens."""
         calls = [call for judged in self.judged for call in judged.assessment.calls]
         return Spent().plus(calls, self.by.price).reported.cost_usd
 
@@ -92,7 +92,7 @@ class Measured(NamedTuple):
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of all models together; None where none has a price."""
+        """Cost of all models together; None if none has a price."""
         costs = [cost for subject in self.members if (cost := subject.cost_usd) is not None]
         return sum(costs) if costs else None
 
@@ -105,7 +105,7 @@ class Measured(NamedTuple):
 
     @property
     def disagreement(self) -> float | None:
-        """The mean disagreement of the models about the metric; None where nothing is combined."""
+        """The mean disagreement of the models about the metric; None if nothing is combined."""
         if self.combined is None:
             return None
         judge, metric = self.combined.judge, self.combined.metric
@@ -150,7 +150,7 @@ class Comparison(NamedTuple):
     """How the labels of traces are compared with the verdicts of a judge."""
 
     metric: str  # The metric that is compared.
-    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` where ``is_rated``.
+    labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` if ``is_rated``.
     is_rated: bool = True  # Whether the tag says what should pass, and the metric what does.
     has_own_labels: bool = False  # Whether the tag holds the judge's own labels.
     scale: Scale | None = None  # That of the grades in the tag, if it holds grades.
@@ -176,8 +176,8 @@ def compared(
     # Before yes and no: a judge may declare these two itself, with no as the label that passes.
     if not invert and all(folded(label) in own for label in labels):
         passes = passing(judge)
-        found = rated(lambda label: passes[folded(label)]) if passes else labelled
-        return Comparison(chosen.name, found, bool(passes), has_own_labels=True)
+        pairs = rated(lambda label: passes[folded(label)]) if passes else labelled
+        return Comparison(chosen.name, pairs, bool(passes), has_own_labels=True)
     says_words = all(map(is_known_label, labels))
     if says_words and chosen.pass_rule is not None:
         return Comparison(chosen.name, rated(lambda label: says_yes(label) is not invert), inverted=invert)
@@ -187,8 +187,8 @@ def compared(
         mark = chosen.pass_at
         if mark is None:
             return Comparison(chosen.name, labelled, is_rated=False, scale=scale)
-        found = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - 1e-9)
-        return Comparison(chosen.name, found, scale=scale)
+        pairs = rated(lambda grade: (scale.value(grade) or 0.0) >= mark - 1e-9)
+        return Comparison(chosen.name, pairs, scale=scale)
     raise click.UsageError(_not_comparable(judge, chosen, tag, says_words=says_words))
 
 
@@ -196,9 +196,9 @@ def _not_comparable(judge: Judge, metric: Metric, tag: str, *, says_words: bool)
     """Explain why labels cannot be compared: yes and no without a pass rule, or values that mean nothing here."""
     scale = scale_of(judge, metric)
     if says_words:
-        others = [other.name for other in judge.metrics if other.pass_rule is not None]
+        names = [choice.name for choice in judge.metrics if choice.pass_rule is not None]
         graded = "" if scale is None else f"{scale.in_words} in the tag can be compared, and "
-        fix = f"{', '.join(others)} has" if others else f"{graded}--by {tag} prints means"
+        fix = f"{', '.join(names)} has" if names else f"{graded}--by {tag} prints means"
         return f"the metric {metric.name} has no pass rule to compare yes and no with; {fix}"
     accepted = ["yes and no"] if metric.pass_rule is not None else []
     if own := list(declared_labels(judge).values()):
@@ -211,7 +211,7 @@ def _not_comparable(judge: Judge, metric: Metric, tag: str, *, says_words: bool)
 
 
 class Likeness(NamedTuple):
-    """Comparison of labels and grades; None where there is none.
+    """Comparison of labels and grades; None if there is none.
 
     ``same_label`` is a share of those with a score. ``labels`` counts the judge's labels for each value of the tag.
     """
@@ -257,11 +257,11 @@ def print_agreement(measured: Measured, comparison: Comparison, tag: str, *, as_
         return likeness(subject, comparison, tag, is_combined=subject is measured.combined)
 
     def figures(subject: Subject) -> Mapping[str, object]:
-        found = {name: value for name, value in alike(subject)._asdict().items() if value is not None}
+        values = {name: value for name, value in alike(subject)._asdict().items() if value is not None}
         if not comparison.is_rated:
-            return {**found, "unscored": subject.without_score}
+            return {**values, "unscored": subject.without_score}
         cells = agreement(subject.judged)
-        return {"balanced_accuracy": cells.balanced_accuracy, **found, **cells._asdict()}
+        return {"balanced_accuracy": cells.balanced_accuracy, **values, **cells._asdict()}
 
     if as_json:
         _print_document(measured, figures, **({"inverted": True} if comparison.inverted else {}))
@@ -282,8 +282,8 @@ def print_shares(measured: Measured, tag: str, *, as_json: bool, is_comparable: 
     """
 
     def groups(subject: Subject) -> Mapping[str, object]:
-        found = shares(subject.judged)
-        return {"groups": {label: {**group._asdict(), "share": group.share} for label, group in found.items()}}
+        by_label = shares(subject.judged)
+        return {"groups": {label: {**group._asdict(), "share": group.share} for label, group in by_label.items()}}
 
     if as_json:
         _print_document(measured, groups, by=tag)
@@ -351,9 +351,9 @@ def _print_whole(subject: Subject, comparison: Comparison, alike: Likeness) -> N
         print_line(OUT, subject.title)
     if alike.labels is not None:
         table = Table("in the tag", "judged as")
-        for given, judged in alike.labels.items():
+        for tag_label, judged in alike.labels.items():
             counts = ", ".join(f"{count:,} {label}" for label, count in judged.items())
-            table.add_row(escape(given), escape(counts) or "-")
+            table.add_row(escape(tag_label), escape(counts) or "-")
         print_table(OUT, table)
     if alike.same_label is not None:
         print_line(OUT, f"same label as the tag: {alike.same_label:.1%}")
@@ -375,17 +375,17 @@ def _print_members(measured: Measured, comparison: Comparison, alike: Callable[[
     columns += ["same label"] if comparison.has_own_labels else []
     table = Table("model", *columns, "unscored", "cost", title=escape(title))
     for subject in measured.members:
-        like, found = alike(subject), agreement(subject.judged)
+        like, confusion = alike(subject), agreement(subject.judged)
         cells = []
         if comparison.is_rated:
-            yes = f"{found.true_pass:,} of {found.true_pass + found.false_fail:,}"
-            no = f"{found.false_pass:,} of {found.false_pass + found.true_fail:,}"
-            cells += [_figure(found.balanced_accuracy), yes, no]
+            yes = f"{confusion.true_pass:,} of {confusion.true_pass + confusion.false_fail:,}"
+            no = f"{confusion.false_pass:,} of {confusion.false_pass + confusion.true_fail:,}"
+            cells += [_figure(confusion.balanced_accuracy), yes, no]
         if comparison.scale is not None:
             cells += [_figure(like.mean_absolute_error), _figure(like.rank_correlation)]
         if comparison.has_own_labels:
             cells.append(_figure(like.same_label))
-        unscored = found.unscored if comparison.is_rated else subject.without_score
+        unscored = confusion.unscored if comparison.is_rated else subject.without_score
         cost = "none" if subject.by.is_free else cost_in_words(subject.cost_usd, has_price=subject.by.price is not None)
         table.add_row(escape(subject.by.judge_model), *cells, reasons_in_words(unscored), cost)
     print_table(OUT, table)

@@ -48,12 +48,11 @@ class _MetricSum:
 
 @dataclass
 class JudgeSum:
-    """The sums of one judge by one judge model; lines name the model where ``is_named``, since there are several."""
+    """The sums of one judge by one judge model; lines name the model if ``is_named``, since there are several."""
 
     judge: Judge
     judge_model: str
-    # The names of its metrics.
-    given: Sequence[str]
+    metric_names: Sequence[str]
     is_named: bool = False
     # Combined verdicts have no cost: those that they combine have it.
     is_combined: bool = False
@@ -72,7 +71,7 @@ class JudgeSum:
 
     def __post_init__(self) -> None:
         """Create all metrics and labels, so that one without any score is shown."""
-        self.metrics = {name: _MetricSum() for name in self.given}
+        self.metrics = {name: _MetricSum() for name in self.metric_names}
         if self.judge.metrics:
             own = dict.fromkeys(declared_labels(self.judge).values(), 0)
             self.metrics[self.judge.metric_names[0]].labels.update(own)

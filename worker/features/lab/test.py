@@ -74,7 +74,7 @@ def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str |
 
 
 @click.command("test")
-@click.argument("given", metavar="NAME|FILE")
+@click.argument("judge_name", metavar="NAME|FILE")
 @click.argument("traces", type=TRACE_FILE, nargs=-1, required=True, metavar="TRACES...")
 @click.option(
     "--label",
@@ -92,7 +92,7 @@ def _failure(subject: Subject, minimum: Minimum | None, *, rated: bool) -> str |
 )
 @OFFLINE
 def test(
-    given: str,
+    judge_name: str,
     traces: tuple[TextIO, ...],
     label: str | None,
     by: str | None,
@@ -129,7 +129,7 @@ def test(
         raise click.UsageError(f"{'--invert' if invert else '--min'} needs an agreement: use it with --label")
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
-    settings, (judge,) = offline_judges(config, given, models=model_names)
+    settings, (judge,) = offline_judges(config, judge_name, models=model_names)
     labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)

@@ -22,7 +22,7 @@ from worker.base.lookup.label_store import Drawn, Label, attach, label_id, scan
 from worker.core.storage.client import Store
 from worker.features.labels.feature import LabelKeys
 
-Said = Literal["pass", "fail", "cannot_tell"]
+Opinion = Literal["pass", "fail", "cannot_tell"]
 _HALF_WIDTH: Final = 0.05
 _Z2: Final = 1.959963984540054**2
 
@@ -33,8 +33,8 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     trace_id: str
     judge: str
     metric: str
-    said: Said
-    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` where it was chosen otherwise.
+    opinion: Opinion
+    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` if it was chosen otherwise.
     annotator: str  # Keyed hash of the annotator's name.
     answered_at: float
     evaluation_id: str
@@ -125,8 +125,8 @@ def _write(store: Store, answer: Answer) -> Label | None:
             while True:
                 # Others may answer the same question meanwhile; then all answers are read again.
                 pipe.watch(keys.answers)  # type: ignore[no-untyped-call]
-                others = [one for one in of_label(store, name) if one.annotator != answer.annotator]
-                label = majority([*others, answer])
+                answers = [former for former in of_label(store, name) if former.annotator != answer.annotator]
+                label = majority([*answers, answer])
                 pipe.multi()
                 pipe.hset(annotators, answer.annotator, answer.answered_at)
                 pipe.hset(keys.answers, f"{name}:{answer.annotator}", msgspec.json.encode(answer))
@@ -144,16 +144,18 @@ def _write(store: Store, answer: Answer) -> Label | None:
 
 def majority(answers: Iterable[Answer]) -> Label | None:
     """Return the label that most answers on one question say; None for as many passes as failures."""
-    told = [answer for answer in answers if answer.said != "cannot_tell"]
-    passes = sum(answer.said == "pass" for answer in told)
-    if 2 * passes == len(told):
+    clear = [answer for answer in answers if answer.opinion != "cannot_tell"]
+    passes = sum(answer.opinion == "pass" for answer in clear)
+    if 2 * passes == len(clear):
         return None
-    passed = 2 * passes > len(told)
-    last = max((answer for answer in told if (answer.said == "pass") is passed), key=lambda answer: answer.answered_at)
+    passed = 2 * passes > len(clear)
+    last = max(
+        (answer for answer in clear if (answer.opinion == "pass") is passed), key=lambda answer: answer.answered_at
+    )
     # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
     at_random = (
         answer.drawn
-        for answer in sorted(told, key=lambda answer: answer.answered_at)
+        for answer in sorted(clear, key=lambda answer: answer.answered_at)
         if isinstance(answer.drawn, float)
     )
     return Label(
@@ -163,7 +165,7 @@ def majority(answers: Iterable[Answer]) -> Label | None:
         passed=passed,
         drawn=next(at_random, last.drawn),
         span_id=last.span_id,
-        annotator=last.annotator if len(told) == 1 else f"{len(told)} annotators",
+        annotator=last.annotator if len(clear) == 1 else f"{len(clear)} annotators",
         comment=last.note,
         labelled_at=last.answered_at,
     )
@@ -192,14 +194,14 @@ def tally(answers: Mapping[str, Iterable[Answer]]) -> Tally:
     """Compare the answers of all questions with their verdicts, and with each other."""
     labels = agreed = undecided = pairs = same = 0
     for of_question in answers.values():
-        told = [answer.said for answer in of_question if answer.said != "cannot_tell"]
+        opinions = [answer.opinion for answer in of_question if answer.opinion != "cannot_tell"]
         label = majority(of_question)
         undecided += label is None
         if label is not None:
             labels += 1
             newest = max(of_question, key=lambda answer: answer.answered_at)
             agreed += label.passed is newest.judged
-        for first, second in combinations(told, 2):
+        for first, second in combinations(opinions, 2):
             pairs += 1
             same += first == second
     return Tally(labels, agreed, undecided, pairs, same)

@@ -140,12 +140,12 @@ class _Selection(NamedTuple):
 
 
 def _measure(
-    store: Store, selected: _Selection, found: Sequence[Labelled], now: float, *, names_service: bool, as_json: bool
+    store: Store, selected: _Selection, labels: Sequence[Labelled], now: float, *, names_service: bool, as_json: bool
 ) -> None:
     """Print how the judge errs and the corrected shares; exits with 1 if no label has a verdict."""
-    measured, left_out = calibrate(found, selected.has_verdict)
+    measured, left_out = calibrate(labels, selected.has_verdict)
     series = filter(selected.has_series, read_series(store).values())
-    corrected = corrections(store, series, selected.begin, now, LabelIndex(found, selected.begin))
+    corrected = corrections(store, series, selected.begin, now, LabelIndex(labels, selected.begin))
     if as_json:
         print_json(_document(selected.judge, measured, left_out, corrected))
     else:
@@ -153,7 +153,7 @@ def _measure(
             _print(selected.judge, calibration)
         all_corrections = [(series, correction) for series, results in corrected.items() for correction in results]
         labelled = {
-            *((item.label.origin, verdict.service) for item in found for verdict in item.verdicts),
+            *((item.label.origin, verdict.service) for item in labels for verdict in item.verdicts),
             *((origin, series.service) for origin in _ORIGINS for series in corrected if names_service),
         }
         _print_corrections(all_corrections, labelled)
@@ -161,10 +161,10 @@ def _measure(
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(left_out.items()))
             note(f"labels that were not used: {reasons}")
     if not measured:
-        if not found:
+        if not labels:
             NOTES.print(f"no labels of {selected.judge}; tracejudge labels import FILE adds some")
         elif not as_json:
-            NOTES.print(f"{amount(len(found), 'label')} of {selected.judge}, none with a verdict that passes or fails")
+            NOTES.print(f"{amount(len(labels), 'label')} of {selected.judge}, none with a verdict that passes or fails")
         sys.exit(1)
 
 

@@ -53,7 +53,7 @@ class Calibration(NamedTuple):
     agreement: Agreement
     false_pass: float  # The share of all traces that the judge passes wrongly; ``false_fail`` likewise.
     false_fail: float
-    reliability: Reliability | None  # Of probabilities, else of graded values; None where all are 0 or 1.
+    reliability: Reliability | None  # Of probabilities, else of graded values; None if all are 0 or 1.
     balanced: Threshold | None  # The threshold with which as many traces pass wrongly as fail wrongly.
 
 
@@ -78,11 +78,11 @@ def find_stale(settings: Settings) -> Iterator[Fault]:
     """Find calibrations that were fitted for another version of their judge."""
     judges = configured(settings.judges) if settings.calibrations else {}
     models = {model.judge_model: model for model in settings.models.values() if model.decides}
-    for one in settings.calibrations:
-        present = judges[one.judge].for_model(models[one.model]).version
-        if (fitted := one.judge_version or present) != present:
-            what = f"{one.judge} by {one.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
-            fix = f"`tracejudge calibrate --judge {one.judge} --model {one.model}` fits it anew"
+    for row in settings.calibrations:
+        present = judges[row.judge].for_model(models[row.model]).version
+        if (fitted := row.judge_version or present) != present:
+            what = f"{row.judge} by {row.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
+            fix = f"`tracejudge calibrate --judge {row.judge} --model {row.model}` fits it anew"
             yield Fault("calibrations", what, fix, "stale-calibration")
 
 
@@ -155,11 +155,11 @@ def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labell
         step = step_of(verdict) if verdict.judge == judge else None
         if step is None:
             continue
-        one = LabelVerdict.of(verdict, metric)
-        if step.first and one.passed is not None:
-            seconds[step.first] = one.passed
+        outcome = LabelVerdict.from_verdict(verdict, metric)
+        if step.first and outcome.passed is not None:
+            seconds[step.first] = outcome.passed
         elif not step.first and step.is_chosen:
-            firsts[verdict.evaluation_id] = step, one
+            firsts[verdict.evaluation_id] = step, outcome
     return [
         Labelled(Label(verdict.trace_id, judge, metric, passed, step.rate, verdict.span_id), (verdict,))
         for first, passed in seconds.items()
@@ -220,7 +220,7 @@ def _calibration(subject: Subject, rows: Sequence[_Row]) -> Calibration:
         of_label = [*cells[right], *cells[wrong]]
         of_all = weights[right] + weights[wrong]
         rates.append(wilson(weights[right] / of_all, effective(of_label)) if of_label else None)
-    kinds = [sum(map(len, (cells[first], cells[other]))) for first, other in ((0, 1), (2, 3), (0, 2), (1, 3))]
+    kinds = [sum(map(len, (cells[first], cells[second]))) for first, second in ((0, 1), (2, 3), (0, 2), (1, 3))]
     graded = [row for row in rows if row.value is not None]
     is_graded = any(row.value not in {0.0, 1.0} for row in graded)
     return Calibration(

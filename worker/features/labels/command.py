@@ -116,7 +116,11 @@ class LineReader:
                 yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
-        """Read a line; None where its label is empty. Raises LineError: It is no label."""
+        """Read a line; None if its label is empty.
+
+        Raises:
+            LineError: It is no label.
+        """
         try:
             row = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -201,7 +205,11 @@ def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
 
 
 def parse_drawn(value: object) -> Drawn:
-    """Return how a trace was chosen: a probability, `queue` or `golden`. Raises LineError: It is none of them."""
+    """Return how a trace was chosen: a probability, `queue` or `golden`.
+
+    Raises:
+        LineError: It is none of them.
+    """
     if value in ("queue", "golden"):
         return cast("Drawn", value)
     try:
@@ -464,7 +472,7 @@ def export_labels(
     """Save the labels as JSON lines that `labels import` reads.
 
     A line has the label, how its trace was drawn, the answer of each annotator of the board with a hash of the
-    annotator's name, and the judge versions whose verdicts are known. `label` is empty where as many annotators say
+    annotator's name, and the judge versions whose verdicts are known. `label` is empty if as many annotators say
     pass as fail. `trace_kept` says whether there is a copy of the trace.
 
     Exit code 0 on success, 1 if there is no label, 2 on wrong usage.

@@ -126,12 +126,12 @@ def corrections(
     is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
-    labelled = {one: by_origin for one in series if (by_origin := index.of(one, since, until))}
+    labelled = {each: by_origin for each in series if (by_origin := index.of(each, since, until))}
     buckets = read_buckets(store, [series.id for series in labelled], since, until, fine=is_fine)
     corrected = {}
-    for (one, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
+    for (each, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
         sums = merged(bucket.sums for bucket in of_series)
-        corrected[one] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
+        corrected[each] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
     return corrected
 
 
@@ -155,12 +155,12 @@ def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
     """Divide judged traffic and drawn labels by verdict and by class of sampling probability.
 
     Within a stratum labels count by 1 / their probability: it may have changed in the course of time. Labels of one
-    session count as fewer where they agree with each other.
+    session count as fewer if they agree with each other.
     """
     groups: dict[tuple[bool, int], list[Pair]] = defaultdict(list)
     for pair in pairs:
         groups[bool(pair.verdict.passed), weight_class(pair.verdict.weight)].append(pair)
-    found, influences = [], []
+    cells, influences = [], []
     for class_, of_class in sums.classes.items():
         for passed, judged in ((True, of_class.passed), (False, of_class.weight - of_class.passed)):
             group = groups[passed, class_]
@@ -168,13 +168,13 @@ def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
             total = sum(weights)
             number = total * total / sum(weight * weight for weight in weights) if group else 0.0
             rate = sum(w * pair.label.passed for w, pair in zip(weights, group, strict=True)) / total if group else 0.0
-            found.append(Stratum(passed, class_, judged, number, number * rate, total))
+            cells.append(Stratum(passed, class_, judged, number, number * rate, total))
             influences += [
                 (verdict.session_id or verdict.evaluation_id, part := judged * w / total, part * (label.passed - rate))
                 for w, (label, verdict) in zip(weights, group, strict=True)
             ]
     effect = _label_effect(influences, sums)
-    return [stratum._replace(labels=stratum.labels / effect, passed=stratum.passed / effect) for stratum in found]
+    return [stratum._replace(labels=stratum.labels / effect, passed=stratum.passed / effect) for stratum in cells]
 
 
 def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) -> float:

@@ -115,7 +115,7 @@ class Fitting(NamedTuple):
         *,
         as_json: bool,
     ) -> None:
-        """Fit, print and write the calibration; exits with 1 where there is no labelled verdict."""
+        """Fit, print and write the calibration; exits with 1 if there is no labelled verdict."""
         judge_model = self.model.judge_model
         rows, left_out = probability_rows(
             self._labelled(store, options, archived),
@@ -161,9 +161,9 @@ class Fitting(NamedTuple):
         """Return the version of the judge with a calibration, and whether this replaces one of the configuration."""
         former = self.settings.calibrations
         key = calibration.judge, calibration.model, calibration.metric
-        others = tuple(each for each in former if (each.judge, each.model, each.metric_of(self.judge)) != key)
-        settings = msgspec.structs.replace(self.settings, calibrations=(*others, calibration))
-        return judge_for(settings, self.judge, self.model).version, len(others) < len(former)
+        kept = tuple(each for each in former if (each.judge, each.model, each.metric_of(self.judge)) != key)
+        settings = msgspec.structs.replace(self.settings, calibrations=(*kept, calibration))
+        return judge_for(settings, self.judge, self.model).version, len(kept) < len(former)
 
     def _labelled(self, store: Store, options: FitOptions, archived: Iterable[Verdict]) -> list[Labelled]:
         key = self.judge.name, self.metric
@@ -234,12 +234,12 @@ def _read(reader: LineReader, file: BinaryIO) -> Iterator[ReadLabel]:
             yield label
 
 
-def _print(calibration: JudgeCalibration, found: Fitted) -> None:
-    title = f"{calibration.judge} {calibration.metric} by {plain(calibration.model)}: {amount(found.labels, 'label')}"
+def _print(calibration: JudgeCalibration, fit: Fitted) -> None:
+    title = f"{calibration.judge} {calibration.metric} by {plain(calibration.model)}: {amount(fit.labels, 'label')}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("probability", "labels", "labelled pass", "0 … 1: o labelled pass, - its limits, | mean probability"):
         table.add_column(name, justify="left", no_wrap=True)
-    for each in found.reliability.bins:
+    for each in fit.reliability.bins:
         limits = f"{each.low:.3f} to {each.high:.3f}"
         table.add_row(limits, f"{each.labels:,}", each.passing.percent, as_text(each))
     print_table(OUT, table)
@@ -248,14 +248,14 @@ def _print(calibration: JudgeCalibration, found: Fitted) -> None:
         fitted = f"Platt: logit(p') = {calibration.platt[0]:.3f} * logit(p) {calibration.platt[1]:+.3f}"
     elif calibration.isotonic:
         fitted = f"isotonic, {amount(len(calibration.isotonic), 'point')}"
-    precision = found.threshold.precision
+    precision = fit.threshold.precision
     lines = Table(show_header=False, box=None)
     for row in (
-        ("calibration error", str(found.reliability.error)),
-        ("Brier score", str(found.reliability.brier)),
+        ("calibration error", str(fit.reliability.error)),
+        ("Brier score", str(fit.reliability.brier)),
         ("map", fitted),
-        ("threshold", f"{found.threshold.value} after the map"),
-        ("agreement", f"{found.threshold.agreement.percent} of other traces would be judged as labelled"),
+        ("threshold", f"{fit.threshold.value} after the map"),
+        ("agreement", f"{fit.threshold.agreement.percent} of other traces would be judged as labelled"),
         ("precision", "-" if precision is None else f"{precision.percent} of those that pass are labelled pass"),
     ):
         lines.add_row(*row)

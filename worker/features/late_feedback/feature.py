@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import Seconds
-from worker.core.config.tables import Table
-from worker.core.features import Feature, Parts, Selector, ShardParts
+from worker.core.features import Feature, Parts, Selector, ShardParts, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Late feedback that waits for the next pass over the stream: a sorted set in Redis, and the lease of the pass.
 
 A member is one `f` entry. Ingest adds it in the step that acknowledges the entry, and the script `choose_late_feedback`
-removes it. The lease only saves work: two concurrent passes would do the same, and nothing twice. All methods raise
-StoreError if Redis does not answer.
+removes it. The lease only saves work, since two concurrent passes would do nothing twice. All methods raise StoreError
+if Redis does not answer.
 """
 
 import secrets
@@ -15,7 +15,6 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from tracejudge import LateFeedback
 from worker.core.features import Selector
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import Store, StoreError, redis_now_ms
@@ -26,8 +25,6 @@ MAX_PENDING: Final = 10_000
 _PASS_FROM: Final = MAX_PENDING // 2
 _LEASE_MS: Final = 15_000
 _VERSION: Final = 1
-_MAX_COMMENT_CHARS: Final = 1_000
-_TAKEN_TTL_S: Final = 24 * 3600
 
 
 class FeedbackItem(Struct, frozen=True, kw_only=True):
@@ -49,13 +46,6 @@ class FeedbackMember(NamedTuple):
     item: FeedbackItem
 
 
-def encode_member(entry_id: str, feedback: LateFeedback) -> str:
-    """Encode feedback; long comments are shortened, since thousands may be pending."""
-    comment = feedback.comment[:_MAX_COMMENT_CHARS] if feedback.comment else None
-    item = FeedbackItem(entry_id=entry_id, trace_id=feedback.trace_id, score=feedback.score, comment=comment)
-    return msgspec.json.encode(item).decode()
-
-
 class FeedbackIntake(Selector):
     """Keeps negative feedback until its trace is searched."""
 
@@ -67,12 +57,17 @@ class FeedbackIntake(Selector):
         return {"max_pending": MAX_PENDING, "feedback_wait_ms": self._wait_ms}
 
     def feedback(self, entry: FeedbackEntry) -> str | None:
-        """Keep what is negative."""
-        return encode_member(entry.entry_id, entry.feedback) if entry.feedback.score < 0 else None
+        """Encode negative feedback; long comments are shortened, since thousands may be pending."""
+        feedback = entry.feedback
+        if feedback.score >= 0:
+            return None
+        comment = feedback.comment[:1_000] if feedback.comment else None
+        item = FeedbackItem(entry_id=entry.entry_id, trace_id=feedback.trace_id, score=feedback.score, comment=comment)
+        return msgspec.json.encode(item).decode()
 
 
 class PendingFeedback:
-    """The pending feedback of one prefix, as one worker sees it."""
+    """The pending feedback of one prefix, as a worker sees it."""
 
     def __init__(self, store: Store, wait_s: float) -> None:
         """Begin without the lease; feedback that one pass postpones waits ``wait_s`` for the next."""
@@ -82,7 +77,7 @@ class PendingFeedback:
         self._wait_ms = int(wait_s * 1000)
         self._passed_at = float("-inf")
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether a pass should begin: the oldest feedback has waited long enough, or much is pending."""
         name, now_ms = self._keys.feedback, self._store.now_ms()
         over, pending = self._store.pipeline(lambda pipe: (pipe.zcount(name, "-inf", now_ms), pipe.zcard(name)))
@@ -90,7 +85,7 @@ class PendingFeedback:
         is_crowded = pending >= _PASS_FROM and time.monotonic() - self._passed_at >= self._wait_ms / 1000
         return bool(over) or is_crowded
 
-    def hold(self) -> bool:
+    def acquire(self) -> bool:
         """Acquire or keep the lease of the pass; False if another worker has it."""
         return self._store.hold(self._keys.feedback_pass, self._holder, _LEASE_MS)
 
@@ -99,11 +94,11 @@ class PendingFeedback:
         self._passed_at = time.monotonic()
         self._store.hold(self._keys.feedback_pass, self._holder, 0)
 
-    def all(self) -> list[FeedbackMember]:
+    def read_all(self) -> list[FeedbackMember]:
         """Read all pending feedback, the oldest first."""
-        found = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, MAX_PENDING - 1))
+        stored = self._store.call(lambda client: client.zrange(self._keys.feedback, 0, MAX_PENDING - 1))
         members, unknown = [], []
-        for raw in found:
+        for raw in stored:
             with suppress(msgspec.DecodeError):
                 item = msgspec.json.decode(raw, type=FeedbackItem)
                 if item.v == _VERSION:
@@ -125,17 +120,17 @@ class PendingFeedback:
             StoreError: A shard does not answer; the feedback stays here.
         """
         asked = (*member.item.asked, self._store.shard)
-        others = [one for one in self._store.shards if one.shard not in asked]
-        if not others:
+        shards = [shard for shard in self._store.shards if shard.shard not in asked]
+        if not shards:
             return False
-        # One that is away is asked last.
-        other = min(others, key=lambda one: (one.is_away, one.shard))
-        if other.is_away and not asks_away:
-            raise StoreError(f"shard {other.shard} does not answer")
+        # A shard that is away is asked last.
+        next_shard = min(shards, key=lambda shard: (shard.is_away, shard.shard))
+        if next_shard.is_away and not asks_away:
+            raise StoreError(f"shard {next_shard.shard} does not answer")
         passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
         name = f"{asked[0]}:{member.item.entry_id}"
         keys = self._keys.feedback, FeedbackKeys(self._keys.prefix).feedback_taken
-        other.run("take_feedback", keys, (passed, name, _TAKEN_TTL_S))
+        next_shard.run("take_feedback", keys, (passed, name, 24 * 3600))
         self._store.call(lambda client: client.zrem(self._keys.feedback, member.raw))
         return True
 

@@ -1,14 +1,14 @@
 """Late feedback: collected for a while, then its traces are searched in one pass over the stream and judged.
 
-Ingest has moved the feedback from the stream into a set of its own and acknowledged it there. It stays in that set
+Ingest has moved the feedback from the stream into a sorted set and acknowledged it there. It stays in the set
 until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
 repeats its pass.
 
-Feedback goes to the shard of its trace id, and the trace may be on that of its session: a shard that does not know it
-hands the feedback to the next one, and the last one counts it as not found.
+Feedback goes to the shard of its trace id, but the trace may be on the shard of its session. So a shard without the
+trace hands the feedback to the next shard, and the last shard counts it as not found.
 
-Feedback that asks for a judge model for which nothing is chosen now, since it is away and too much of its work waits,
-is postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
+Nothing is chosen for a judge model that is away while too much of its work waits. Feedback that asks for it is
+postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
 """
 
 import time
@@ -30,7 +30,8 @@ from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
+from worker.core.storage.group_reader import next_count
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
@@ -42,11 +43,11 @@ log = structlog.get_logger("tracejudge.ingest")
 # About as much is searched at once: Redis and the other threads of the process wait meanwhile.
 _PIECE_COUNT: Final = 300
 _FIRST_PIECE_COUNT: Final = 32
-_MAX_FOUND: Final = 100
-_MAX_FOUND_BYTES: Final = 32 * 1024 * 1024
+_MAX_PUBLICATIONS: Final = 100
+_MAX_PUBLICATION_BYTES: Final = 32 * 1024 * 1024
 
 
-class Found(NamedTuple):
+class PublicationRef(NamedTuple):
     """The entry of one publication of a trace, and the length of its payload."""
 
     entry_id: str
@@ -81,7 +82,7 @@ class TraceIndex:
         return len(self._hashes)
 
     def begin(self, oldest: _EntryId, newest: _EntryId) -> None:
-        """Remove the entries that have left the stream; all of them where it is another stream."""
+        """Remove the entries that have left the stream; all of them if it is another stream."""
         gone = bisect_left(self._times, oldest.ms)
         if newest < self.last:
             self.last, gone = _NOTHING, len(self)
@@ -95,26 +96,26 @@ class TraceIndex:
         self._numbers.append(entry_id.number)
         self._sizes.append(size)
 
-    def find(self, trace_ids: Iterable[str]) -> dict[str, deque[Found]]:
-        """Find publications; the newest of a trace that has very many."""
-        found: dict[str, deque[Found]] = {trace_id: deque(maxlen=_MAX_FOUND) for trace_id in trace_ids}
-        wanted = {hash(trace_id): trace_id for trace_id in found}
-        for row in [row for row, value in enumerate(self._hashes) if value in wanted]:
+    def find(self, trace_ids: Iterable[str]) -> dict[str, deque[PublicationRef]]:
+        """Find the publications of traces; only the newest of a trace that has very many."""
+        publications: dict[str, deque[PublicationRef]] = {name: deque(maxlen=_MAX_PUBLICATIONS) for name in trace_ids}
+        by_hash = {hash(trace_id): trace_id for trace_id in publications}
+        for row in [row for row, value in enumerate(self._hashes) if value in by_hash]:
             entry_id = f"{self._times[row]}-{self._numbers[row]}"
-            found[wanted[self._hashes[row]]].append(Found(entry_id, self._sizes[row]))
-        return found
+            publications[by_hash[self._hashes[row]]].append(PublicationRef(entry_id, self._sizes[row]))
+        return publications
 
 
 class Search:
-    """The search of one pass. Holds no payloads, only their entry ids."""
+    """The search of one pass. It keeps no payloads, only entry ids."""
 
     def __init__(self, store: Store, trace_ids: Iterable[str], index: TraceIndex) -> None:
         """Begin behind the last entry that the index knows."""
         self.read = 0
         self._store = store
         self._index = index
-        self._wanted = list(trace_ids)
-        self._found: dict[str, deque[Found]] = {}
+        self._trace_ids = list(trace_ids)
+        self._publications: dict[str, deque[PublicationRef]] = {}
         self._last: _EntryId | None = None
         self._count = _FIRST_PIECE_COUNT
 
@@ -129,7 +130,7 @@ class Search:
             # The end of the pass is fixed here: it would never catch up with a stream that fills as fast as it reads.
             oldest = self._store.call(lambda client: client.xrange(traces, count=1))
             newest = self._store.call(lambda client: client.xrevrange(traces, count=1))
-            first, self._last = (_EntryId.read(found[0][0]) if found else _NOTHING for found in (oldest, newest))
+            first, self._last = (_EntryId.read(entries[0][0]) if entries else _NOTHING for entries in (oldest, newest))
             self._index.begin(first, self._last)
         after, last = self._index.last, self._last
         entries = self._store.call(
@@ -142,26 +143,26 @@ class Search:
             if payload is None or fields.get(b"v") != WIRE_VERSION:
                 continue
             size += len(payload)
-            # Without one it is no trace: ingest has counted it as invalid.
+            # A payload without trace id is invalid, and ingest has counted it.
             if (trace_id := trace_id_of(payload)) is not None:
                 self._index.add(entry_id, trace_id, len(payload))
         self.read += len(entries)
         if len(entries) == self._count:
             self._count = next_count(self._count, len(entries), size, most=_PIECE_COUNT, most_bytes=CHUNK_BYTES)
             return True
-        self._found = self._index.find(self._wanted)
+        self._publications = self._index.find(self._trace_ids)
         return False
 
-    def found(self, trace_id: str) -> list[Found]:
-        """Return a trace's publications; the newest where they are very many or very large."""
-        taken: list[Found] = []
+    def list_publications(self, trace_id: str) -> list[PublicationRef]:
+        """Return a trace's publications; only the newest if they are very many or very large."""
+        taken: list[PublicationRef] = []
         size = 0
         # From the newest: past the bound the oldest publications are left out.
-        for one in reversed(self._found[trace_id]):
-            size += one.size
-            if taken and size > _MAX_FOUND_BYTES:
+        for publication in reversed(self._publications[trace_id]):
+            size += publication.size
+            if taken and size > _MAX_PUBLICATION_BYTES:
                 break
-            taken.append(one)
+            taken.append(publication)
         return taken[::-1]
 
 
@@ -173,7 +174,7 @@ class FeedbackOnTrace(NamedTuple):
 
     trace_id: str
     members: Sequence[FeedbackMember]
-    found: Sequence[Found]
+    publications: Sequence[PublicationRef]
 
 
 class SelectionResult(Struct):
@@ -200,8 +201,8 @@ def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
 
     Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
     """
-    always = (one for one in rules.matching(trace).rules if "negative_feedback" in one.rule.always)
-    evaluations = dict.fromkeys(evaluation for one in always for evaluation in one.evaluations)
+    always = (compiled for compiled in rules.matching(trace).rules if "negative_feedback" in compiled.rule.always)
+    evaluations = dict.fromkeys(evaluation for compiled in always for evaluation in compiled.evaluations)
     return [Choice(judge, grader, 1.0) for judge, grader in evaluations]
 
 
@@ -226,12 +227,12 @@ class FeedbackSelector:
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
-        entries = self._read([found.entry_id for one in part for found in one.found])
+        entries = self._read([ref.entry_id for feedback in part for ref in feedback.publications])
         now: list[tuple[FeedbackOnTrace, list[_Publication]]] = []
         later: list[str] = []
-        for one in part:
-            newest = one.members[-1].item
-            there = (entries[found.entry_id] for found in one.found if found.entry_id in entries)
+        for feedback in part:
+            newest = feedback.members[-1].item
+            there = (entries[ref.entry_id] for ref in feedback.publications if ref.entry_id in entries)
             read = (read_entry(entry, self._settings.max_trace_bytes) for entry in there)
             publications = [
                 _Publication(
@@ -240,14 +241,14 @@ class FeedbackSelector:
                     self._factory.evaluations(entry, late_choices(self._rules, entry.trace), "late_feedback"),
                 )
                 for entry in read
-                if isinstance(entry, TraceEntry) and entry.trace.trace_id == one.trace_id
+                if isinstance(entry, TraceEntry) and entry.trace.trace_id == feedback.trace_id
             ]
             # A panel is chosen together with its members, so that their judge models are among these.
             asked = {grader.judge_model for each in publications for grader, _ in each.evaluations}
             if asked.isdisjoint(shed):
-                now.append((one, publications))
+                now.append((feedback, publications))
             else:
-                later += [member.raw for member in one.members]
+                later += [member.raw for member in feedback.members]
         result = self._run(now) if now else SelectionResult()
         return msgspec.structs.replace(result, later=tuple(later))
 
@@ -259,11 +260,11 @@ class FeedbackSelector:
                 "members": [member.raw for member in feedback.members],
                 "publications": [
                     {
-                        "id": one.entry_id,
-                        "payload": writer.trace(one.trace) if one.evaluations else 0,
-                        "evaluations": writer.evaluations(one.evaluations, one.trace),
+                        "id": publication.entry_id,
+                        "payload": writer.trace(publication.trace) if publication.evaluations else 0,
+                        "evaluations": writer.evaluations(publication.evaluations, publication.trace),
                     }
-                    for one in publications
+                    for publication in publications
                 ],
             }
             for feedback, publications in part
@@ -272,7 +273,7 @@ class FeedbackSelector:
         return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
-        """Read entries again; those that were trimmed away since they were found are left out."""
+        """Read entries again, without those that were trimmed away since the search."""
 
         def read(some: Sequence[str], pipe: "redis.client.Pipeline") -> None:
             # One command each: the entries lie far apart in the stream.
@@ -281,7 +282,7 @@ class FeedbackSelector:
 
         chunks = (entry_ids[first : first + _READ_AT_ONCE] for first in range(0, len(entry_ids), _READ_AT_ONCE))
         replies = [reply for chunk in chunks for reply in self._store.pipeline(partial(read, chunk))]
-        return {entry_id: found[0] for entry_id, found in zip(entry_ids, replies, strict=True) if found}
+        return {entry_id: entries[0] for entry_id, entries in zip(entry_ids, replies, strict=True) if entries}
 
 
 _LOOK_EVERY_S: Final = 1.0
@@ -309,7 +310,7 @@ class _Pass:
         self._parts = self._divide()
 
     def advance(self) -> None:
-        """Go on to the next part; None follows the last one."""
+        """Go on to the next part; it is None after the last."""
         self.part = next(self._parts, None)
 
     def _divide(self) -> Iterator[list[FeedbackOnTrace]]:
@@ -317,13 +318,13 @@ class _Pass:
         part: list[FeedbackOnTrace] = []
         members = publications = size = 0
         for trace_id, about in self._members.items():
-            one = FeedbackOnTrace(trace_id, about, self.search.found(trace_id))
-            bytes_ = sum(found.size for found in one.found)
-            members, publications, size = members + len(about), publications + len(one.found), size + bytes_
+            feedback = FeedbackOnTrace(trace_id, about, self.search.list_publications(trace_id))
+            bytes_ = sum(publication.size for publication in feedback.publications)
+            members, publications, size = members + len(about), publications + len(feedback.publications), size + bytes_
             if part and (members > _PART_MEMBERS or publications > _PART_PUBLICATIONS or size > _PART_BYTES):
                 yield part
-                part, members, publications, size = [], len(about), len(one.found), bytes_
-            part.append(one)
+                part, members, publications, size = [], len(about), len(feedback.publications), bytes_
+            part.append(feedback)
         if part:
             yield part
 
@@ -359,11 +360,11 @@ class LateFeedbackPasses(ServiceThread):
         """Begin a pass that is due, or make one piece of it."""
         current = self._pass
         if current is None:
-            if self._feedback.due() and self._feedback.hold():
-                self._pass = _Pass(self._store, self._feedback.all(), self._index)
+            if self._feedback.is_due() and self._feedback.acquire():
+                self._pass = _Pass(self._store, self._feedback.read_all(), self._index)
             else:
                 self.stopping.wait(self._look_every_s)
-        elif not self._feedback.hold():
+        elif not self._feedback.acquire():
             # This worker was away for longer than the lease, and another one repeats the pass from its beginning.
             self._pass = None
         elif current.seeking:
@@ -386,27 +387,27 @@ class LateFeedbackPasses(ServiceThread):
     def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
         """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
 
-        Feedback on traces that are not here goes to other shards first; what no shard knows ends here.
+        Feedback on traces that are not here goes to other shards first; if no shard has the trace, it ends here.
 
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
         """
         here: list[FeedbackOnTrace] = []
         is_away = False
-        for one in part:
+        for feedback in part:
             try:
                 # Each wait for a server that does not answer takes seconds, and the lease of the pass ends meanwhile.
-                passed = not one.found and [
-                    self._feedback.hand_over(member, asks_away=not is_away) for member in one.members
+                passed = not feedback.publications and [
+                    self._feedback.hand_over(member, asks_away=not is_away) for member in feedback.members
                 ]
             except StoreError as error:
                 if not is_away:
                     log.info("late feedback waits for a shard", error=str(error))
                 is_away = True
-                self._feedback.postpone([member.raw.encode() for member in one.members])
+                self._feedback.postpone([member.raw.encode() for member in feedback.members])
                 continue
             if not passed or not all(passed):
-                here.append(one)
+                here.append(feedback)
         result = self._selector.select(here, self._pressure.bounds.shed)
         if result.later:
             self._feedback.postpone([raw.encode() for raw in result.later])

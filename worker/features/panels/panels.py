@@ -1,6 +1,6 @@
 """Panels: combine the verdicts of several judge models on one question.
 
-A panel calls no model. It is parked, without counting a try, until the ledger holds the verdicts of its members. Once
+A panel calls no model. It is parked, without counting a try, until the ledger has the verdicts of its members. Once
 the last of them must have ended or been given up, those that answered are combined if they are enough; otherwise the
 panel is given up for the reason of a member.
 """
@@ -27,8 +27,6 @@ from worker.core.telemetry.metrics import Metric, MetricTable
 log = structlog.get_logger("tracejudge.judging")
 _MIN_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 30.0
-# A share of its age: after a minute of waiting some seconds more cost little, and each look costs something.
-_WAIT_SHARE: Final = 0.25
 # The reason of a member that neither ended nor was given up.
 _UNKNOWN: Final[Reason] = "timeout"
 
@@ -45,23 +43,23 @@ class PanelVotes(NamedTuple):
     """The verdicts of the members of a batch's panels, by evaluation id.
 
     Attributes:
-        found: Assessments of members that have ended.
-        given_up: Why members were given up; filled once the rest is no longer waited for.
-        wait_s: Seconds until the next look for the rest; None when it has taken too long.
+        assessments: Of members that have ended.
+        given_up: Why members were given up; empty while the rest is waited for.
+        wait_s: Seconds until the rest is read again; None if it has taken too long.
     """
 
-    found: Mapping[str, Assessment] = {}
+    assessments: Mapping[str, Assessment] = {}
     given_up: Mapping[str, Reason] = {}
     wait_s: float | None = _MIN_WAIT_S
 
-    def combined(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
+    def combine(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""
-        missing = [member for member in evaluation.members if member.id not in self.found]
+        missing = [member for member in evaluation.members if member.id not in self.assessments]
         if not missing or self.wait_s is None:
             is_joint = judge.name == JOINT.name
             names = PARTS if is_joint else (member.judge_model for member in evaluation.members)
             votes = {
-                name: self.found.get(member.id) or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
+                name: self.assessments.get(member.id) or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
                 for name, member in zip(names, evaluation.members, strict=True)
             }
             combined = join(votes) if is_joint else combine(grader.combine, votes, judge.metrics)
@@ -76,16 +74,16 @@ class Panels:
     """Assesses the evaluations of panels, for one process."""
 
     def __init__(self, ledger: Ledger, settings: Settings, graders: Mapping[str, Grader]) -> None:
-        """Keep the graders of panels by the judge model that stands for them."""
+        """Keep the graders of panels by the judge model that names them."""
         self._store = ledger.store
         self._graders = graders
         self._dead_letters = DeadLetterStore(ledger.store)
-        # By then the last try of the last member must have ended, and be known.
+        # By then the last try of the last member must have ended.
         self._max_age_s = settings.give_up_after + settings.evaluation_timeout + _MAX_WAIT_S
 
     def assess(self, votes: PanelVotes, judge: Judge, evaluation: Evaluation, judge_model: str) -> Assessment | None:
         """Combine the votes on an evaluation of a panel; None for every other evaluation."""
-        return votes.combined(self._graders[judge_model], judge, evaluation) if evaluation.members else None
+        return votes.combine(self._graders[judge_model], judge, evaluation) if evaluation.members else None
 
     async def prepare(self, batch: Batch) -> PanelVotes:
         """Read the verdicts of all members that the panels of a batch wait for."""
@@ -98,15 +96,16 @@ class Panels:
         if not members:
             return PanelVotes()
         age_s = time.time() - batch.created_at
-        wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s * _WAIT_SHARE))
+        # A quarter of its age: after a minute of waiting some seconds more cost little, and each read costs something.
+        wait_s = min(_MAX_WAIT_S, max(_MIN_WAIT_S, age_s / 4))
         is_over = age_s >= self._max_age_s
 
         def read() -> PanelVotes:
-            found = read_assessments(self._store, members)
-            missing = sorted(members.keys() - found.keys()) if is_over else ()
-            dead = (one.letter for one in self._dead_letters.heads(missing))
+            assessments = read_assessments(self._store, members)
+            missing = sorted(members.keys() - assessments.keys()) if is_over else ()
+            dead = (head.letter for head in self._dead_letters.heads(missing))
             given_up = {letter.evaluation.id: cast("Reason", letter.reason) for letter in dead}
-            return PanelVotes(found, given_up, None if is_over else wait_s)
+            return PanelVotes(assessments, given_up, None if is_over else wait_s)
 
         try:
             return await asyncio.to_thread(read)

@@ -1,16 +1,113 @@
-"""Receivers of verdicts beside OpenTelemetry: platforms, webhooks and files."""
+"""Receivers of verdicts beside OpenTelemetry: platforms, webhooks and files.
+
+A further kind is a file with its exporter, a class of settings here, and a row for each in ``KINDS`` and
+``import_exporters``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from worker.base.delivery.settings import RECEIVERS
+from msgspec import Meta
+
+from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
 from worker.core.features import Exporter, Feature
 from worker.core.storage.keys import KeySpace
-from worker.features.receivers.settings import KINDS
 
 if TYPE_CHECKING:
+    from worker.base.delivery.receiver_delivery import ReceiverExporter
     from worker.core.config.settings import Settings
+
+
+class PhoenixSettings(HttpReceiver, frozen=True, tag="phoenix"):
+    """Arize Phoenix: annotations of spans, traces, sessions and documents."""
+
+    paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
+
+
+class LangfuseSettings(HttpReceiver, frozen=True, tag="langfuse"):
+    """Langfuse: scores. `api_key_env` names the secret key.
+
+    Attributes:
+        public_key_env: Name of the variable that holds the public key.
+    """
+
+    paths = ("/api/public/ingestion", "/api/public")
+    public_key_env: str | None = None
+
+
+class MlflowSettings(HttpReceiver, frozen=True, tag="mlflow"):
+    """MLflow: assessments of traces.
+
+    Attributes:
+        experiment: Id of the experiment that holds the traces.
+    """
+
+    paths = ("/api/3.0/mlflow/traces", "/api/3.0/mlflow")
+    experiment: str | None = None
+
+
+class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
+    """Opik: feedback scores of traces that `tags.opik_trace_id` names.
+
+    Attributes:
+        workspace: The workspace, of Opik's cloud.
+        project: The project of the traces.
+    """
+
+    tag = "opik_trace_id"
+    paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
+    workspace: str | None = None
+    project: str | None = None
+
+
+class LangsmithSettings(HttpReceiver, frozen=True, tag="langsmith"):
+    """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
+
+    tag = "langsmith_run_id"
+    paths = ("/feedback",)
+
+
+class WebhookSettings(HttpReceiver, frozen=True, tag="webhook"):
+    """Any server: signed JSON.
+
+    Attributes:
+        secret_env: Name of the variable that holds the key of the signature; unsigned without.
+        secret_file: A file that holds it instead.
+    """
+
+    secret_env: str | None = None
+    secret_file: str | None = None
+
+
+class FileSettings(ReceiverSettings, frozen=True, kw_only=True, tag="file"):
+    """An archive: JSON lines by day.
+
+    Attributes:
+        path: The folder.
+        compress: Compress the files of past days.
+        keep_days: Days after which a file is deleted; never unless given.
+    """
+
+    path: str
+    compress: bool = True
+    keep_days: Annotated[int, Meta(ge=1)] | None = None
+
+
+class StdoutSettings(ReceiverSettings, frozen=True, tag="stdout"):
+    """JSON lines on standard output."""
+
+
+KINDS: Final = kinds_of(
+    PhoenixSettings,
+    LangfuseSettings,
+    MlflowSettings,
+    OpikSettings,
+    LangsmithSettings,
+    WebhookSettings,
+    FileSettings,
+    StdoutSettings,
+)
 
 
 class ReceiverKeys(KeySpace):
@@ -19,13 +116,26 @@ class ReceiverKeys(KeySpace):
         return f"{self.prefix}:receiver:{name}:sent:{day}"
 
 
+def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
+    """Import the exporters; return them by kind."""
+    from worker.features.receivers.files import FileExporter
+    from worker.features.receivers.langfuse import LangfuseExporter
+    from worker.features.receivers.langsmith import LangsmithExporter
+    from worker.features.receivers.mlflow import MlflowExporter
+    from worker.features.receivers.opik import OpikExporter
+    from worker.features.receivers.phoenix import PhoenixExporter
+    from worker.features.receivers.webhook import WebhookExporter
+
+    http = PhoenixExporter, LangfuseExporter, MlflowExporter, OpikExporter, LangsmithExporter, WebhookExporter
+    return {**{each.kind: each for each in http}, "file": FileExporter, "stdout": FileExporter}
+
+
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     if not RECEIVERS.of(settings):
         return {}
     from worker.base.delivery.receiver_delivery import receivers_of
-    from worker.features.receivers.kinds import EXPORTERS
 
-    return receivers_of(settings, EXPORTERS)
+    return receivers_of(settings, import_exporters())
 
 
 FEATURE: Final = Feature(
@@ -33,5 +143,5 @@ FEATURE: Final = Feature(
     tables=(replace(RECEIVERS, kinds=KINDS),),
     keys=ReceiverKeys,
     exporters=_exporters,
-    eraser="worker.features.receivers.eraser.ArchiveEraser",
+    eraser="worker.features.receivers.files.ArchiveEraser",
 )

@@ -22,12 +22,13 @@ from typing import IO, Final, Literal
 from judges.core.verdict import Verdict
 from worker.base.delivery.receiver_client import Reply, Request
 from worker.base.delivery.receiver_delivery import Channel, Item, ReceiverExporter
-from worker.base.delivery.settings import all_receivers
+from worker.base.delivery.settings import RECEIVERS, all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, ok
+from worker.base.forget.forget import Eraser, owner_of
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.settings import FileSettings
+from worker.features.receivers.feature import FileSettings
 
 PREFIX: Final = "verdicts-"
 _DAY_S: Final = 86_400.0
@@ -65,7 +66,7 @@ class FileExporter(ReceiverExporter):
 
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the folder, or what collects the output."""
+        """Name the folder, or the collector of the output."""
         files = _files(settings, name)
         if files is None:
             return "what collects the standard output of workers keeps verdicts: erase them there, by trace id"
@@ -142,16 +143,16 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
     if not dry_run:
         _remove_leftovers(folder)
     for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
-        # A file that another process is compressing is found under its other name by the next run.
+        # If another process is compressing a file, the next run reads it under its other name.
         with contextlib.suppress(FileNotFoundError), locked(path):
             opened = gzip.open if path.suffix == ".gz" else open
             with opened(path, "rb") as lines:
                 try:
-                    found = sum(owns(line) for line in lines)
+                    owned = sum(owns(line) for line in lines)
                 except (EOFError, zlib.error) as error:
                     raise OSError(errno.EIO, "is damaged: repair or remove it", str(path)) from error
-            erased += found
-            if not found or dry_run:
+            erased += owned
+            if not owned or dry_run:
                 continue
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             with opened(path, "rb") as lines, opened(temporary, "wb") as kept:
@@ -159,6 +160,23 @@ def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -
             shutil.copymode(path, temporary)
             _replace(path, temporary)
     return erased
+
+
+class ArchiveEraser(Eraser):
+    """Erases lines of the files that receivers of the kind `file` write."""
+
+    def erase_last(self) -> None:
+        """Erase the lines of the target, which count as ``archived``, once for all servers.
+
+        Raises:
+            OSError: A file cannot be read or replaced.
+        """
+        run = self.run
+        for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
+            if isinstance(options, FileSettings):
+                run.result.archived += erase_lines(
+                    Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run
+                )
 
 
 def _replace(path: Path, temporary: Path) -> None:
@@ -169,7 +187,7 @@ def _replace(path: Path, temporary: Path) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary files of processes that were killed: they hold lines, and nobody else would erase them."""
+    """Remove temporary files of killed processes, since nobody else would erase their lines."""
     for path in folder.glob(f".{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _QUIET_S:
@@ -180,11 +198,11 @@ def _remove_leftovers(folder: Path) -> None:
 def locked(path: Path, mode: Literal["a+b", "r+b"] = "r+b") -> Iterator[IO[bytes]]:
     """Open a file alone: `tracejudge forget` replaces files that contain lines to be erased, and workers compress them.
 
-    Only ``a+b`` makes a file. One that came into being empty behind a file that was compressed meanwhile would replace
-    the compressed one.
+    Only ``a+b`` makes a file: an empty file made beside a file that was compressed meanwhile would replace the
+    compressed file.
 
     Raises:
-        FileNotFoundError: There is no such file any more.
+        FileNotFoundError: The file does not exist any more.
     """
     while True:
         with path.open(mode) as file:

@@ -92,13 +92,13 @@ class LangfuseExporter(HttpExporter):
         """Encode an event for each score."""
         ended = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC)
         is_session = "session" in verdict.details and verdict.session_id is not None
-        where = {"sessionId" if is_session else "traceId": verdict.session_id if is_session else verdict.trace_id}
+        target = {"sessionId" if is_session else "traceId": verdict.session_id if is_session else verdict.trace_id}
         if not is_session and W3C_SPAN_ID.fullmatch(verdict.span_id or ""):
-            where["observationId"] = verdict.span_id
+            target["observationId"] = verdict.span_id
         for score in last_scores(verdict):
             name = f"{verdict.evaluation_id}-{name_of(verdict.judge, score.metric)}"
             body = encoded(
-                **where,
+                **target,
                 id=name,
                 name=name_of(verdict.judge, score.metric),
                 value=score.value,

@@ -23,27 +23,26 @@ from worker.base.delivery.receiver_delivery import (
     run_of,
 )
 from worker.base.delivery.settings import HttpReceiver
-from worker.features.receivers.settings import LangsmithSettings
+from worker.features.receivers.feature import LangsmithSettings
 
 TAG: Final = LangsmithSettings.tag
-_PATH: Final = "/feedback"
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
-_A_MINUTE: Final = 5_000
 
 
 class _Feedback(Channel):
     """One feedback."""
 
-    path = _PATH
+    path = "/feedback"
     max_items = 1
-    interval_s = 60 / _A_MINUTE
+    # LangSmith takes 5,000 requests a minute.
+    interval_s = 60 / 5_000
 
     def request(self, items: Sequence[Item]) -> Request:
         return Request(self.path, items[0].body)
 
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
-        """An unknown run was not ingested yet; a feedback that is there already was sent before."""
+        """An unknown run was not ingested yet; a feedback that exists was sent before."""
         if reply.status == _CONFLICT:
             return Answer()
         # The page of another server says nothing of a run.
@@ -75,7 +74,7 @@ class LangsmithExporter(HttpExporter):
             SkippedError: The trace has no tag that can name its run.
         """
         run = run_of(verdict, TAG)
-        # Else a verdict that is sent again later would have the time of that.
+        # Otherwise a verdict that is sent again later would have another time.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)

@@ -1,8 +1,7 @@
 """MLflow: a verdict becomes assessments of the trace, on the judged span.
 
-MLflow adds an assessment for each request. So what was sent is remembered for some days in Redis, as begun before the
-request and as done after it. Where a crash, or an answer that was lost, left it begun, the trace's assessments are read
-first.
+MLflow adds an assessment for each request. So each assessment is remembered for some days in Redis, as begun before the
+request and as done after it. If a crash or a lost answer left it begun, the trace's assessments are read first.
 """
 
 import time
@@ -30,8 +29,7 @@ from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.feature import ReceiverKeys
-from worker.features.receivers.settings import MlflowSettings
+from worker.features.receivers.feature import MlflowSettings, ReceiverKeys
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
 _ID: Final = "tracejudge.id"
@@ -72,7 +70,7 @@ class _Assessments(Channel):
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
         """Remember what was accepted; an unknown trace was not ingested yet."""
         if reply.kind == "accepted":
-            self._memory.done(items[0].about)
+            self._memory.finish(items[0].about)
         elif _is_unknown(reply):
             self._memory.clear(items[0].about)
             return Answer(absent=items)
@@ -86,8 +84,8 @@ class _Sent:
         self._store = store
         self._key = partial(ReceiverKeys(store.keys.prefix).receiver_sent, name)
 
-    def state(self, about: str) -> str | None:
-        """Return whether an assessment was begun or done; None where it was neither. It is begun afterwards."""
+    def begin(self, about: str) -> str | None:
+        """Begin an assessment; return whether it was begun or done before, None if neither."""
         today = int(time.time() // 86_400)
 
         def read(pipe: Any) -> None:
@@ -97,10 +95,10 @@ class _Sent:
             pipe.expire(self._key(today), _KEEP_S)
 
         *states, _, _ = self._store.pipeline(read)
-        known = {state.decode() for state in states if state is not None}
-        return _DONE if _DONE in known else _BEGUN if _BEGUN in known else None
+        reached = {state.decode() for state in states if state is not None}
+        return _DONE if _DONE in reached else _BEGUN if _BEGUN in reached else None
 
-    def done(self, about: str) -> None:
+    def finish(self, about: str) -> None:
         """Remember that an assessment was accepted."""
         self._store.call(lambda client: client.hset(self._key(int(time.time() // 86_400)), about, _DONE))
 
@@ -143,7 +141,7 @@ class MlflowExporter(HttpExporter):
             raise SkippedError("no_target")
         for score in last_scores(verdict):
             about = f"{verdict.evaluation_id} {score.metric}"
-            state = self._memory.state(about)
+            state = self._memory.begin(about)
             if state == _DONE:
                 continue
             if state == _BEGUN:
@@ -170,7 +168,7 @@ class MlflowExporter(HttpExporter):
             yield self._channel, Item(verdict, body, target=verdict.trace_id, about=about)
 
     def send_items(self, channel: Channel, items: Sequence[Item]) -> Reply:
-        """Send an assessment; where MLflow may have it already, only if it does not."""
+        """Send an assessment; if MLflow may have it already, read the trace first."""
         about = items[0].about
         if about in self._unclear:
             reply = self.send(Request(f"{_TRACES}/tr-{items[0].target}", b"", method="GET"))
@@ -191,7 +189,7 @@ def _is_unknown(reply: Reply) -> bool:
 
 
 def _holds(reply: Reply, about: str) -> bool:
-    """Return whether a trace has an assessment. An answer that cannot be read means no."""
+    """Return whether a trace has an assessment. An unreadable answer means no."""
     read = decoded(reply, _Read)
     return read is not None and any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
 

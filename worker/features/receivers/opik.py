@@ -19,17 +19,16 @@ from worker.base.delivery.receiver_delivery import (
     run_of,
 )
 from worker.base.delivery.settings import HttpReceiver
-from worker.features.receivers.settings import OpikSettings
+from worker.features.receivers.feature import OpikSettings
 
 TAG: Final = OpikSettings.tag
-_PATH: Final = "/v1/private/traces/feedback-scores"
 _NOT_FOUND: Final = 404
 
 
 class _Scores(Channel):
     """Feedback scores of traces."""
 
-    path = _PATH
+    path = "/v1/private/traces/feedback-scores"
     max_items = 500
     max_bytes = 1024 * 1024
 
@@ -55,9 +54,9 @@ class OpikExporter(HttpExporter):
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
-        """Return the key as Opik's cloud wants it, and the workspace."""
-        given = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
-        return {header: value for header, value in given.items() if value is not None}
+        """Return the headers of Opik's cloud: the key and the workspace."""
+        values = {"authorization": cls.api_key(options, name), "comet-workspace": getattr(options, "workspace", None)}
+        return {header: value for header, value in values.items() if value is not None}
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback score for each score.

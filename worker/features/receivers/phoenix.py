@@ -23,16 +23,14 @@ from worker.base.delivery.receiver_delivery import (
 )
 
 _NOT_FOUND: Final = 404
-_RESERVED: Final = frozenset({"note"})
-_ABSENT: Final = "do not exist"
 
 
 class _Annotations(Channel):
-    """Annotations of one kind of target; ``target`` of an item is its id."""
+    """Annotations of one kind of target; ``about`` of an item is the target's id."""
 
     def __init__(self, kind: str) -> None:
         self.path = f"/v1/{kind}_annotations"
-        # An answer names those targets that are absent; the id of a session may be a part of any other text.
+        # An answer names the absent targets; the id of a session may be a part of any other text.
         self.max_items = 1 if kind == "session" else 100
 
     def request(self, items: Sequence[Item]) -> Request:
@@ -42,7 +40,7 @@ class _Annotations(Channel):
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
         """Read which targets Phoenix does not have; it then stores none of the request."""
         text = (reply.body or b"").decode("utf-8", "replace")
-        if reply.status != _NOT_FOUND or _ABSENT not in text:
+        if reply.status != _NOT_FOUND or "do not exist" not in text:
             return super().answer(items, reply)
         if len(items) == 1:
             return Answer(absent=items)
@@ -70,23 +68,24 @@ class PhoenixExporter(HttpExporter):
             SkippedError: The trace has no id of OpenTelemetry, and the verdict is not about a conversation.
         """
         if "session" in verdict.details and verdict.session_id is not None:
-            kind, where = "session", {"session_id": verdict.session_id}
+            kind, target = "session", {"session_id": verdict.session_id}
         elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
             raise SkippedError("no_target")
         elif W3C_SPAN_ID.fullmatch(verdict.span_id or "") is not None:
-            kind, where = "span", {"span_id": verdict.span_id or ""}
+            kind, target = "span", {"span_id": verdict.span_id or ""}
         else:
-            kind, where = "trace", {"trace_id": verdict.trace_id}
+            kind, target = "trace", {"trace_id": verdict.trace_id}
         for score in last_scores(verdict):
             name = name_of(verdict.judge, score.metric)
             explanation = self.explanation(verdict, score)
             result: dict[str, object] = {"label": label_of(score), "score": score.value, "explanation": explanation}
             metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "passed": score.passed}
-            body = self._annotation(verdict, f"{name}_" if name in _RESERVED else name, result, metadata, where)
-            yield _CHANNELS[kind], Item(verdict, body, about=next(iter(where.values())))
-        for where_document, relevance in self._documents(verdict):
-            body = self._annotation(verdict, verdict.judge, relevance, {}, where_document)
-            yield _CHANNELS["document"], Item(verdict, body, about=str(where_document["span_id"]))
+            # Phoenix reserves the name `note`.
+            body = self._annotation(verdict, f"{name}_" if name == "note" else name, result, metadata, target)
+            yield _CHANNELS[kind], Item(verdict, body, about=next(iter(target.values())))
+        for document, relevance in self._documents(verdict):
+            body = self._annotation(verdict, verdict.judge, relevance, {}, document)
+            yield _CHANNELS["document"], Item(verdict, body, about=str(document["span_id"]))
 
     def _annotation(
         self,
@@ -94,11 +93,11 @@ class PhoenixExporter(HttpExporter):
         name: str,
         result: Mapping[str, object],
         metadata: Mapping[str, object],
-        where: Mapping[str, object],
+        target: Mapping[str, object],
     ) -> bytes:
         own = {"judge_model": verdict.judge_model, "sampling_probability": verdict.probability}
         annotation = {
-            **where,
+            **target,
             "name": name,
             "annotator_kind": self.annotator_kind(verdict.judge_model),
             "identifier": verdict.evaluation_id,

@@ -21,7 +21,7 @@ from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.settings import WebhookSettings
+from worker.features.receivers.feature import WebhookSettings
 
 VERSION: Final = 1
 TIMESTAMP: Final = "x-tracejudge-timestamp"
@@ -29,13 +29,13 @@ SIGNATURE: Final = "x-tracejudge-signature"
 
 
 class _Answer(Struct):
-    """The optional body of an accepted request: evaluation ids that the server refuses, or wants once more."""
+    """The optional body of an accepted request: evaluation ids that the server refuses, or asks for again."""
 
     rejected: list[str] = []
     retry: list[str] = []
 
 
-def signed(body: bytes, key: str | None) -> Mapping[str, str]:
+def sign(body: bytes, key: str | None) -> Mapping[str, str]:
     """Return the headers of a request."""
     now = str(int(time.time()))
     headers = {"content-type": "application/json", TIMESTAMP: now}
@@ -57,7 +57,7 @@ class _Verdicts(Channel):
 
     def request(self, items: Sequence[Item]) -> Request:
         body = b'{"version":%d,"verdicts":[%b]}' % (VERSION, b",".join([item.body for item in items]))
-        return Request(self.path, body, signed(body, self._key))
+        return Request(self.path, body, sign(body, self._key))
 
     def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:
         """Read which verdicts the server refuses; any other body means that it took all."""
@@ -84,7 +84,7 @@ class WebhookExporter(HttpExporter):
     def probe_of(cls, settings: Settings, name: str) -> Request:
         """Return an empty list of verdicts."""
         body = b'{"version":%d,"verdicts":[]}' % VERSION
-        return Request("", body, signed(body, _key_of(settings, name)))
+        return Request("", body, sign(body, _key_of(settings, name)))
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the whole verdict."""

@@ -5,35 +5,33 @@ from typing import Final
 
 from judges.core.faults import Fault
 from worker.core.config.checks import absent_model
-from worker.core.config.settings import Rule, Settings
+from worker.core.config.settings import Settings
 from worker.core.features import Feature, Follower, Parts
 
 
 def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     """Check the models that judge a second time."""
+    from worker.core.config.loading import models_of_judge, price_faults
+
     for number, rule in enumerate(settings.rules):
-        if rule.second_model is not None:
-            yield from _second_model(settings, rule, rule.second_model, f"rules[{number}].second_model")
-
-
-def _second_model(settings: Settings, rule: Rule, name: str, key: str) -> Iterator[Fault]:
-    from worker.core.config.rule_checks import models_of_judge, price_faults
-
-    yield from absent_model(settings, name, key)
-    for judge in rule.judges if name in settings.models else ():
-        asked = (settings.models.get(model) for model in models_of_judge(settings, rule, judge))
-        if settings.models[name].judge_model in {model.judge_model for model in asked if model is not None}:
-            yield Fault(key, f"{name!r} judges {judge!r} the first time", "name another model", "conflict")
-        yield from price_faults(settings, judge, name, key)
-    if rule.egress is not None and name not in rule.egress:
-        fix = "add it to egress, or name another model"
-        yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
+        name, key = rule.second_model, f"rules[{number}].second_model"
+        if name is None:
+            continue
+        yield from absent_model(settings, name, key)
+        for judge in rule.judges if name in settings.models else ():
+            asked = (settings.models.get(model) for model in models_of_judge(settings, rule, judge))
+            if settings.models[name].judge_model in {model.judge_model for model in asked if model is not None}:
+                yield Fault(key, f"{name!r} judges {judge!r} the first time", "name another model", "conflict")
+            yield from price_faults(settings, judge, name, key)
+        if rule.egress is not None and name not in rule.egress:
+            fix = "add it to egress, or name another model"
+            yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
 
 
 def _after_verdict(parts: Parts) -> Follower | None:
     if not any(rule.repeat or rule.second_model for rule in parts.settings.rules):
         return None
-    from worker.features.repeats.choosing import Repeats
+    from worker.features.repeats.repeats import Repeats
 
     return Repeats(parts.settings, parts.rules)
 
@@ -42,7 +40,7 @@ FEATURE: Final = Feature(
     name="repeats",
     rule_keys=("repeat", "second_model"),
     rule_faults=_rule_faults,
-    metrics="worker.features.repeats.flips.RepeatMetrics",
-    watch="worker.features.repeats.flips.RepeatsWatch",
+    metrics="worker.features.repeats.repeats.RepeatMetrics",
+    watch="worker.features.repeats.repeats.RepeatsWatch",
     after_verdict=_after_verdict,
 )

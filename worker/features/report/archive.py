@@ -59,7 +59,7 @@ class _RuleDetails(Struct, frozen=True):
 
 
 def _guidelines(verdict: Verdict) -> dict[str, bool]:
-    """Return whether each rule is obeyed, by its number; `unknown` is broken where a failing verdict names none."""
+    """Return whether each rule is obeyed, by its number; `unknown` is broken if a failing verdict names none."""
     try:
         details = msgspec.convert(verdict.details, _RuleDetails)
     except msgspec.ValidationError:
@@ -209,7 +209,7 @@ class Tally:
             setattr(counts, kind, added((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
-        """Add a judgement to its session; return the session's sums before it, zeros where there are none."""
+        """Add a judgement to its session; return the session's sums before it, zeros if there are none."""
         period = int(at // CLUSTER_PERIOD_S)
         if verdict.session_id is None:
             return 0.0, 0.0

@@ -181,7 +181,7 @@ class Row(Struct, frozen=True, kw_only=True):
     traffic: float  # Traces that the verdicts stand for: the sum of their weights.
     abstained: Estimate | None  # Weighted share of abstained verdicts.
     unscored: Estimate | None  # Weighted share of unscored verdicts.
-    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null where unknown.
+    usd_per_thousand: float | None  # Cost of a thousand evaluations in USD; null if unknown.
     points: Sequence[Point]  # Shares over time.
 
     @property
@@ -247,7 +247,7 @@ class Evidence(NamedTuple):
     limits: Sequence[Limit]
     corrected: Mapping[Labels, Sequence[CorrectedShare]] = {}
     newest: Mapping[tuple[str, str], float] = {}
-    """Services and judges with the time of their newest verdict, 0 if not known; only where the period has none."""
+    """Services and judges with the time of their newest verdict, 0 if not known; only if the period has none."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -321,7 +321,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     total = merged(bucket.sums for bucket in inside).total
     traffic = total.weight + sum(weights)
     squares = total.squares + sum(count.squares for kind in kinds for count in kind)
-    others = [
+    abstained_unscored = [
         Estimate(*wilson(weight / traffic, traffic**2 / squares / effect)) if traffic > 0 else None
         for weight in weights
     ]
@@ -341,8 +341,8 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
         corrected=list(evidence.corrected.get(labels, ())),
         verdicts=total.judgements + sum(count.verdicts for kind in kinds for count in kind),
         traffic=traffic,
-        abstained=others[0],
-        unscored=others[1],
+        abstained=abstained_unscored[0],
+        unscored=abstained_unscored[1],
         usd_per_thousand=evidence.costs[labels].per_thousand if labels in evidence.costs else None,
         points=[
             Point(time_of(begins_at), Estimate(*share.interval), share.judgements)

@@ -103,7 +103,7 @@ def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float
         for judge in rule.judges:
             # As judging does: a judge with a model of its own has no second judgings.
             alone = judge in graders.own or judge in graders.code
-            second = [model for one in rule.models if not alone for model in settings.aliases.get(one, ())[1:]]
+            second = [model for name in rule.models if not alone for model in settings.aliases.get(name, ())[1:]]
             for model in (*graders.of(rule, judge), *second):
                 if graders.judge(judge, graders.named(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")
@@ -123,11 +123,11 @@ def probabilities(rules: Rules, trace: Trace) -> Sampling:
     for rule, evaluations in rules.matching(trace).rules:
         probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
         highest = gathered if rule.unit == "session" else by_session if is_by_session(rule) else best
-        for one in evaluations if probability else ():
-            highest[one] = max(highest.get(one, 0.0), probability)
+        for evaluation in evaluations if probability else ():
+            highest[evaluation] = max(highest.get(evaluation, 0.0), probability)
     # Below all positions, and different if those of the trace and of its session are independent.
     choices = choose_either(best, by_session, -1.0, -2.0 if trace.session_id else -1.0)
-    return Sampling(tuple(choices), (), tuple(Choice(*one, probability) for one, probability in gathered.items()))
+    return Sampling(tuple(choices), (), tuple(Choice(*names, probability) for names, probability in gathered.items()))
 
 
 def expected_work(
@@ -142,8 +142,8 @@ def expected_work(
     def choose(entry: TraceEntry) -> Sampling:
         selected = chooser.choose(entry)
         # What is drawn is certain: a replay draws the same traces again.
-        drawn = [Choice(one.evaluation.judge, one.grader.name, 1.0) for one in selected.evaluations]
-        of_session = [one._replace(probability=1.0) for one in selected.of_session]
+        drawn = [Choice(draw.evaluation.judge, draw.grader.name, 1.0) for draw in selected.evaluations]
+        of_session = [choice._replace(probability=1.0) for choice in selected.of_session]
         return Sampling(tuple(drawn), (), tuple(of_session))
 
     return Estimator(settings, history).estimate(f"replay {name}", chooser.rules, choose, period_s=history.span_s)

@@ -1,6 +1,6 @@
 """Sources of the report: the monitor's buckets, the outbox and the account in Redis, and archives of verdicts.
 
-Shares come from the buckets where these have the labels asked for, else from the outbox. Costs and labels that the
+Shares come from the buckets if these have the labels asked for, else from the outbox. Costs and labels that the
 buckets lack are only in verdicts, so they cover what the outbox still holds. With archives nothing else is read:
 the same verdicts would count twice.
 """
@@ -16,8 +16,8 @@ from msgspec import structs
 
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
-from worker.base.monitor.settings import tag_of
 from worker.base.scans import entry_position, scan_shards, summed_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
@@ -45,19 +45,23 @@ _COUNTS: Final = tuple(name for name in Coverage.__struct_fields__ if not name.e
 
 
 class _Outbox(NamedTuple):
-    """A tally of the outbox, and the time of its oldest entry; None where it is empty."""
+    """A tally of the outbox, and the time of its oldest entry; None if it is empty."""
 
     tally: Tally
     oldest: float | None
 
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
-    """Read what Redis holds about a scope. Raises StoreError: Redis did not answer."""
+    """Read what Redis holds about a scope.
+
+    Raises:
+        StoreError: Redis did not answer.
+    """
     all_series = read_series(store)
     series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
-    has_sums = len(scope.segments) < 2 and any(one.segment == segment for one in series)  # noqa: PLR2004
+    has_sums = len(scope.segments) < 2 and any(each.segment == segment for each in series)  # noqa: PLR2004
     outbox = read_outbox(store, scope, costs_only=has_sums)
     (counts,) = summed_counts(store, [store.keys.account_all])
     coverage = read_coverage(store, scope.period)
@@ -65,7 +69,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     corrected: dict[Labels, list[CorrectedShare]] = {}
     span = "no verdict" if outbox.oldest is None else f"verdicts since {written(time_of(outbox.oldest))}"
     if has_sums:
-        chosen = [one for one in series if one.segment == segment]
+        chosen = [each for each in series if each.segment == segment]
         parts = read_sums(store, scope, chosen)
         shares = f"sums of the monitor, in buckets of {'an hour' if scope.step == HOUR_S else 'five minutes'}"
         limits += _bucket_limits(scope, now, parts, segment)
@@ -97,7 +101,11 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
 
 
 def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
-    """Read what archives hold about a scope. Raises ArchiveError: An archive cannot be read."""
+    """Read what archives hold about a scope.
+
+    Raises:
+        ArchiveError: An archive cannot be read.
+    """
     tally = Tally(scope)
     first, last = math.inf, -math.inf
     newest: dict[tuple[str, str], float] = {}
@@ -125,21 +133,21 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
 
 def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: float) -> dict[tuple[str, str], float]:
     """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
-    newest = {(one.service, one.judge): 0.0 for one in series.values()}
+    newest = {(each.service, each.judge): 0.0 for each in series.values()}
     if not newest:
         newest_first = scan_shards(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
         entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
         for at, verdict in _decoded(entries):
             newest.setdefault((verdict.service, verdict.judge), at)
-    asked = {name: one for name, one in series.items() if not one.segment and scope.wants(one.service, one.judge)}
+    asked = {name: each for name, each in series.items() if not each.segment and scope.wants(each.service, each.judge)}
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
     while asked and begin >= oldest_bucket(now) and not any(newest.values()):
-        for one, buckets in zip(
+        for each, buckets in zip(
             asked.values(), read_buckets(store, asked, begin, begin + DAY_S, fine=False), strict=True
         ):
             for bucket in buckets:
-                newest[one.service, one.judge] = max(newest[one.service, one.judge], bucket.begins_at)
+                newest[each.service, each.judge] = max(newest[each.service, each.judge], bucket.begins_at)
         begin -= DAY_S
     return newest
 
@@ -163,12 +171,12 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:
     """Read the buckets of series; the history before the report's periods is in hours."""
     # Buckets of five minutes are kept for three days only, and history needs no finer ones.
-    turn, ids = scope.first // HOUR_S * HOUR_S, [one.id for one in series]
+    turn, ids = scope.first // HOUR_S * HOUR_S, [each.id for each in series]
     history = read_buckets(store, ids, scope.history, turn, fine=False)
     recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
     return [
-        Part(_labels(scope, one), one.version, one.judge_model, scope.condensed([*older, *newer]))
-        for one, older, newer in zip(series, history, recent, strict=True)
+        Part(_labels(scope, each), each.version, each.judge_model, scope.condensed([*older, *newer]))
+        for each, older, newer in zip(series, history, recent, strict=True)
     ]
 
 
@@ -183,8 +191,8 @@ def corrected_shares(
     corrected: dict[Labels, list[CorrectedShare]] = defaultdict(list)
     limits: dict[Limit, None] = {}
     busy = Counter(part.labels for part in parts if any(bucket.begins_at in scope.period for bucket in part.buckets))
-    for one, results in corrections(store, series, *scope.period).items():
-        labels = _labels(scope, one)
+    for each, results in corrections(store, series, *scope.period).items():
+        labels = _labels(scope, each)
         name = " ".join(value for _, value in labels if value)
         for result in results:
             if busy[labels] > 1:
@@ -226,7 +234,7 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
 
 
 def read_coverage(store: Store, period: Period) -> Coverage | None:
-    """Add up the account of the days of a period; None where no day has one."""
+    """Add up the account of the days of a period; None if no day has one."""
     days = utc_days(period.since, period.until - 1)
     of_days = summed_counts(store, map(store.keys.account, days))
     totals: Counter[str] = sum(of_days, Counter())

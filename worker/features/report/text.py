@@ -56,7 +56,7 @@ def heading(report: Report) -> str:
 
 
 def label_titles(report: Report) -> list[str]:
-    """List the keys that get a column: those with a value; the metric only where it differs from its judge."""
+    """List the keys that get a column: those with a value; the metric only if it differs from its judge."""
     # All rows have the same keys.
     keys = report.rows[0].labels if report.rows else ()
     return [

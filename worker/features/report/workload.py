@@ -33,12 +33,13 @@ from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, next_count
+from worker.core.storage.client import CHUNK_BYTES, Entry, Store
+from worker.core.storage.group_reader import next_count
 
 if TYPE_CHECKING:
-    from worker.features.cascades.settings import Cascade
+    from worker.features.cascades.feature import Cascade
 
-DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass where the monitor knows none.
+DEFAULT_SHARE: Final = 0.9  # The share of verdicts that pass if the monitor knows none.
 _SLOTS: Final = 48
 # More are read than used: producers send traces in groups, and the time between groups shows how many there are.
 _READ: Final = 200
@@ -66,7 +67,7 @@ class Work(Struct, frozen=True):
     calls: float  # Requests to the judge model.
     input_tokens: float  # Of all requests.
     output_tokens: float  # Of all answers.
-    usd: float | None  # Cost; None where the model has no price.
+    usd: float | None  # Cost; None if the model has no price.
     half_width: float | None  # Half the width of the 95 % interval of the share that passes, in one period.
 
 
@@ -180,7 +181,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
 
 
 def published_yesterday(store: Store, now_s: float) -> int | None:
-    """Return the traces that arrived yesterday (UTC); None where that day was not counted as a whole."""
+    """Return the traces that arrived yesterday (UTC); None if that day was not counted as a whole."""
     day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
     before, counts = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
     arrived = counts["published"] - counts["dropped"]
@@ -348,7 +349,7 @@ class Estimator:
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
         self._cascades: Mapping[str, Cascade] = {}
         if is_installed("cascades"):
-            from worker.features.cascades.settings import CASCADES  # noqa: PLC0415 - may be absent
+            from worker.features.cascades.feature import CASCADES  # noqa: PLC0415 - may be absent
 
             self._cascades = CASCADES.of(settings)
         limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())
@@ -510,13 +511,13 @@ class Estimator:
                 assumed = "those of a calibrated model with sensitivity .85 and specificity .80 are assumed"
                 notes.add(f"{judge} by {first}: no past probabilities, so {assumed}")
             for service in {row.service for row in rows}:
-                work, other = works.get((service, judge, first)), works.get((service, judge, then))
+                work, following = works.get((service, judge, first)), works.get((service, judge, then))
                 of_first = totals.sums.get((service, judge, first))
-                if work is None or other is None or of_first is None or not other.judgements:
+                if work is None or following is None or of_first is None or not following.judgements:
                     continue
                 share = self._share(service, judge, then)
                 # Not 0 or 1, which have no variance by themselves.
-                middle = (share * other.judgements + 1) / (other.judgements + 2)
+                middle = (share * following.judgements + 1) / (following.judgements + 2)
                 spread = middle * (1 - middle)
                 # Σ w = scored and Σ w² = inverse, where w is the weight of a first verdict.
                 variance = self._second_judgings((judge, first), cascade, share)[1] * of_first.inverse
@@ -525,11 +526,11 @@ class Estimator:
                 if variance > 0:
                     interval = wilson(share, spread * of_first.scored**2 / variance)
                     half = (interval.high - interval.low) / 2
-                works[service, judge, then] = structs.replace(other, half_width=half)
-                if work.usd is None or not other.usd:
+                works[service, judge, then] = structs.replace(following, half_width=half)
+                if work.usd is None or not following.usd:
                     # What the same money buys is not known.
                     continue
-                paid = min(of_first.scored, other.judgements * (1 + work.usd / other.usd))
+                paid = min(of_first.scored, following.judgements * (1 + work.usd / following.usd))
                 plain = 0.0
                 if paid < of_first.scored:
                     # Of the traces of one period, as the interval of the cascade.
@@ -545,7 +546,7 @@ class Estimator:
         return tuple(works.values())
 
     def _request(self, number: int, judge: Judge, judge_model: str, rules: Rules, entry: TraceEntry) -> _Asked | None:
-        """Estimate the requests of one judgement; None where no model is asked."""
+        """Estimate the requests of one judgement; None if no model is asked."""
         key = number, judge.version, judge_model
         if key not in self._asked:
             trace = prepared(judge, entry.trace, rules.matching(entry.trace).context_tools)

@@ -8,11 +8,6 @@ import msgspec
 
 RISE: Final = 0.015
 """The share of unsafe traces that must be found."""
-_MONTH_HOURS: Final = 730
-_CAUTION: Final = 0.7
-"""By how much the upper limit of the base rate already lowers the logarithm of the false pages."""
-_JUMPS: Final = 3.0
-"""As many failures in a row are not enough where failures are rare."""
 _TAIL: Final = NormalDist().inv_cdf(0.95)
 
 
@@ -63,7 +58,7 @@ def rates_of(
     """Return the rates and the limit of a safety series.
 
     A base rate that is too low pages without end, so it is the larger of the declared error and the upper limit of
-    the series' own rate. The limit is that of detector.limits_of for a month.
+    the series' own rate. The limit is computed as in detector.limits_of, for a month.
 
     Args:
         declared: the judge's share of confirmed failures on safe traces.
@@ -77,11 +72,13 @@ def rates_of(
     base = max(declared, upper_rate(failures, judgements), 1e-6)
     raised = base + RISE * sensitivity
     information = raised - base - base * math.log(raised / base)
-    hours = _MONTH_HOURS * max(per_hour, 1 / 24) * series / pages_per_month
+    hours = 730 * max(per_hour, 1 / 24) * series / pages_per_month
     # With few failures the sum jumps over its limit: as many jumps as failures, each e^(jump - limit) likely at most.
+    # Three failures in a row are not enough if failures are rare.
     jump = math.log(raised / base)
-    rare = min(_JUMPS * jump, math.log(hours * base) + jump)
-    return Rates(base, raised, max(jump, rare, math.log(max(hours * information, 1.0)) - _CAUTION))
+    rare = min(3 * jump, math.log(hours * base) + jump)
+    # The upper limit of the base rate already lowers the logarithm of the false pages by 0.7.
+    return Rates(base, raised, max(jump, rare, math.log(max(hours * information, 1.0)) - 0.7))
 
 
 def step(

@@ -1,9 +1,9 @@
 """Safety incidents of all series: confirmed failures by five minutes, with the state in Redis, and as gauges.
 
-Each failure of a safety judge waits for its second judging. One that is confirmed counts with the rate of confirmed
-errors; one that another model passes counts as none; one that nobody judges again in time counts as a single failure.
-The state of a series is read from Redis before each step and written after it, so that another worker goes on where
-the last one stopped.
+Each failure of a safety judge waits for its second judging. A confirmed failure counts with the rate of confirmed
+errors. A failure that another model passes does not count. A failure without a second judging in time counts as a
+single failure. The state of a series is read from Redis before each step and written after it, so that another worker
+can continue.
 """
 
 import time
@@ -19,6 +19,7 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
+from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -33,23 +34,18 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.settings import MONITOR
 from worker.core.telemetry.metrics import SERIES, Metric, MetricTable
 from worker.features.safety.feature import SafetyKeys
 from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, rates_of, step
 
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
-_HISTORY_DAYS: Final = 28
 _AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
 _PATIENCE: Final = 6
 """Buckets after which a failure without a second judging counts as a single one."""
 _LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
 """Second judgings that come later change nothing: their failures may have counted as single ones."""
-_SENSITIVITY: Final = 0.9
-_CORRELATION: Final = 0.5
-"""Of the errors of two models, until the series' own failures tell more."""
-_ENOUGH: Final = 10.0
+_ENOUGH_ERRORS: Final = 10
 """Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
 _WORDS: Final = ("failed", "confirmed", "cleared")
 _OF_CASCADE: Final = "cascade"
@@ -132,7 +128,7 @@ class SafetyWatch(Watch):
         self._error = MONITOR.of(settings).judge_error
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.outvoted
-        # Where no rule names a second model, failures do not wait for anybody.
+        # Without a rule with a second model, failures do not wait.
         self._confirmed = {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules
@@ -159,20 +155,21 @@ class SafetyWatch(Watch):
         """Count all complete buckets, and show the gauges."""
         if not self.judges:
             return
-        known = read_series(self._store)
-        series = {
-            name: one
-            for name, one in known.items()
-            if one.judge in self.judges and not one.segment and (one.judge, one.judge_model) not in self._unwatched
+        series_by_id = {
+            series_id: series
+            for series_id, series in read_series(self._store).items()
+            if series.judge in self.judges
+            and not series.segment
+            and (series.judge, series.judge_model) not in self._unwatched
         }
-        watched = self._step(series, now) if series else {}
+        watched = self._step(series_by_id, now) if series_by_id else {}
         examples = read_examples(self._store, _KIND)
         samples: list[Sample] = []
-        for name, one in series.items():
-            state, labels = watched[name].state, (one.metric, *one.labels)
+        for series_id, series in series_by_id.items():
+            state, labels = watched[series_id].state, (series.metric, *series.labels)
             samples.append((self._metrics.safety_incident, labels, float(state.is_paged)))
             if state.is_paged:
-                further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(name, ()))
+                further = utc_minute(state.start * FIVE_MINUTES_S), " ".join(examples.get(series_id, ()))
                 samples.append((self._metrics.safety_incident_info, (*labels, *further), 1.0))
         self.show(samples)
 
@@ -208,18 +205,18 @@ class SafetyWatch(Watch):
         counts = read_counts(self._store, _KIND, *span)
         changes = []
         for series_id, buckets in zip(due, read_buckets(self._store, due, *span, fine=True), strict=True):
-            one = watched[series_id]
+            entry = watched[series_id]
             judged = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
             of_series = series[series_id].judge, series[series_id].judge_model
             patience = _PATIENCE if of_series in self._confirmed else 0
-            for number in range(max(first, one.done + 1), last + 1):
+            for number in range(max(first, entry.done + 1), last + 1):
                 failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
-                unanswered = one.wait(number, failed, confirmed + cleared, patience)
+                unanswered = entry.wait(number, failed, confirmed + cleared, patience)
                 judgements = judged.get(number, 0) - counts[series_id, str(number), _OF_CASCADE]
-                change = one.count(number, confirmed, unanswered, max(0, judgements))
+                change = entry.count(number, confirmed, unanswered, max(0, judgements))
                 if change is not None:
                     changes.append((series_id, change))
-            one.done = last
+            entry.done = last
         examples: dict[str, list[str]] = {}
         for series_id in {series_id for series_id, _ in changes}:
             state = watched[series_id].state
@@ -237,14 +234,14 @@ class SafetyWatch(Watch):
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
-        """Compute the rates anew, from four weeks that end a day ago, without incidents.
+        """Compute the rates from four weeks that end a day ago, without incidents.
 
-        The last day may hold the beginning of an incident, which must not explain itself.
+        An incident that began in the last day must not explain itself.
         """
         if not watched:
             return
         until = now - DAY_S
-        since = until - _HISTORY_DAYS * DAY_S
+        since = until - 28 * DAY_S
         last = int(until // FIVE_MINUTES_S)
         failures: dict[tuple[str, str], int] = defaultdict(int)
         of_cascades: dict[tuple[str, int], int] = defaultdict(int)
@@ -253,29 +250,30 @@ class SafetyWatch(Watch):
                 of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
             elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
                 failures[series_id, word] += number
-        found = read_buckets(self._store, watched, since, now, fine=False)
-        for (series_id, one), buckets in zip(watched.items(), found, strict=True):
+        history = read_buckets(self._store, watched, since, now, fine=False)
+        for (series_id, entry), buckets in zip(watched.items(), history, strict=True):
             begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
             hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
-            judgements = sum(number for first, number in hours.items() if first < last and not one.is_masked(first))
+            judgements = sum(number for first, number in hours.items() if first < last and not entry.is_masked(first))
             span_s = now - buckets[0].begins_at if buckets else HOUR_S
             rates = partial(
                 rates_of,
                 judgements=judgements,
                 per_hour=sum(hours.values()) / max(1.0, span_s / HOUR_S),
-                sensitivity=_SENSITIVITY,
+                sensitivity=0.9,
                 series=len(series),
             )
-            declared = confirmed_error(self._error, _CORRELATION)
-            one.alone = rates(declared=self._error, failures=failures[series_id, "failed"])
-            one.rates = one.alone
+            # The correlation of the errors of two models is assumed until the series' own failures tell more.
+            declared = confirmed_error(self._error, correlation=0.5)
+            entry.alone = rates(declared=self._error, failures=failures[series_id, "failed"])
+            entry.rates = entry.alone
             if (series[series_id].judge, series[series_id].judge_model) in self._confirmed:
-                # Models differ in how far their errors agree: what is measured replaces the assumption.
-                one.rates = rates(
-                    declared=declared if judgements * declared < _ENOUGH else 0.0,
+                # Models differ in how far their errors agree, so that measured failures replace the assumption.
+                entry.rates = rates(
+                    declared=declared if judgements * declared < _ENOUGH_ERRORS else 0.0,
                     failures=failures[series_id, "confirmed"],
                 )
-                one.rates = msgspec.structs.replace(one.rates, limit=max(one.rates.limit, one.alone.limit))
-            # Until there is a day of verdicts, an hour tells much more than the last one did.
-            one.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
-            one.incidents = [(begin, end) for begin, end in one.incidents if not end or end * FIVE_MINUTES_S > since]
+                entry.rates = msgspec.structs.replace(entry.rates, limit=max(entry.rates.limit, entry.alone.limit))
+            # Until there is a day of verdicts, an hour tells much more than the hour before.
+            entry.learned_at = now if span_s >= 2 * DAY_S else now - DAY_S + HOUR_S
+            entry.incidents = [span for span in entry.incidents if not span[1] or span[1] * FIVE_MINUTES_S > since]

@@ -2,7 +2,7 @@
 
 Ingest and replays add the traces in the steps that choose (scripts `choose` and `replay`), and set when a conversation
 is due. All effects of a judging are in the script `session_choose`: a worker that dies leaves a conversation as it was,
-and another one judges it. What is quiet is dropped.
+and another one judges it. Quiet conversations are dropped.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,19 +23,14 @@ from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
 from judges.core.verdict import Origin
 from tracejudge import Trace
+from worker.base.forget.forget import Eraser, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.features import Parts, Selector
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import (
-    Choice,
-    Chosen,
-    EvaluationFactory,
-    not_shed,
-    publication_parts,
-)
+from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed, publication_parts
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.backlog import Backpressure
@@ -77,7 +73,7 @@ class StoredTrace(NamedTuple):
 
 
 class StoredSession(NamedTuple):
-    """The content of ``session:<id>``; of an absent one all numbers are 0. ``total`` counts all traces that came."""
+    """The content of ``session:<id>``; all numbers are 0 if it is absent. ``total`` counts all traces that came."""
 
     total: int
     judged: int
@@ -87,14 +83,14 @@ class StoredSession(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """The origin of the next verdict: only the first one of a live conversation is `live`."""
-        if any(one.gathered.origin == "replay" for one in self.traces):
+        """The origin of the next verdict: only the first verdict of a live conversation is `live`."""
+        if any(stored.gathered.origin == "replay" for stored in self.traces):
             return "replay"
         return "session_update" if self.generation else "live"
 
     @property
     def has_grown(self) -> bool:
-        """Whether it is to be judged: for the first time, or again since it has grown by half."""
+        """Whether it is judged now: for the first time, or again because it has grown by half."""
         return self.total > 0 and 2 * self.total >= 3 * self.judged
 
 
@@ -103,30 +99,11 @@ _encoder: Final = msgspec.json.Encoder()
 _decode: Final = msgspec.json.Decoder(GatheredTrace).decode
 
 
-def gather(
-    writer: BatchWriter, keys: SessionKeys, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
-) -> dict[str, object]:
-    """Add a trace of a conversation to a script's plan, and return its part of the plan.
-
-    The part of a replay names the conversation of live traffic too.
-    """
-    session = session_id_of(entry.trace, replay)
-    trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
-    of_replay = {"live": writer.key(keys.session(session_id_of(entry.trace)))} if replay else {}
-    return {
-        **of_replay,
-        "key": writer.key(keys.session(session)),
-        "member": session,
-        "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),
-        "text": writer.payload(_encoder.encode(trace)),
-    }
-
-
-def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
+def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
     """Read a conversation, its traces in the order of their entries; traces of another version are left out."""
-    total, judged, generation, size = (int(found.get(name, 0)) for name in _NUMBERS)
+    total, judged, generation, size = (int(fields.get(name, 0)) for name in _NUMBERS)
     traces = []
-    for field, value in found.items():
+    for field, value in fields.items():
         if field[:1] == b"t":
             publication, _, text = value.partition(b" ")
             try:
@@ -134,19 +111,8 @@ def decode_session(found: Mapping[bytes, bytes]) -> StoredSession:
             except msgspec.DecodeError:
                 continue
     # Several workers read the stream at once, so that the numbers do not follow it.
-    traces.sort(key=lambda one: tuple(map(int, one.gathered.entry_id.split("-"))))
+    traces.sort(key=lambda stored: tuple(map(int, stored.gathered.entry_id.split("-"))))
     return StoredSession(total, judged, generation, size, traces)
-
-
-def session_limits(settings: Settings) -> dict[str, int]:
-    """Return the limits of scripts/sessions.lua."""
-    return {
-        "max": settings.session_max,
-        "max_bytes": settings.max_trace_bytes,
-        "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
-        "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
-        "ttl_s": settings.ledger_ttl_s,
-    }
 
 
 class SessionGathering(Selector):
@@ -156,21 +122,41 @@ class SessionGathering(Selector):
         self._settings, self._keys = parts.settings, SessionKeys(parts.ledger.store.keys.prefix)
 
     def limits(self) -> Mapping[str, object]:
-        """Return the limits of conversations."""
-        return {"sessions": session_limits(self._settings)}
+        """Return the limits of scripts/sessions.lua."""
+        settings = self._settings
+        limits = {
+            "max": settings.session_max,
+            "max_bytes": settings.max_trace_bytes,
+            "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
+            "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
+            "ttl_s": settings.ledger_ttl_s,
+        }
+        return {"sessions": limits}
 
     def gather(
         self, writer: BatchWriter, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
     ) -> Mapping[str, object] | None:
-        """Add a trace to its conversation."""
-        return gather(writer, self._keys, entry, choices, replay)
+        """Add a trace to its conversation; the part of a replay names the conversation of live traffic too."""
+        session = session_id_of(entry.trace, replay)
+        trace = GatheredTrace(entry.entry_id, choices, part(entry.trace), "replay" if replay else "live")
+        live = {"live": writer.key(self._keys.session(session_id_of(entry.trace)))} if replay else {}
+        return {
+            **live,
+            "key": writer.key(self._keys.session(session)),
+            "member": session,
+            "publication": hashlib.blake2b(publication_parts(entry), digest_size=8).hexdigest(),
+            "text": writer.payload(_encoder.encode(trace)),
+        }
 
 
 class SessionAnswer(Struct):
     """The answer of ``session_choose``.
 
-    It holds the new batches, the number of conversations by outcome, and the bytes of waiting batches and the number of
-    shed evaluations by judge model.
+    Attributes:
+        made: The new batches.
+        ended: The number of conversations by outcome.
+        waiting: The bytes of waiting batches by judge model.
+        shed: The number of shed evaluations by judge model.
     """
 
     made: tuple[str, ...] = ()
@@ -180,7 +166,7 @@ class SessionAnswer(Struct):
 
 
 class DueSession(NamedTuple):
-    """A conversation that is due, or is dropped early where there are too many."""
+    """A conversation that is due, or is dropped early because there are too many."""
 
     session_id: str
     stored: StoredSession
@@ -229,7 +215,7 @@ class SessionSelector:
                 evaluations, gone = not_shed(group.evaluations, shed)
                 away += gone
                 kept.append(group._replace(evaluations=evaluations))
-            # Shed is only what cannot wait for its judge model.
+            # Evaluations are shed only if they cannot wait for their judge model.
             waits = bool(away) and not drops
             wait_s = SESSION_IDLE.of(self._settings) if waits else SESSION_KEEP.of(self._settings)
             sessions.append(
@@ -262,8 +248,8 @@ class SessionSelector:
         """Make the evaluations that the traces were chosen for; each sees only the traces chosen for it."""
         places: dict[tuple[str, str], list[int]] = {}
         best: dict[tuple[str, str], float] = {}
-        for place, one in enumerate(stored.traces):
-            for judge, model, probability in one.gathered.choices:
+        for place, trace in enumerate(stored.traces):
+            for judge, model, probability in trace.gathered.choices:
                 # The configuration may have changed since.
                 if self._units.get(judge) == "session" and self._graders.has(model):
                     places.setdefault((judge, model), []).append(place)
@@ -291,6 +277,13 @@ class SessionMetrics(MetricTable):
     sessions = Metric(CounterMetric, "sessions_total", "conversations", ("outcome",),
         f"Conversations whose gathering ended, by outcome: {', '.join(OUTCOMES)}",
         values=OUTCOMES)
+
+
+class _Due(NamedTuple):
+    """Ids of conversations to judge or drop, and whether that is earlier than they are due."""
+
+    ids: Sequence[str]
+    is_early: bool
 
 
 class SessionPasses(ServiceThread):
@@ -349,8 +342,8 @@ class SessionPasses(ServiceThread):
                 self._store.hold(self._store.keys.sessions_pass, self._holder, 0)
         return ended
 
-    def _due(self) -> "_Found":
-        """Find conversations that are due; where all together take too many bytes, those that are due next."""
+    def _due(self) -> _Due:
+        """Find conversations that are due; if all together take too many bytes, the next ones."""
         keys, now_ms = self._store.keys, self._store.now_ms()
         due, size = self._store.pipeline(
             lambda pipe: (
@@ -364,7 +357,7 @@ class SessionPasses(ServiceThread):
                 self._next_log = time.monotonic() + _LOG_EARLY_EVERY_S
                 log.warning("conversations judged early", bytes=int(size), reason="they exceed max_session_bytes")
             due = self._store.call(lambda client: client.zrange(keys.sessions_due, 0, _PART_COUNT - 1))
-        return _Found([raw.decode() for raw in due], is_early)
+        return _Due([raw.decode() for raw in due], is_early)
 
     def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
         """Read conversations, in parts for one script call each."""
@@ -373,18 +366,45 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            found = map(decode_session, self._store.hashes(map(key_of, some)))
-            for one in map(DueSession, some, found):
-                if part and size + one.stored.bytes > _PART_BYTES:
+            sessions = map(decode_session, self._store.hashes(map(key_of, some)))
+            for session in map(DueSession, some, sessions):
+                if part and size + session.stored.bytes > _PART_BYTES:
                     yield part
                     part, size = [], 0
-                part.append(one)
-                size += one.stored.bytes
+                part.append(session)
+                size += session.stored.bytes
         yield part
 
 
-class _Found(NamedTuple):
-    """Ids of conversations to deal with, and whether that is earlier than they are due."""
+class SessionEraser(Eraser):
+    """Erases traces in ``session:<id>``."""
 
-    ids: Sequence[str]
-    is_early: bool
+    def owners(self) -> Iterator[Owner]:
+        """Yield the owners of all gathered traces."""
+        for _, stored in self._conversations():
+            yield from map(_owner_of, stored.traces)
+
+    def erase(self) -> None:
+        """Erase the traces of the target, which count as ``gathered``."""
+        store, keys = self.run.store, self.run.store.keys
+        key_of = SessionKeys(keys.prefix).session
+        for session, stored in self._conversations():
+            owned = [trace for trace in stored.traces if self.run.target.owns(_owner_of(trace))]
+            self.run.result.gathered += len(owned)
+            if owned and not self.run.dry_run:
+                names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                flat = [part for trace in owned for part in (trace.number, trace.publication)]
+                store.run("forget_session", names, (session, *flat))
+
+    def _conversations(self) -> Iterator[tuple[str, StoredSession]]:
+        store = self.run.store
+        members = store.call(lambda client: client.zrange(store.keys.sessions_due, 0, -1))
+        for seen, raw in enumerate(members, 1):
+            fields = store.call(methodcaller("hgetall", SessionKeys(store.keys.prefix).session(raw.decode())))
+            yield raw.decode(), decode_session(fields)
+            self.run.progress("conversations", seen)
+
+
+def _owner_of(stored: StoredTrace) -> Owner:
+    trace = stored.gathered.trace
+    return Owner(trace.trace_id, trace.user_id, trace.session_id)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import HOUR_S, Seconds
-from worker.core.config.tables import Table
-from worker.core.features import Feature, Parts, Selector, ShardParts
+from worker.core.features import Feature, Parts, Selector, ShardParts, Table
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -58,5 +57,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.sessions.conversations.SessionMetrics",
     select=_select,
     threads=_threads,
-    eraser="worker.features.sessions.eraser.SessionEraser",
+    eraser="worker.features.sessions.conversations.SessionEraser",
 )

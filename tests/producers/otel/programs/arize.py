@@ -21,8 +21,13 @@ def _tracer() -> OITracer:
 def retrieve(question: str, documents: list[dict[str, Any]]) -> None:
     with _tracer().start_as_current_span("search", openinference_span_kind="retriever") as span:
         span.set_input(question)
-        found = [{"document.id": one["id"], "content": one["text"], "score": one["score"]} for one in documents]
-        span.set_attributes(get_retriever_attributes(documents=[{**one, "id": one["document.id"]} for one in found]))
+        values = [
+            {"document.id": document["id"], "content": document["text"], "score": document["score"]}
+            for document in documents
+        ]
+        span.set_attributes(
+            get_retriever_attributes(documents=[{**value, "id": value["document.id"]} for value in values])
+        )
 
 
 def run_tool(call_id: str, name: str, arguments: str, tool: Callable[[], str]) -> str:

@@ -20,7 +20,9 @@ def instrument() -> None:
 def retrieve(question: str, documents: list[dict[str, Any]]) -> None:
     retrieval = get_telemetry_handler().retrieval(data_source_id="faq")
     retrieval.query_text = question
-    retrieval.documents = [{"id": one["id"], "score": one["score"], "content": one["text"]} for one in documents]
+    retrieval.documents = [
+        {"id": document["id"], "score": document["score"], "content": document["text"]} for document in documents
+    ]
     retrieval.stop()
 
 

@@ -18,8 +18,8 @@ def retrieve(question: str, documents: list[dict[str, Any]]) -> None:
     with trace.get_tracer("shop").start_as_current_span("chroma.query") as span:
         span.set_attribute("db.system", "chroma")
         span.add_event("db.query.embeddings", {"db.query.embeddings.vector": f"({len(question)})"})
-        for one in documents:
-            result = {"id": one["id"], "score": one["score"], "document": one["text"]}
+        for document in documents:
+            result = {"id": document["id"], "score": document["score"], "document": document["text"]}
             span.add_event("db.query.result", {f"db.query.result.{key}": value for key, value in result.items()})
 
 
@@ -27,8 +27,8 @@ def run_tool(call_id: str, name: str, arguments: str, tool: Callable[[], str]) -
     with trace.get_tracer("shop").start_as_current_span(f"{name}.tool") as span:
         span.set_attributes({"traceloop.span.kind": "tool", "traceloop.entity.name": name})
         span.add_event("call", {"id": call_id})
-        given = {"args": [], "kwargs": json.loads(arguments)}
-        span.set_attribute("traceloop.entity.input", json.dumps(given))
+        fields = {"args": [], "kwargs": json.loads(arguments)}
+        span.set_attribute("traceloop.entity.input", json.dumps(fields))
         result = tool()
         span.set_attribute("traceloop.entity.output", json.dumps(result))
     return result

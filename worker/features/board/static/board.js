@@ -62,8 +62,8 @@ const form = document.querySelector("form[data-keys=label]");
 if (form) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
-    const said = { 1: "pass", 2: "fail", 3: "cannot_tell" }[event.key];
-    if (said) form.requestSubmit(form.querySelector(`button[value=${said}]`));
+    const opinion = { 1: "pass", 2: "fail", 3: "cannot_tell" }[event.key];
+    if (opinion) form.requestSubmit(form.querySelector(`button[value=${opinion}]`));
     else if (event.key === "ArrowRight") location.assign(form.dataset.skip);
     else if (event.key === "ArrowLeft" && form.dataset.back) location.assign(form.dataset.back);
   });

@@ -41,7 +41,7 @@ local function charge(place, now, usd, tokens, weight, priority)
   redis.call('EXPIRE', demand, DEMAND_S)
 end
 
--- Removes a reservation, and charges what the call took, by default what was reserved; nothing if it is gone.
+-- Removes a reservation and charges the true cost, by default the reserved cost; does nothing if it is gone.
 local function settle(place, now, reservation, true_usd, true_tokens)
   local usd, tokens, weight, priority = reservation:match('^%S+ (%d+) (%d+) (%S+) (%d+)$')
   if not usd or redis.call('ZREM', KEYS[place + 1], reservation) == 0 then return 0 end
@@ -57,7 +57,7 @@ local function bring_up_to_date(place, now)
   local state = KEYS[place]
   for name, length in pairs({day = DAY_MS, hour = HOUR_MS}) do
     local period, begun = math.floor(now / length), tonumber(redis.call('HGET', state, name))
-    -- A clock that is set back by a moment, or that of a replica after a failover, must not begin the last period anew.
+    -- A clock that is set back by a moment, as on a replica after a failover, must not begin the last period anew.
     if not begun or period > begun or period < begun - 1 then
       redis.call('HSET', state, name, string.format('%.0f', period), 'usd:' .. name, 0, 'tokens:' .. name, 0)
       redis.call('EXPIRE', state, WEEK_S)
@@ -67,7 +67,7 @@ local function bring_up_to_date(place, now)
     settle(place, now, reservation)
   end
   if redis.call('ZCARD', KEYS[place + 1]) == 0 then
-    -- Otherwise an amount whose reservations were lost, as by an eviction, would stay for ever.
+    -- Otherwise the amount of lost reservations, as by an eviction, would stay for ever.
     redis.call('HSET', state, 'usd:open', 0, 'tokens:open', 0)
   end
 end
@@ -123,8 +123,8 @@ end
 return settled
 
 -- @script budget_state
--- Returns for each budget what is settled by day and hour, what is reserved, how many calls were refused, and since when
--- it is kept; last the time. All are texts.
+-- Returns for each budget the settled amounts by day and hour, the reserved amounts, the number of refused calls and the
+-- time of the first call; last the present time. All are texts.
 local now = now_ms()
 local refused = guard_budgets(now, true)
 if refused then return refused end

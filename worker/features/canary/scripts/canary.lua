@@ -1,13 +1,13 @@
 -- @script choose_canary
 -- @include batch_writer
 -- Chooses the evaluations of one judging of the canary, and sets the time of the next one, in one step. It takes effect
--- only while the time of this one is that of the plan: a repeated call, or another worker, changes nothing.
+-- only while the stored time is the time of the plan, so that a repeated call, or another worker, changes nothing.
 --
 -- KEYS[1] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
 -- KEYS[8] canary   hash: due (ms) and the open drifts, see worker/features/canary/canary.py; no TTL
 -- KEYS[9..] batch:<id> · ready:<judge model>, named by their index in the plan
 -- ARGV[1] the plan, as msgpack · ARGV[2..] payloads of traces, named by their index in the plan
--- Returns the number of evaluations chosen, -1 where it took no effect.
+-- Returns the number of evaluations chosen, -1 if it took no effect.
 local refused = guard_plan({{KEYS[8], 'hash', 'HGET', 'HSET'}}) or guard_account(KEYS[4], KEYS[5], {'chosen'})
 if refused then return refused end
 if redis.call('HGET', KEYS[8], 'due') ~= plan.due then return -1 end

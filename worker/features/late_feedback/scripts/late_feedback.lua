@@ -1,7 +1,7 @@
 -- @script choose_late_feedback
 -- @include retained
--- Deals with late feedback whose traces were searched: chosen evaluations go into batches, and the feedback is removed,
--- in one step. Only feedback that is still pending takes effect: a repeated call, or a concurrent pass of another
+-- Ends late feedback whose traces were searched: chosen evaluations go into batches, and the feedback is removed, in one
+-- step. Only feedback that is still pending takes effect, so that a repeated call, or a concurrent pass of another
 -- worker, changes nothing.
 --
 -- KEYS[8] feedback:due   sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest
@@ -50,7 +50,7 @@ return cjson.encode({outcomes = filled(feedback), made = filled(made)})
 
 -- @script take_feedback
 -- @include streams
--- Takes late feedback that another shard hands over because its stream does not hold the trace, once.
+-- Takes late feedback that another shard hands over because its stream does not have the trace, once.
 --
 -- KEYS[1] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest, else ARGV[3]
 -- KEYS[2] feedback:taken   sorted set, name of what was taken -> when, in ms; TTL ARGV[3] in seconds
@@ -59,7 +59,7 @@ return cjson.encode({outcomes = filled(feedback), made = filled(made)})
 local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE', 'ZRANGEBYSCORE', 'ZREM'}})
 if refused then return refused end
 local now = now_ms()
--- The TTL is that of the whole set, which ends only where no feedback comes.
+-- The TTL of the whole set ends only if no feedback comes, so members are removed by their age.
 local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[3] * 1000, 'LIMIT', 0, 100)
 if #old > 0 then redis.call('ZREM', KEYS[2], unpack(old)) end
 if redis.call('ZADD', KEYS[2], 'NX', now, ARGV[2]) == 0 then return 0 end

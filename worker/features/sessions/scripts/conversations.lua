@@ -1,8 +1,8 @@
 -- @script session_choose
 -- @include guard accounting batch_writer sessions
--- Chooses the evaluations of conversations that are due, drops the traces of those that are quiet, and sets when they are
--- due next, in one step. It takes effect only for a conversation that is as the caller has read it: a repeated call, or
--- one that another worker has dealt with, changes nothing.
+-- Chooses the evaluations of conversations that are due, drops the traces of quiet conversations, and sets when they are
+-- due next, in one step. It takes effect only for a conversation that has not changed since the caller read it, so that
+-- a repeated call, or a call after another worker's, changes nothing.
 --
 -- KEYS[1] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
 -- KEYS[8] sessions:due · KEYS[9] sessions
@@ -61,7 +61,7 @@ local function finish_session(session)
   end
 end
 for _, session in ipairs(plan.sessions) do finish_session(session) end
--- Where nothing is gathered, what the counter has left belonged to expired conversations.
+-- If nothing is gathered, the rest of the counter belonged to expired conversations.
 if redis.call('ZCARD', KEYS[8]) == 0 then redis.call('HDEL', KEYS[9], 'bytes') end
 
 local made, waiting = write_batches(), {}
@@ -74,11 +74,11 @@ return cjson.encode({made = filled(made), ended = filled(ended), waiting = fille
 
 -- @script forget_session
 -- @include sessions
--- Erases traces of a conversation. One without traces is removed as a whole.
+-- Erases traces of a conversation, and the whole conversation if none is left.
 --
 -- KEYS[1] session:<id> · KEYS[2] sessions:due · KEYS[3] sessions · KEYS[4] account:<day> · KEYS[5] account:all
 -- ARGV[1] session id · ARGV[2..] numbers of traces, each with its publication
--- Returns how many were there.
+-- Returns how many were erased.
 local refused = guard({session_writes(KEYS[2], KEYS[3], KEYS[1])})
   or guard({{KEYS[4], 'hash', 'HINCRBY'}, {KEYS[5], 'hash', 'HINCRBY'}}) or guard_session(KEYS[3], KEYS[1])
   or guard_account(KEYS[4], KEYS[5], {'session:removed'})

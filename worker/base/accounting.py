@@ -5,20 +5,23 @@ the stream, in the batches, in the totals of producers. ``lost`` is what neither
 StoreError if Redis does not answer.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import Final, NamedTuple
 
+import click
 import msgspec
 from msgspec import Struct
+from rich.table import Table
 
+from worker.base.commands.options import JSON, OUT, REDIS, connect, counts_table, print_json
 from worker.core.queue.batch import EvaluationRef
 from worker.core.queue.ledger import evaluation_states
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import measure
 
-# After this silence a producer is gone: a live one reports at least each hour.
 _CHUNK_COUNT: Final = 1_000
 _ATTEMPTS: Final = 20
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
@@ -26,9 +29,41 @@ _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
 _WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
 _SESSION_ENDS: Final = ("judged", "dropped", "expired", "removed")
 
+_TRACES: Final = {
+    "published": "by services, as far as known",
+    "dropped": "by the SDK, with a reason",
+    "cut_off": "removed by the caps before they were read",
+    "lost_by_redis": "confirmed by Redis, then lost with its last writes or an expired key",
+    "invalid": "entries that are not traces",
+    "duplicate": "sampled, but nothing new to judge",
+    "no_rule": "match no rule",
+    "not_sampled": "not chosen by the rate",
+    "shed": "not chosen, since the judge model is down",
+    "sampled": "chosen for at least one evaluation",
+    "unread": "in buffers and in the stream",
+}
+_EVALUATIONS: Final = {
+    "chosen": "of sampled traces",
+    "scored": "with at least one score",
+    "abstained": "the judge could not tell",
+    "unscored": "no score, with a reason",
+    "dead": "given up after many attempts",
+    "waiting": "not finished yet",
+    "removed": "forgotten, dropped or aged out",
+}
+_REASONS: Final = {"shed": "evaluations that `tracejudge replay` recovers"}
+_CONVERSATIONS: Final = {
+    "opened": "conversations with a sampled trace",
+    "judged": "for the first time",
+    "updated": "judged again after they grew",
+    "dropped": "before they were judged, for lack of space",
+    "expired": "before they were judged, from Redis",
+    "removed": "forgotten before they were judged",
+}
+
 
 class Account(Struct, frozen=True):
-    """The accounting at one moment. ``lost`` is negative where something counts twice."""
+    """The accounting at one moment. ``lost`` is negative if something counts twice."""
 
     published: int
     dropped: int
@@ -76,7 +111,7 @@ class _BatchIds(Struct):
 
 
 class _ProducerTotals(NamedTuple):
-    """What producers' hashes hold beyond the counts; the answer of the script ``producers``."""
+    """What producers' hashes add to the counts; the answer of the script ``producers``."""
 
     published: int = 0
     sent: int = 0
@@ -101,20 +136,20 @@ def read_account(store: Store) -> Account:
 def summed(accounts: Sequence[Account]) -> Account:
     """Add up the accountings of all shards; a loss on one is not evened out by a duplicate on another."""
     totals = {
-        name: sum(getattr(one, name) for one in accounts)
+        name: sum(getattr(account, name) for account in accounts)
         for name in Account.__struct_fields__
         if name not in {"lost", "reasons"}
     }
     reasons: Counter[str] = Counter()
-    for one in accounts:
-        reasons.update(one.reasons)
-    lost = sum(max(0, one.lost) for one in accounts) or sum(one.lost for one in accounts)
+    for account in accounts:
+        reasons.update(account.reasons)
+    lost = sum(max(0, account.lost) for account in accounts) or sum(account.lost for account in accounts)
     return Account(**totals, lost=lost, reasons=dict(sorted(reasons.items())))
 
 
 def _read_once(store: Store) -> Account:
-    found = store.call(lambda client: client.hgetall(store.keys.account_all))
-    counts = {name.decode(): int(amount) for name, amount in found.items()}
+    fields = store.call(lambda client: client.hgetall(store.keys.account_all))
+    counts = {name.decode(): int(amount) for name, amount in fields.items()}
     members = store.call(lambda client: client.zrange(store.keys.producers, 0, -1))
     names = [store.keys.producer(raw.decode()) for raw in members]
     chunks = (names[first : first + _CHUNK_COUNT] for first in range(0, len(names), _CHUNK_COUNT))
@@ -171,7 +206,7 @@ def _waiting(store: Store) -> int:
     keys = store.keys
     waiting = 0
     for raw in store.call(lambda client: client.zrange(keys.leases, 0, -1)):
-        # MGET, because GET fails if the key holds another type: such a batch must not hide all others.
+        # MGET, because GET fails if the key has another type, and such a batch must not hide all others.
         (payload,) = store.call(methodcaller("mget", [keys.batch(raw.decode())]))
         if not payload:
             continue
@@ -180,8 +215,58 @@ def _waiting(store: Store) -> int:
         except (msgspec.DecodeError, RecursionError):
             # A newer version: its evaluations stay unexplained here, and a worker of that version accounts for them.
             continue
-        periods = {one.id: one.period for item in batch.items for one in item.evaluations}
+        periods = {evaluation.id: evaluation.period for item in batch.items for evaluation in item.evaluations}
         # Evaluations with a retry under way are dead until their verdicts exist.
         states = evaluation_states(store, periods)
         waiting += sum(not state.ended and not state.dead for state in states.values())
     return waiting
+
+
+@click.command("account")
+@REDIS
+@JSON
+def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
+    """Print the accounting, summed over all shards.
+
+    Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
+    """
+    _, store = connect(config, redis_url)
+    account = summed([read_account(shard) for shard in store.answering])
+    if as_json:
+        print_json(account)
+    else:
+        OUT.print(_account_table(account))
+    sys.exit(1 if account.lost or len(store.answering) < len(store.shards) else 0)
+
+
+def _account_table(account: Account) -> Table:
+    """Lay out the accounting; the first line of each part is the sum of the others."""
+    table = counts_table("Accounting")
+    for title, rows in (("Traces", _TRACES), ("Evaluations", _EVALUATIONS)):
+        table.add_row(f"[bold]{title}[/bold]", "", "")
+        for name, meaning in rows.items():
+            _add_row(table, account, name, getattr(account, name), meaning)
+    if unreadable := sum(count for reason, count in account.reasons.items() if reason.startswith("unreadable:")):
+        table.add_row("[bold]Batches[/bold]", "", "")
+        _add_row(table, account, "unreadable", unreadable, "times that a batch was set aside")
+    if "session:opened" in account.reasons:
+        table.add_row("[bold]Conversations[/bold]", "", "")
+        for name, meaning in _CONVERSATIONS.items():
+            if count := account.reasons.get(f"session:{name}"):
+                table.add_row(name, f"{count:,}", meaning)
+        table.add_row("gathering", f"{account.gathering:,}", "not judged yet")
+    style = "bold red" if account.lost else "bold green"
+    table.add_row(
+        f"[{style}]lost[/{style}]",
+        f"[{style}]{account.lost:,}[/{style}]",
+        "unexplained; a negative number means counted twice",
+    )
+    return table
+
+
+def _add_row(table: Table, account: Account, name: str, count: int, meaning: str) -> None:
+    """Add a row, and below it its reasons: keys such as `dropped:buffer_full`."""
+    table.add_row(name, f"{count:,}", meaning)
+    for reason, amount in account.reasons.items():
+        if reason.startswith(f"{name}:"):
+            table.add_row(f"  {reason.split(':', 1)[1]}", f"{amount:,}", _REASONS.get(name, ""))

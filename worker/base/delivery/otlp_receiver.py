@@ -28,6 +28,14 @@ from opentelemetry.util.re import parse_env_headers
 
 from judges.core.verdict import Verdict
 from judges.models.credentials import is_endpoint
+from worker.base.delivery.otlp_encoding import (
+    SCHEMA_URL,
+    SCOPE,
+    VerdictEncoder,
+    delimited,
+    key_values,
+    repeated,
+)
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.receiver_delivery import (
     CHECK_TIMEOUT_S,
@@ -39,14 +47,6 @@ from worker.base.delivery.receiver_delivery import (
 )
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
-from worker.base.otlp.encoding import (
-    SCHEMA_URL,
-    SCOPE,
-    VerdictEncoder,
-    delimited,
-    key_values,
-    repeated,
-)
 from worker.core.config.graders import providers
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import Store, address
@@ -141,8 +141,8 @@ class OtlpExporter(HttpExporter):
         )
         self._logs_wanted = options.logs
         # The variables of OpenTelemetry name the resource of the whole process.
-        given = {name: str(value) for name, value in OTELResourceDetector().detect().attributes.items()}
-        encoder = RequestEncoder({**_RESOURCE, **given, **options.resource})
+        detected = {name: str(value) for name, value in OTELResourceDetector().detect().attributes.items()}
+        encoder = RequestEncoder({**_RESOURCE, **detected, **options.resource})
         self._traces = _Signal("/v1/traces", encoder.traces, ExportTraceServiceResponse)
         self._logs = _Signal("/v1/logs", encoder.logs, ExportLogsServiceResponse)
         self._logs.is_optional = True
@@ -156,30 +156,30 @@ class OtlpExporter(HttpExporter):
         Raises:
             SettingsError: A credential or the address is absent, or the variables ask for another protocol.
         """
-        found = super().destination_of(settings, name)
-        if found.url:
-            return found
-        here, given = f"receivers.{name}.url", _variables()
-        if not given.get("ENDPOINT"):
+        destination = super().destination_of(settings, name)
+        if destination.url:
+            return destination
+        here, env = f"receivers.{name}.url", _variables()
+        if not env.get("ENDPOINT"):
             raise SettingsError(f"{here}: is missing; set it, or the variable {OTEL_EXPORTER_OTLP_ENDPOINT}")
-        url = base_url(given["ENDPOINT"], OtlpSettings.paths)
+        url = base_url(env["ENDPOINT"], OtlpSettings.paths)
         if not is_endpoint(url):
             raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_ENDPOINT} must be http://host:port")
-        if given.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
+        if env.get("PROTOCOL", _OUR_PROTOCOL) != _OUR_PROTOCOL:
             fix = f"set url to a receiver of {_OUR_PROTOCOL}, usually at port 4318"
-            raise SettingsError(f"{here}: the variables ask for {given['PROTOCOL']}, which is not spoken here; {fix}")
+            raise SettingsError(f"{here}: the variables ask for {env['PROTOCOL']}, which is not spoken here; {fix}")
         try:
-            timeout_s = float(given.get("TIMEOUT", found.timeout_s))
+            timeout_s = float(env.get("TIMEOUT", destination.timeout_s))
         except ValueError:
             raise SettingsError(f"{here}: the variable {OTEL_EXPORTER_OTLP_TIMEOUT} is no number of seconds") from None
-        return found._replace(
+        return destination._replace(
             url=url,
             setting=OTEL_EXPORTER_OTLP_ENDPOINT,
-            headers={**parse_env_headers(given.get("HEADERS", ""), liberal=True), **found.headers},
+            headers={**parse_env_headers(env.get("HEADERS", ""), liberal=True), **destination.headers},
             timeout_s=timeout_s,
-            ca_file=found.ca_file or given.get("CERTIFICATE"),
-            client_cert=found.client_cert or given.get("CLIENT_CERTIFICATE"),
-            client_key=found.client_key or given.get("CLIENT_KEY"),
+            ca_file=destination.ca_file or env.get("CERTIFICATE"),
+            client_cert=destination.client_cert or env.get("CLIENT_CERTIFICATE"),
+            client_key=destination.client_key or env.get("CLIENT_KEY"),
         )
 
     @classmethod
@@ -201,7 +201,7 @@ class OtlpExporter(HttpExporter):
 
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the receiver, also where a variable of OpenTelemetry holds its address."""
+        """Name the receiver, also if a variable of OpenTelemetry has its address."""
         options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         where = options.url or _variables().get("ENDPOINT")
@@ -229,6 +229,6 @@ class OtlpExporter(HttpExporter):
 def _variables() -> dict[str, str]:
     """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; those of traces win over those of all signals."""
     prefix, of_traces = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"
-    found = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
-    whole = {name.removeprefix(prefix): value for name, value in found.items() if not name.startswith(of_traces)}
-    return whole | {name.removeprefix(of_traces): value for name, value in found.items() if name.startswith(of_traces)}
+    env = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
+    whole = {name.removeprefix(prefix): value for name, value in env.items() if not name.startswith(of_traces)}
+    return whole | {name.removeprefix(of_traces): value for name, value in env.items() if name.startswith(of_traces)}

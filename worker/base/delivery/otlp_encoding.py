@@ -19,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import SEVERITY_NUMBER_INFO, LogRecord
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Call, Score, Verdict
+from judges.registry import exported_name
 from worker.base.delivery.receiver_delivery import BY_CODE
-from worker.core.config.judge_files import exported_name
 
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.1"
 SCOPE: Final = "tracejudge"
@@ -102,7 +102,7 @@ def nanoseconds(seconds: float) -> bytes:
     Raises:
         OverflowError: The time is infinite.
         ValueError: The time is no number.
-        struct.error: The time is negative, or beyond what eight bytes hold.
+        struct.error: The time is negative, or too large for eight bytes.
     """
     return _pack_fixed64(int(seconds * _NS))
 
@@ -193,7 +193,7 @@ class _SharedParts:
     """Caches of encoded parts that many verdicts share."""
 
     def __init__(self, providers: Mapping[str, str], models: Mapping[str, str]) -> None:
-        """Prepare empty caches; the arguments are those of ``VerdictEncoder``."""
+        """Prepare empty caches; arguments as of ``VerdictEncoder``."""
         self._providers = providers
         self._models = models
         self.evaluation = lru_cache(_CACHE_SIZE)(_evaluation)

@@ -1,4 +1,4 @@
-"""Protection of personal data: redaction by `[redact]`, and the keys by which ids of end users are hashed.
+"""Redaction of personal data and secrets by `[redact]`.
 
 Texts are redacted before they leave the worker: to a judge model, or with explanations on a span.
 
@@ -8,22 +8,16 @@ searches. So long texts are searched window by window: a quadratic search is qua
 threads run in between. Patterns that are slow even in a window are refused at the start.
 """
 
-import hashlib
 import re
-import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final, Self
 
 import msgspec
+from msgspec import Struct
 
-from judges.core.faults import SettingsError, fault_of
-from judges.custom.definition import read_text
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
-from worker.core.config.settings import MAX_KEY_BYTES, Redact, Settings
-from worker.core.storage.client import Store, StoreError
 
 MAX_MATCH_CHARS: Final = 1_024
 """The longest match that is always found."""
@@ -37,6 +31,22 @@ _USUAL_UNITS: Final = ("a", "A", "0", " ", "-", ".", "@", "a0", "a ")
 _MAX_OWN_UNITS: Final = 10
 _MAX_STARTS: Final = 2
 _END: Final = "\x00"
+
+
+class Redact(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[redact]`: what is redacted in texts before a judge model, or a span with explanations, gets them.
+
+    Attributes:
+        builtin: Redact keys and tokens of well-known providers, private keys, passwords in URLs, e-mail addresses,
+            card numbers, IBANs.
+        patterns: Python regular expressions; matches of up to 1,024 characters are replaced. A pattern that could run
+            away on a hostile text is an error at the start.
+        sign: The replacement of a match.
+    """
+
+    builtin: bool = False
+    patterns: tuple[str, ...] = ()
+    sign: str = "[redacted]"
 
 
 class Redaction:
@@ -77,15 +87,15 @@ def _replacing(pattern: re.Pattern[str], sign: str) -> Callable[[str], str]:
         done = start = 0
         while start < len(text):
             end, middle = start + WINDOW_CHARS, start + MAX_MATCH_CHARS
-            found = pattern.search(text, start, end)
-            if found is None or (found.start() >= middle and end < len(text)):
+            match = pattern.search(text, start, end)
+            if match is None or (match.start() >= middle and end < len(text)):
                 # A match in the first half was seen whole; a later one may continue behind the window.
                 start = middle
                 continue
-            if found.end() > found.start():
-                parts += (text[done : found.start()], sign)
-                done = found.end()
-            start = max(found.end(), found.start() + 1)
+            if match.end() > match.start():
+                parts += (text[done : match.start()], sign)
+                done = match.end()
+            start = max(match.end(), match.start() + 1)
         return "".join((*parts, text[done:]))
 
     return replace
@@ -128,74 +138,3 @@ def _is_slow(pattern: re.Pattern[str], text: tuple[str, str], clock: Callable[[]
             return seconds > _MAX_SECONDS
         factor = next(factor for below, factor in _GROWTH if seconds <= below)
         size = min(WINDOW_CHARS, max(size + 1, int(size * factor)))
-
-
-_MADE_BYTES: Final = 32
-# How long a key read from Redis is used: a restored backup or a loss of data may change it.
-_FRESH_S: Final = 10.0
-
-
-def hashed_user(user_id: str | None, key: str) -> str | None:
-    """Hash the id of an end user; None stays None."""
-    if user_id is None:
-        return None
-    return hashlib.blake2b(user_id.encode("utf-8", "surrogatepass"), key=key.encode(), digest_size=8).hexdigest()
-
-
-def configured_user_key(settings: Settings) -> str | None:
-    """Return the key of the settings, or of the file they name; None where neither is set."""
-    if settings.user_key_file is None:
-        return settings.user_key
-    path = Path(settings.user_key_file)
-    key = read_text(path, "give the path of a file that holds the key", "user_key_file").strip()
-    if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-        what = f"{path}: must hold a key of 1 to {MAX_KEY_BYTES} bytes; write one and nothing else into it"
-        raise SettingsError(fault_of("user_key_file", what))
-    return key
-
-
-class UserKeys:
-    """The keys of one installation. Safe to share between threads."""
-
-    def __init__(self, settings: Settings, store: Store) -> None:
-        self._store = store
-        self._name = store.keys.user_key
-        self._configured = configured_user_key(settings)
-        self._former = settings.user_keys_former
-        self._made: str | None = None
-        self._fresh_until = 0.0
-
-    @property
-    def known(self) -> str | None:
-        """The key, if Redis need not be read for it."""
-        if self._configured is not None:
-            return self._configured
-        return self._made if time.monotonic() < self._fresh_until else None
-
-    def current(self) -> str:
-        """Return the key; without a configured one read it from Redis, or make it there."""
-        if (known := self.known) is not None:
-            return known
-        try:
-            key = self._kept()
-        except StoreError:
-            # The first shard is away, and others are judged on.
-            if self._made is None:
-                raise
-            return self._made
-        if key is None:
-            # After a loss of its data Redis gets the key in use; workers with different keys agree on the first stored.
-            made = self._made or secrets.token_hex(_MADE_BYTES)
-            self._store.call(lambda client: client.set(self._name, made, nx=True))
-            key = self._kept() or made
-        self._made, self._fresh_until = key, time.monotonic() + _FRESH_S
-        return key
-
-    def all(self) -> tuple[str, ...]:
-        """List every key under which verdicts may have been written: configured, made and former ones."""
-        found = (self._configured, self._kept(), *self._former)
-        return tuple(key for key in found if key is not None)
-
-    def _kept(self) -> str | None:
-        kept = self._store.call(lambda client: client.get(self._name))
-        return kept.decode() if kept else None

@@ -1,1 +1,0 @@
-"""What became of every trace, as counts that add up."""

@@ -1,1 +1,0 @@
-"""Export of verdicts as OpenTelemetry spans and events."""
