@@ -57,7 +57,7 @@ def read(keyspace: Keyspace) -> list[OutboxEntry]:
 
 
 def sums_of(keyspace: Keyspace, **monitor: Any) -> QualitySums:
-    settings = Settings(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
     sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     return sums

@@ -75,7 +75,7 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
 
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> None:
     """Write verdicts into the outbox at their times, and have the monitor add them."""
-    settings = Settings(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
     sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     for number, each in enumerate(sorted(verdicts, key=lambda each: each.started_at)):

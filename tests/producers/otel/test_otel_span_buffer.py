@@ -99,7 +99,7 @@ def test_each_request_in_one_opentelemetry_trace_is_a_trace_of_its_own() -> None
     assert taken_at(buffer, 2.0) == [("first", ["call-1", "first"])]
     buffer.add(span("second", "elsewhere", remote=True), 5.0)
     assert taken_at(buffer, 7.0) == [("second", ["call-2", "second"])]
-    assert buffer.open_traces == 0
+    assert len(buffer._open) == 0
 
 
 def test_a_remote_parent_of_this_process_is_a_parent_unless_the_span_is_a_request() -> None:
@@ -146,7 +146,7 @@ def test_above_the_bound_complete_traces_go_before_their_time_then_the_oldest() 
     )
     assert buffer.usage > 1
     assert [names(trace) for trace in buffer.take_excess()] == [("c", ["c"]), (None, ["a"])]
-    assert (buffer.open_traces, lost(buffer)) == (1, {})
+    assert (len(buffer._open), lost(buffer)) == (1, {})
 
 
 def test_the_bound_in_bytes_holds_as_well() -> None:
@@ -157,7 +157,7 @@ def test_the_bound_in_bytes_holds_as_well() -> None:
 
 def test_what_comes_faster_than_it_is_taken_is_refused_and_counted() -> None:
     buffer = filled(*(span("call", "root", trace=f"t{number}") for number in range(10)), max_open_traces=2)
-    assert (buffer.open_traces, lost(buffer)) == (5, {Loss.OVERFLOW: 5})
+    assert (len(buffer._open), lost(buffer)) == (5, {Loss.OVERFLOW: 5})
 
 
 def test_a_flush_takes_only_what_is_complete() -> None:
