@@ -136,6 +136,11 @@ class Selector:
         """Write what is left; called when the ingest thread has ended."""
 
 
+def make_selectors(parts: Parts) -> "tuple[Selector, ...]":
+    """Make the selectors that the configuration needs; without ``before_read`` rates are whole, and all values new."""
+    return built((feature.select for feature in installed()), parts)
+
+
 def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
     """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
 
@@ -144,7 +149,7 @@ def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | No
     limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
     for selector in selectors:
         limits |= selector.limits()
-    return next(iter(overridden(selectors, "gather")), None), limits
+    return find_single(selectors, "gather"), limits
 
 
 class Assessor(Protocol):
@@ -187,6 +192,18 @@ def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], 
     bases = Selector, Follower
     inherited = {getattr(base, name, None) for base in bases}
     return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
+
+
+def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None:
+    """Return the bound method of the hook that overrides a method, None if none does.
+
+    Raises:
+        ValueError: Two hooks override it; a trace has one set of rates, and belongs to one conversation.
+    """
+    methods = overridden(hooks, name)
+    if len(methods) > 1:
+        raise ValueError(f"two features have a selector with {name}")
+    return methods[0] if methods else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +279,8 @@ class Feature:
         rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
         aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
         faults: Checks its own settings, in every process; called with the settings.
-        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
-            configured judges by name, and the names of all judges.
+        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, which
+            have no rules if there are none to check, the configured judges by name, and the names of all judges.
         verdict_tags: Tags of traces that verdicts carry.
         receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
@@ -320,7 +337,9 @@ class Feature:
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, and all that they need, in the order in which their hooks run.
+    """Import the features whose folders exist, in the order in which their hooks run.
+
+    A feature is left out if one that it needs is.
 
     Raises:
         ImportError: A folder exists, and its module cannot be imported.
@@ -328,8 +347,9 @@ def installed() -> tuple[Feature, ...]:
     modules = import_module("worker.installed").MODULES
     present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
     features: list[Feature] = [import_module(name).FEATURE for name in present]
-    names = {feature.name for feature in features}
-    return tuple(feature for feature in features if names.issuperset(feature.needs))
+    while absent := {name for feature in features for name in feature.needs} - {feature.name for feature in features}:
+        features = [feature for feature in features if absent.isdisjoint(feature.needs)]
+    return tuple(features)
 
 
 def is_installed(name: str) -> bool:
