@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
+    ServerThread = tuple[ServiceThread, Store]
+
 A = ParamSpec("A")
 P = TypeVar("P")
 T = TypeVar("T")
@@ -289,7 +291,7 @@ class Feature:
         metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
-        process_threads: Threads of a process, with all its servers; they stop after the servers' own.
+        process_threads: Threads of a process, each with the server that it reads; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
         watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         select: Takes part in reading the stream.
@@ -322,7 +324,7 @@ class Feature:
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None

@@ -393,7 +393,7 @@ def die_after_sending(keyspace: Keyspace, worker: Any, monkeypatch: pytest.Monke
     """Send a verdict by a worker that neither remembers nor acknowledges it."""
     keyspace.send(verdict(0))
     with monkeypatch.context() as patched:
-        patched.setattr(type(worker.exporter._memory), "done", lambda *_: None)
+        patched.setattr(type(worker.exporter._memory), "finish", lambda *_: None)
         patched.setattr(type(worker.exporter), "_acknowledge_delivered", lambda _self: None)
         worker.turn()
 

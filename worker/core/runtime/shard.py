@@ -120,6 +120,8 @@ class Shard:
             judging=self.judging,
         )
         made = collected((feature.threads for feature in installed()), parts)
+        if wrong := [thread.name for thread in made if thread.role not in {"ingest", "judge"}]:
+            raise ValueError(f"threads of features are of the role ingest or judge: {', '.join(wrong)}")
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
             selectors = make_selectors(Parts(settings, metrics, ledger, rules))
