@@ -222,7 +222,8 @@ class _Run:
         self._expected = expected
         self._replays = replays
         self._runs = [
-            ReplayRun(settings, row.store, row.chooser, row.cursor, row.state, wait=self._wait) for row in replays
+            ReplayRun(settings, replay.store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
+            for replay in replays
         ]
         self._as_json = as_json
         columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))

@@ -19,7 +19,7 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import CallMetrics, enabled
+from worker.core.export.prometheus import CallMetrics, find_exporters
 from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
@@ -89,7 +89,7 @@ class Runtime:
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
         if self._graders.code:
             limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
-        exporters = enabled(settings)
+        exporters = find_exporters(settings)
         self._shared = Shared(
             settings,
             self.metrics,
