@@ -67,11 +67,7 @@ PARTS: Final = {
             *("tests/producers/test_sdk_script.py", "tests/core/test_choose_*.py", "tests/core/test_ledger.py"),
             *("tests/core/test_leases*.py", "tests/base/test_accounting.py", "tests/core/test_heartbeat*.py"),
             *("tests/features/late_feedback/test_feedback_*.py", "tests/base/test_forget_*.py"),
-            *(
-                "tests/base/test_replay_walk.py",
-                "tests/core/test_judging_parking.py",
-                "tests/base/test_dead_*.py",
-            ),
+            *("tests/base/test_replay_walk.py", "tests/core/test_judging_parking.py", "tests/base/test_dead_*.py"),
             *("tests/core/test_backlog.py", "tests/features/panels/test_panel_judging.py"),
         ],
     ),
@@ -145,22 +141,14 @@ PARTS: Final = {
     ),
     "exporters": Part(
         10,
-        [
-            "worker/core/export/*.py",
-            "worker/base/delivery/*.py",
-            "worker/base/monitor/sums.py",
-        ],
+        ["worker/core/export/*.py", "worker/base/delivery/*.py", "worker/base/monitor/sums.py"],
         [
             *("tests/core/test_verdict_counter.py", "tests/core/test_prometheus_export.py"),
             "tests/features/python/test_explorations.py",
             *("tests/core/test_outbox_*.py", "tests/base/test_otel_*.py", "tests/base/test_export_*.py"),
         ],
     ),
-    "rules": Part(
-        6,
-        ["deploy/rules/*.py"],
-        ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py"],
-    ),
+    "rules": Part(6, ["deploy/rules/*.py"], ["tests/deploy/test_rule_files.py", "tests/deploy/test_table.py"]),
 }
 
 

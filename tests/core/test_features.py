@@ -12,16 +12,7 @@ import worker
 from worker.base.monitor.gauges import Watch
 from worker.core import features
 from worker.core.config import loading
-from worker.core.features import (
-    Feature,
-    Follower,
-    Parts,
-    Selector,
-    built,
-    imported,
-    installed,
-    overridden,
-)
+from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
