@@ -142,17 +142,10 @@ def test_tls_where_there_is_none(run: Run, monkeypatch: pytest.MonkeyPatch, stac
 def test_a_key_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY")
     configure(monkeypatch, "http://127.0.0.1:1/v1")
-    assert part(run) == (
-        "broken",
-        "api_key_env: the variable JUDGE_KEY is not set",
-        "export it, or leave the line out",
-    )
+    assert part(run) == ("broken", "api_key_env: the variable JUDGE_KEY is not set", "export it, or leave the line out")
 
 
-KEYS = {
-    "openai": ("Authorization", f"Bearer {SECRET}"),
-    "anthropic": ("x-api-key", SECRET),
-}
+KEYS = {"openai": ("Authorization", f"Bearer {SECRET}"), "anthropic": ("x-api-key", SECRET)}
 
 
 @pytest.mark.parametrize("provider", KEYS)

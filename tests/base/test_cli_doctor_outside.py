@@ -39,10 +39,7 @@ RECEIVERS: dict[str, tuple[collector.Behaviour, str, str]] = {
 
 @pytest.mark.parametrize("case", RECEIVERS)
 def test_what_a_receiver_answers(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    otlp: collector.OtlpReceiver,
-    case: str,
+    run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver, case: str
 ) -> None:
     otlp.behaviour, result, what = RECEIVERS[case]
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", otlp.endpoint)

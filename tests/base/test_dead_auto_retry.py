@@ -201,11 +201,7 @@ def test_it_looks_once_a_minute(keyspace: Keyspace, new_worker: Workers) -> None
     now = [100.0]
     settings = settings_of(keyspace, models=MODELS)
     stage = AutoRetry(
-        settings,
-        keyspace.store,
-        rules=rules_of(settings),
-        healthy=lambda: ("scripted",),
-        clock=lambda: now[0],
+        settings, keyspace.store, rules=rules_of(settings), healthy=lambda: ("scripted",), clock=lambda: now[0]
     )
     stage.stopping.set()
     now[0] += 59

@@ -57,7 +57,7 @@ def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
     die(keyspace, "internal_error", "gone")
     die(keyspace, "unknown_judge_version", "safety")
     assert judge_versions(settings_of(keyspace), keyspace.store, still) == [
-        ok("judge versions", "all waiting evaluations are known here"),
+        ok("judge versions", "all waiting evaluations are known here")
     ]
 
 

@@ -15,13 +15,7 @@ from support.processes import Program, wait_until
 
 from worker.base import embedded
 from worker.base import embedded as redis_binaries
-from worker.base.embedded import (
-    EmbeddedRedis,
-    EmbeddedRedisError,
-    ServerBinary,
-    find_servers,
-    free_port,
-)
+from worker.base.embedded import EmbeddedRedis, EmbeddedRedisError, ServerBinary, find_servers, free_port
 
 OLD_PROGRAM = "#!/bin/sh\necho 'Redis server v=6.0.16 sha=0'\n"
 DYING_PROGRAM = "#!/bin/sh\necho 'no such thing here'; exit 3\n"

@@ -10,14 +10,7 @@ from statsmodels.stats.proportion import proportion_confint
 from judges.agreement.intervals import wilson
 from tests.base import coverage
 from tests.base.coverage import DESIGNS, conversations, sums_of
-from worker.base.monitor.shares import (
-    Sums,
-    design_effect,
-    merged,
-    pass_share,
-    student,
-    weight_class,
-)
+from worker.base.monitor.shares import Sums, design_effect, merged, pass_share, student, weight_class
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:

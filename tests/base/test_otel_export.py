@@ -95,11 +95,7 @@ def test_a_verdict_becomes_its_evaluations_span_one_span_a_call_and_an_event(
     keyspace.send(SCORED)
     sender().turn()
     evaluation = SCORED.evaluation_id
-    chat = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "gpt-6-luna",
-    }
+    chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-6-luna"}
     assert otlp.spans == (
         Span(
             trace_id=evaluation,

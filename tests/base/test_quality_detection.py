@@ -17,15 +17,7 @@ from worker.base.monitor.detection import Detection, Detector, add_sessions
 from worker.base.monitor.detector import Moments, Session
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.series import (
-    CLUSTER_PERIOD_S,
-    FIVE_MINUTES_S,
-    HOUR_S,
-    Bucket,
-    Series,
-    Unjudged,
-    place,
-)
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")

@@ -187,12 +187,7 @@ def test_tags_and_prompt_versions_are_segments(keyspace: Keyspace) -> None:
     entries = publish(keyspace, [verdict(n, tags=tags) for n, tags in enumerate(tags)], [DAY_MS] * len(tags))
     sums_of(keyspace, segments=("tags.plan", "prompt_version")).deliver(entries)
     counts = {key[0][-2:]: amounts[0].total.judgements for key, amounts in stored(keyspace, fine=True).items()}
-    assert counts == {
-        ("", ""): 4,
-        ("tags.plan", "pro"): 2,
-        ("tags.plan", "free"): 1,
-        ("prompt_version", "v7"): 1,
-    }
+    assert counts == {("", ""): 4, ("tags.plan", "pro"): 2, ("tags.plan", "free"): 1, ("prompt_version", "v7"): 1}
 
 
 def test_broken_sums_are_refused_before_anything_is_written(keyspace: Keyspace) -> None:

@@ -9,13 +9,7 @@ from support.stage_parts import Keyspace, make_trace
 
 from judges.core.model import ModelSettings
 from worker.base.lookup.feature import LookupKeys
-from worker.base.replay.replay import (
-    ReplayOptionsError,
-    format_time,
-    id_at,
-    milliseconds,
-    parse_time,
-)
+from worker.base.replay.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
 
 NOW_S = 1_800_000_000.5
 

@@ -3,20 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import harness
 from anthropic import Anthropic
-from harness import (
-    ANSWER,
-    ERROR_QUESTION,
-    MODEL,
-    QUESTION,
-    RETRIEVAL_QUESTION,
-    SYSTEM,
-    TOOL_QUESTION,
-    TYPED_QUESTION,
-    request,
-    stuffed,
-    track,
-)
 
 client = Anthropic(max_retries=0)
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
@@ -27,57 +15,63 @@ STAY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"t
 def ask(question: object, *before: Any, **options: Any) -> Any:
     """Send a conversation that ends with a question."""
     messages = [*before, {"role": "user", "content": question}]
-    return client.messages.create(model=MODEL, max_tokens=100, system=SYSTEM, messages=messages, **options)
+    return client.messages.create(
+        model=harness.MODEL, max_tokens=100, system=harness.SYSTEM, messages=messages, **options
+    )
 
 
 def single() -> None:
-    with request():
-        ask(QUESTION)
+    with harness.request():
+        ask(harness.QUESTION)
 
 
 def stream() -> None:
-    with request():
-        for _ in ask(QUESTION, stream=True):
+    with harness.request():
+        for _ in ask(harness.QUESTION, stream=True):
             pass
 
 
 def two_turns() -> None:
-    with request():
-        ask(QUESTION)
-    with request():
-        ask(QUESTION, {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER})
+    with harness.request():
+        ask(harness.QUESTION)
+    with harness.request():
+        ask(
+            harness.QUESTION,
+            {"role": "user", "content": harness.QUESTION},
+            {"role": "assistant", "content": harness.ANSWER},
+        )
 
 
 def tool() -> None:
-    with request():
-        message = ask(TOOL_QUESTION, tools=TOOLS)
+    with harness.request():
+        message = ask(harness.TOOL_QUESTION, tools=TOOLS)
         call = message.content[0]
         used = {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
-        result = {"type": "tool_result", "tool_use_id": call.id, "content": track(**call.input)}
-        before = {"role": "user", "content": TOOL_QUESTION}, {"role": "assistant", "content": [used]}
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": harness.track(**call.input)}
+        before = {"role": "user", "content": harness.TOOL_QUESTION}, {"role": "assistant", "content": [used]}
         ask([result], *before, tools=TOOLS)
 
 
 def typed() -> None:
-    with request():
+    with harness.request():
         tools = [{"name": "final_result", "description": "Give the answer.", "input_schema": STAY}]
-        ask(TYPED_QUESTION, tools=tools, tool_choice={"type": "tool", "name": "final_result"})
+        ask(harness.TYPED_QUESTION, tools=tools, tool_choice={"type": "tool", "name": "final_result"})
 
 
 def image() -> None:
-    with request():
+    with harness.request():
         source = {"type": "url", "url": "https://shop.example/parcel.png"}
-        ask([{"type": "text", "text": QUESTION}, {"type": "image", "source": source}])
+        ask([{"type": "text", "text": harness.QUESTION}, {"type": "image", "source": source}])
 
 
 def stuffed_prompt() -> None:
-    with request():
-        ask(stuffed(RETRIEVAL_QUESTION))
+    with harness.request():
+        ask(harness.stuffed(harness.RETRIEVAL_QUESTION))
 
 
 def error() -> None:
-    with request():
-        ask(ERROR_QUESTION)
+    with harness.request():
+        ask(harness.ERROR_QUESTION)
 
 
 SCENARIOS: dict[str, Callable[[], None]] = {

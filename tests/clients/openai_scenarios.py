@@ -4,25 +4,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from harness import (
-    ANSWER,
-    ERROR_QUESTION,
-    MODEL,
-    QUESTION,
-    RETRIEVAL_QUESTION,
-    SYSTEM,
-    TOOL_QUESTION,
-    TYPED_QUESTION,
-    USER,
-    request,
-    stuffed,
-    track,
-)
+import harness
 from openai import OpenAI
 from pydantic import BaseModel
 
 client = OpenAI(max_retries=0)
-BRIEF: dict[str, Any] = {"role": "system", "content": SYSTEM}
+BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
 
@@ -37,70 +24,74 @@ class Stay(BaseModel):
 def ask(question: object, *before: Any, **options: Any) -> Any:
     """Send a conversation that ends with a question."""
     messages = [BRIEF, *before, {"role": "user", "content": question}]
-    return client.chat.completions.create(model=MODEL, messages=messages, user=USER, **options)
+    return client.chat.completions.create(model=harness.MODEL, messages=messages, user=harness.USER, **options)
 
 
 def single() -> None:
-    with request():
-        ask(QUESTION)
+    with harness.request():
+        ask(harness.QUESTION)
 
 
 def stream() -> None:
-    with request():
-        for _ in ask(QUESTION, stream=True, stream_options={"include_usage": True}):
+    with harness.request():
+        for _ in ask(harness.QUESTION, stream=True, stream_options={"include_usage": True}):
             pass
 
 
 def two_turns() -> None:
-    with request():
-        ask(QUESTION)
-    with request():
-        ask(QUESTION, {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER})
+    with harness.request():
+        ask(harness.QUESTION)
+    with harness.request():
+        ask(
+            harness.QUESTION,
+            {"role": "user", "content": harness.QUESTION},
+            {"role": "assistant", "content": harness.ANSWER},
+        )
 
 
 def tool() -> None:
-    with request():
-        message = ask(TOOL_QUESTION, tools=TOOLS).choices[0].message
+    with harness.request():
+        message = ask(harness.TOOL_QUESTION, tools=TOOLS).choices[0].message
         call = message.tool_calls[0]
-        result = track(**json.loads(call.function.arguments))
+        result = harness.track(**json.loads(call.function.arguments))
         messages = [
             BRIEF,
-            {"role": "user", "content": TOOL_QUESTION},
+            {"role": "user", "content": harness.TOOL_QUESTION},
             message.model_dump(exclude_none=True),
             {"role": "tool", "tool_call_id": call.id, "content": result},
         ]
-        client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS, user=USER)
+        client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
 
 
 def stuffed_prompt() -> None:
     """Index one document, search by embedding, answer from the documents in the prompt: no span has them alone."""
-    with request("index"):
-        client.embeddings.create(model=MODEL, input=["Parcels leave on Mondays."])
-    with request():
-        client.embeddings.create(model=MODEL, input=RETRIEVAL_QUESTION)
-        ask(stuffed(RETRIEVAL_QUESTION))
+    with harness.request("index"):
+        client.embeddings.create(model=harness.MODEL, input=["Parcels leave on Mondays."])
+    with harness.request():
+        client.embeddings.create(model=harness.MODEL, input=harness.RETRIEVAL_QUESTION)
+        ask(harness.stuffed(harness.RETRIEVAL_QUESTION))
 
 
 def typed() -> None:
-    with request():
+    with harness.request():
         schema = {"name": "stay", "schema": Stay.model_json_schema()}
-        ask(TYPED_QUESTION, response_format={"type": "json_schema", "json_schema": schema})
+        ask(harness.TYPED_QUESTION, response_format={"type": "json_schema", "json_schema": schema})
 
 
 def image() -> None:
-    with request():
+    with harness.request():
         url = "https://shop.example/parcel.png"
-        ask([{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {"url": url}}])
+        ask([{"type": "text", "text": harness.QUESTION}, {"type": "image_url", "image_url": {"url": url}}])
 
 
 def responses() -> None:
-    with request():
-        client.responses.create(model=MODEL, instructions=SYSTEM, input=QUESTION)
+    with harness.request():
+        client.responses.create(model=harness.MODEL, instructions=harness.SYSTEM, input=harness.QUESTION)
 
 
 def error() -> None:
-    with request():
-        ask(ERROR_QUESTION)
+    with harness.request():
+        ask(harness.ERROR_QUESTION)
 
 
 SCENARIOS: dict[str, Callable[[], None]] = {

@@ -88,9 +88,7 @@ run(
     {
         "single": lambda: chat(QUESTION),
         "stream": lambda: chat(
-            QUESTION,
-            streaming_callback=lambda _: None,
-            generation_kwargs={"stream_options": {"include_usage": True}},
+            QUESTION, streaming_callback=lambda _: None, generation_kwargs={"stream_options": {"include_usage": True}}
         ),
         "two_turns": two_turns,
         "tool": tool,

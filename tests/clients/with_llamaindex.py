@@ -3,21 +3,7 @@
 import asyncio
 from typing import Any
 
-from harness import (
-    ANSWER,
-    BASE_URL,
-    DOCUMENTS,
-    ERROR_QUESTION,
-    QUESTION,
-    RETRIEVAL_QUESTION,
-    SYSTEM,
-    TOOL_QUESTION,
-    TYPED_QUESTION,
-    provider,
-    request,
-    run,
-    track,
-)
+import harness
 from llama_index.core import Document, Settings, VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
@@ -29,8 +15,10 @@ from llama_index.llms.openai import OpenAI
 from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
 from pydantic import BaseModel
 
-LlamaIndexInstrumentor().instrument(tracer_provider=provider)
-model = OpenAI(model="gpt-4o-mini", api_base=BASE_URL, max_retries=0)  # LlamaIndex refuses names that it does not know
+LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
+model = OpenAI(
+    model="gpt-4o-mini", api_base=harness.BASE_URL, max_retries=0
+)  # LlamaIndex refuses names that it does not know
 Settings.llm = model
 Settings.embed_model = MockEmbedding(2)
 
@@ -50,61 +38,70 @@ class Handbook(BaseRetriever):
             NodeWithScore(
                 node=TextNode(id_=one["id"], text=one["text"], metadata={"source": one["source"]}), score=one["score"]
             )
-            for one in DOCUMENTS
+            for one in harness.DOCUMENTS
         ]
 
 
 def chat(question: str, *before: ChatMessage) -> Any:
     """Send a conversation that ends with a question within a request."""
-    with request():
+    with harness.request():
         return model.chat(
-            [ChatMessage(role="system", content=SYSTEM), *before, ChatMessage(role="user", content=question)]
+            [ChatMessage(role="system", content=harness.SYSTEM), *before, ChatMessage(role="user", content=question)]
         )
 
 
 def stream() -> None:
-    with request():
+    with harness.request():
         for _ in model.stream_chat(
-            [ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=QUESTION)]
+            [ChatMessage(role="system", content=harness.SYSTEM), ChatMessage(role="user", content=harness.QUESTION)]
         ):
             pass
 
 
 def two_turns() -> None:
-    chat(QUESTION)
-    chat(QUESTION, ChatMessage(role="user", content=QUESTION), ChatMessage(role="assistant", content=ANSWER))
+    chat(harness.QUESTION)
+    chat(
+        harness.QUESTION,
+        ChatMessage(role="user", content=harness.QUESTION),
+        ChatMessage(role="assistant", content=harness.ANSWER),
+    )
 
 
 def tool() -> None:
     async def work() -> None:
-        await FunctionAgent(tools=[track], llm=model, system_prompt=SYSTEM, streaming=False).run(TOOL_QUESTION)
+        await FunctionAgent(tools=[harness.track], llm=model, system_prompt=harness.SYSTEM, streaming=False).run(
+            harness.TOOL_QUESTION
+        )
 
-    with request():
+    with harness.request():
         asyncio.run(work())
 
 
 def retrieval() -> None:
     """Build an index, which is no trace, and answer from documents."""
-    VectorStoreIndex.from_documents([Document(text=one["text"]) for one in DOCUMENTS])
-    with request():
-        RetrieverQueryEngine.from_args(Handbook(), llm=model).query(RETRIEVAL_QUESTION)
+    VectorStoreIndex.from_documents([Document(text=one["text"]) for one in harness.DOCUMENTS])
+    with harness.request():
+        RetrieverQueryEngine.from_args(Handbook(), llm=model).query(harness.RETRIEVAL_QUESTION)
 
 
 def typed() -> None:
-    with request():
+    with harness.request():
         model.as_structured_llm(Stay).chat(
-            [ChatMessage(role="system", content=SYSTEM), ChatMessage(role="user", content=TYPED_QUESTION)]
+            [
+                ChatMessage(role="system", content=harness.SYSTEM),
+                ChatMessage(role="user", content=harness.TYPED_QUESTION),
+            ]
         )
 
 
-run(
+harness.run(
     {
-        "single": lambda: chat(QUESTION),
+        "single": lambda: chat(harness.QUESTION),
         "stream": stream,
         "two_turns": two_turns,
         "tool": tool,
         "retrieval": retrieval,
         "typed": typed,
-        "error": lambda: chat(ERROR_QUESTION),
+        "error": lambda: chat(harness.ERROR_QUESTION),
     }
 )

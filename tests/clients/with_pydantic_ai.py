@@ -2,28 +2,14 @@
 
 from typing import Any
 
-from harness import (
-    BASE_URL,
-    DOCUMENTS,
-    ERROR_QUESTION,
-    MODEL,
-    QUESTION,
-    SEARCH_QUESTION,
-    SESSION,
-    SYSTEM,
-    TOOL_QUESTION,
-    TYPED_QUESTION,
-    USER,
-    run,
-    track,
-)
+import harness
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 Agent.instrument_all()
-model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=BASE_URL, api_key="none"))
+model = OpenAIChatModel(harness.MODEL, provider=OpenAIProvider(base_url=harness.BASE_URL, api_key="none"))
 
 
 class Stay(BaseModel):
@@ -35,32 +21,34 @@ class Stay(BaseModel):
 
 def ask(question: str, messages: Any = None, **options: Any) -> Any:
     """Run an agent of these options."""
-    agent: Agent[None, Any] = Agent(model, instructions=SYSTEM, name="support", **options)
-    who = {"conversation_id": SESSION, "metadata": {"user_id": USER}}
+    agent: Agent[None, Any] = Agent(model, instructions=harness.SYSTEM, name="support", **options)
+    who = {"conversation_id": harness.SESSION, "metadata": {"user_id": harness.USER}}
     return agent.run_sync(question, message_history=messages, **who)
 
 
 def stream() -> None:
-    agent = Agent(model, instructions=SYSTEM, name="support")
-    streamed = agent.run_stream_sync(QUESTION, conversation_id=SESSION, metadata={"user_id": USER})
+    agent = Agent(model, instructions=harness.SYSTEM, name="support")
+    streamed = agent.run_stream_sync(
+        harness.QUESTION, conversation_id=harness.SESSION, metadata={"user_id": harness.USER}
+    )
     for _ in streamed.stream_text():
         pass
 
 
 def kb_search(query: str) -> list[str]:
     """Search the handbook."""
-    return [one["text"] for one in DOCUMENTS if query]
+    return [one["text"] for one in harness.DOCUMENTS if query]
 
 
-run(
+harness.run(
     {
-        "single": lambda: ask(QUESTION),
+        "single": lambda: ask(harness.QUESTION),
         "stream": stream,
-        "two_turns": lambda: ask(QUESTION, ask(QUESTION).all_messages()),
-        "tool": lambda: ask(TOOL_QUESTION, tools=[track]),
-        "search": lambda: ask(SEARCH_QUESTION, tools=[kb_search]),
-        "typed": lambda: ask(TYPED_QUESTION, output_type=Stay),
-        "typed_with_tool": lambda: ask(TOOL_QUESTION, output_type=Stay, tools=[track]),
-        "error": lambda: ask(ERROR_QUESTION),
+        "two_turns": lambda: ask(harness.QUESTION, ask(harness.QUESTION).all_messages()),
+        "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track]),
+        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[kb_search]),
+        "typed": lambda: ask(harness.TYPED_QUESTION, output_type=Stay),
+        "typed_with_tool": lambda: ask(harness.TOOL_QUESTION, output_type=Stay, tools=[harness.track]),
+        "error": lambda: ask(harness.ERROR_QUESTION),
     }
 )

@@ -604,18 +604,14 @@ MISTAKES: Mapping[str, Mistake] = {
     "no host of the receiver": in_file(
         "otlp_endpoint = 'http://'", "otlp_endpoint: must be http://host:port or https://host:port"
     ),
-    "port of the receiver": in_file(
-        f"otlp_endpoint = 'http://user:{SECRET}/x@host'",
-        f"otlp_endpoint: {QUOTE}",
-    ),
+    "port of the receiver": in_file(f"otlp_endpoint = 'http://user:{SECRET}/x@host'", f"otlp_endpoint: {QUOTE}"),
     # models
     "provider": in_model("", f".provider: must be one of {KNOWN_PROVIDERS}", LEXICAL.replace("xic", "ixc")),
     "no address": in_file(
         "[models.default]\nmodel = 'm'", 'models.default.base_url: is missing; set it, as "https://host/v1"'
     ),
     "no model": in_file(
-        "[models.default]\nbase_url = 'https://host/v1'",
-        "models.default.model: is missing; name the endpoint's model",
+        "[models.default]\nbase_url = 'https://host/v1'", "models.default.model: is missing; name the endpoint's model"
     ),
     "scheme of the endpoint": in_model(
         "", '.base_url: must be http:// or https:// and a host, as "https://host/v1"', MODEL.replace("https", "ftp")

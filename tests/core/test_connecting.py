@@ -138,24 +138,14 @@ BROKERS = {
     "rediss://host/1?ssl_ca_certs=/ca&ssl_certfile=/c&ssl_keyfile=/k&ssl_check_hostname=false": BrokerConfig(
         "rediss://host:6379/1",
         PATIENCE,
-        {
-            **TRUSTED,
-            "ssl_ca_certs": "/ca",
-            "ssl_certfile": "/c",
-            "ssl_keyfile": "/k",
-            "ssl_check_hostname": False,
-        },
+        {**TRUSTED, "ssl_ca_certs": "/ca", "ssl_certfile": "/c", "ssl_keyfile": "/k", "ssl_check_hostname": False},
     ),
     "unix:///run/redis.sock?db=2": BrokerConfig(
         "redis+socket:///run/redis.sock?virtual_host=2", PATIENCE, use_ssl=False
     ),
     "redis+sentinel://u:p@h1:1,h2/mymaster/5?sentinel_username=s&sentinel_password=t": BrokerConfig(
         "sentinel://u:p@h1:1/5;sentinel://u:p@h2:26379/5",
-        {
-            **PATIENCE,
-            "master_name": "mymaster",
-            "sentinel_kwargs": {**SENTINELS, "username": "s", "password": "t"},
-        },
+        {**PATIENCE, "master_name": "mymaster", "sentinel_kwargs": {**SENTINELS, "username": "s", "password": "t"}},
         use_ssl=False,
     ),
     "rediss+sentinel://h1:1/mymaster?ssl_ca_certs=/ca": BrokerConfig(

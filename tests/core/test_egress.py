@@ -90,12 +90,7 @@ def test_two_rules_that_do_not_agree_are_told_once() -> None:
             asked.sample(trace(f"medical-{number}", trace_id=str(number)))
             asked.sample(trace("shop"))
     assert logged == [
-        {
-            "event": "egress excludes another rule's model",
-            "rule": "kept",
-            "other": other,
-            "log_level": "warning",
-        }
+        {"event": "egress excludes another rule's model", "rule": "kept", "other": other, "log_level": "warning"}
         for other in ("free", "free as well")
     ]
 

@@ -9,10 +9,7 @@ KEPT = {"name": "kept", "judges": ["groundedness"], "model": "inside", "egress":
 
 
 def models(endpoint: ChatEndpoint) -> dict[str, object]:
-    return {
-        "inside": {"provider": "lexical"},
-        "outside": {"base_url": endpoint.base_url, "model": "judge-1"},
-    }
+    return {"inside": {"provider": "lexical"}, "outside": {"base_url": endpoint.base_url, "model": "judge-1"}}
 
 
 def test_a_trace_with_egress_is_judged_by_the_allowed_model_only(pipeline: Pipeline, endpoint: ChatEndpoint) -> None:

@@ -15,17 +15,7 @@ from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
 from worker.core.config import loading
-from worker.core.features import (
-    Feature,
-    Follower,
-    Parts,
-    Selector,
-    built,
-    find_single,
-    imported,
-    installed,
-    overridden,
-)
+from worker.core.features import Feature, Follower, Parts, Selector, built, find_single, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import script_sources

@@ -203,10 +203,7 @@ WRONG = {
     "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
     "a bracket for a path": (b"GET http://[ HTTP/1.0\r\n\r\n", 400),
     "a body without end": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", 200),
-    "a version of text in words": (
-        b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=x\r\n\r\n",
-        200,
-    ),
+    "a version of text in words": (b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: text/plain;version=x\r\n\r\n", 200),
     "a version of metrics in words": (
         b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text;version=1.x\r\n\r\n",
         200,

@@ -221,22 +221,13 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         "mine/kind.toml: is not TOML: it is nested too deep; fix it there",
     ),
     "not UTF-8": ({"mine/kind.toml": b'asks = "\xff"'}, "mine/kind.toml: is not UTF-8; save it as UTF-8"),
-    "too long": (
-        {"mine/kind.toml": LONG},
-        "mine/kind.toml: is longer than 1 MiB; name the file of a judge, NAME.toml",
-    ),
+    "too long": ({"mine/kind.toml": LONG}, "mine/kind.toml: is longer than 1 MiB; name the file of a judge, NAME.toml"),
     "name of a file": (
         {"mine/Be-Kind.toml": POLITE},
         f"mine/Be-Kind.toml: is not the name of a judge; {NAMING}: rename it",
     ),
-    "name of a table": (
-        {FILE: f'[judges."Be kind"]\n{POLITE}'},
-        f"{FILE}: judges.Be kind: {NAMING}; rename it",
-    ),
-    "name of a built-in judge": (
-        {"mine/safety.toml": POLITE},
-        f"mine/safety.toml: {BUILT_IN} [judges.safety]",
-    ),
+    "name of a table": ({FILE: f'[judges."Be kind"]\n{POLITE}'}, f"{FILE}: judges.Be kind: {NAMING}; rename it"),
+    "name of a built-in judge": ({"mine/safety.toml": POLITE}, f"mine/safety.toml: {BUILT_IN} [judges.safety]"),
     "settings of a built-in judge": (
         {"mine/faithfulness.toml": "pass_at = 3"},
         f"mine/faithfulness.toml: {BUILT_IN} [judges.faithfulness]",
@@ -267,10 +258,7 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
         ),
     ),
     # what they hold
-    "nothing": (
-        {"mine/kind.toml": ""},
-        f"mine/kind.toml: does not say what the judge asks; {KINDS}",
-    ),
+    "nothing": ({"mine/kind.toml": ""}, f"mine/kind.toml: does not say what the judge asks; {KINDS}"),
     "nothing in a table": (
         {FILE: "[judges.refunds]\nasks = 'Is it?'"},
         f"{FILE}: judges.refunds: there is no such judge; {KINDS}",

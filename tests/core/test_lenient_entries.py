@@ -16,13 +16,7 @@ from tracejudge.content.field_names import OTHER_NAMES
 from worker.base.input.feature import InputKeys
 from worker.base.input.unusable import MAX_INVALID, UnusableInput, read_invalid, read_left_out
 from worker.core.config.settings import Rule
-from worker.core.selection.stream_entry import (
-    FeedbackEntry,
-    InvalidEntry,
-    TraceEntry,
-    read_entry,
-    trace_id_of,
-)
+from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, TraceEntry, read_entry, trace_id_of
 
 NEEDED = {"trace_id": "t1", "service": "shop", "output": "It is."}
 BARE = {"trace_id": "t1", "service": "shop"}

@@ -57,10 +57,7 @@ MISTAKES = {
         '[redact]\npatterns = ["a*"]',
         f"{HERE}[0]: matches an empty text; let it ask for at least one character",
     ),
-    "repeat in a repeat": (
-        '[redact]\npatterns = ["(a+)+b"]',
-        f"{HERE}[0]: {SLOW}",
-    ),
+    "repeat in a repeat": ('[redact]\npatterns = ["(a+)+b"]', f"{HERE}[0]: {SLOW}"),
     "very long": (
         f'[redact]\npatterns = ["{"a" * 1_001}"]',
         f"{HERE}[0]: is longer than 1000 characters; make several of it",

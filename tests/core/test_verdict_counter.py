@@ -20,13 +20,7 @@ from worker.core.telemetry.metrics import OUTCOMES, Metrics
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN_ID = "00f067aa0ba902b7"
-SERIES = {
-    "service": "shop",
-    "environment": "prod",
-    "judge": "trio",
-    "version": "01234567",
-    "judge_model": "gpt-6-luna",
-}
+SERIES = {"service": "shop", "environment": "prod", "judge": "trio", "version": "01234567", "judge_model": "gpt-6-luna"}
 PASS = Score("clear", 1.0, 1.0, "yes", passed=True)
 FAIL = Score("true", 0.25, 2.0, passed=False)
 UNRATED = Score("length", 0.5)

@@ -341,14 +341,7 @@ SCENES = [
         fires=[SLOW],
     ),
     Scene("all fail", Monitored().shares("0x100", 0.05)).at(50, ALL_BURN, all_failed=BURNS),
-    Scene(
-        "too few to burn",
-        Monitored().shares(
-            "0x100",
-            0.2,
-            "29x100",
-        ),
-    ).at(4, too_few_now=[FAST]),
+    Scene("too few to burn", Monitored().shares("0x100", 0.2, "29x100")).at(4, too_few_now=[FAST]),
     Scene("no objective", Monitored().shares("0x100", 0.05).without("tracejudge_quality_objective")).at(
         50, no_objective=BURNS
     ),

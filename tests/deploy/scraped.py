@@ -277,9 +277,7 @@ def prometheus(program: str, folder: Path, target: int) -> Iterator[Prometheus]:
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["rules/*.yaml"],
-        "scrape_configs": [
-            {"job_name": load().job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]},
-        ],
+        "scrape_configs": [{"job_name": load().job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [

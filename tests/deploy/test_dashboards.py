@@ -32,18 +32,7 @@ TITLES = {
     "tracejudge-cost": "TraceJudge / Cost",
 }
 CORE_PANELS = {"bargauge", "heatmap", "stat", "state-timeline", "table", "timeseries"}
-UNITS = {
-    "cps",
-    "currencyUSD",
-    "dateTimeFromNow",
-    "none",
-    "bytes",
-    "percentunit",
-    "reqps",
-    "s",
-    "short",
-    "suffix:x",
-}
+UNITS = {"cps", "currencyUSD", "dateTimeFromNow", "none", "bytes", "percentunit", "reqps", "s", "short", "suffix:x"}
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 FEWEST_WORDS = 4
 PROVISIONING = FOLDER.parent / "provisioning"

@@ -15,7 +15,7 @@ from support.cases import each_case
 pytestmark = pytest.mark.slow("a Prometheus that scrapes until every query finds something")
 
 FOUND_NOTHING: Mapping[tuple[str, str, str], str] = {
-    ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday",
+    ("tracejudge-cost", "Against this hour yesterday", "A"): "needs a yesterday"
 }
 """Queries that find nothing within a minute of traffic, and why."""
 
@@ -209,9 +209,7 @@ def test_bad_verdicts_point_to_their_traces(
 def test_a_changed_judge_is_marked_and_a_new_one_is_not(answers: Mapping[Asked, Any]) -> None:
     (result,) = (answer for query, answer in answers.items() if query.where == "annotation Judges that changed")
 
-    assert [each["metric"] for each in result] == [
-        {"judge": "correctness", "version": "b" * 8, "judge_model": MODEL},
-    ]
+    assert [each["metric"] for each in result] == [{"judge": "correctness", "version": "b" * 8, "judge_model": MODEL}]
 
 
 def test_variables_offer_what_there_is(server: Prometheus, answers: Mapping[Asked, Any]) -> None:

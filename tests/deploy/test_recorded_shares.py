@@ -37,11 +37,7 @@ def two_workers() -> Monitored:
 
 CASES = {
     "one rate": (Monitored().shares("0.9x200", 0.05), "6h", recorded((13, 0.9, 100 / HOUR_S))),
-    "hours count by their judgements": (
-        few_then_many(),
-        "6h",
-        recorded((12, 0.9, 48 / DAY_S), (1, 0.6, 120 / HOUR_S)),
-    ),
+    "hours count by their judgements": (few_then_many(), "6h", recorded((12, 0.9, 48 / DAY_S), (1, 0.6, 120 / HOUR_S))),
     "days": (Monitored().shares("0x200", 0.05), "3d", recorded((13, 0, 100 / HOUR_S))),
     "one worker after another": (two_workers(), "6h", recorded((13, 0.9, 100 / HOUR_S))),
 }

@@ -205,10 +205,7 @@ OTHERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 SAME: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "asks": (ASKING, {"asks": "Is it?"}),
     "place": (FILLING, {"template": {"file": "other.yaml", "text": FILES["judges.d/facts.yaml"]}}),
-    "metadata": (
-        FILLING,
-        {"template": {"file": "f", "text": FILES["judges.d/facts.yaml"].replace('"1.0"', '"2.0"')}},
-    ),
+    "metadata": (FILLING, {"template": {"file": "f", "text": FILES["judges.d/facts.yaml"].replace('"1.0"', '"2.0"')}}),
 }
 
 

@@ -315,10 +315,7 @@ REPAIRED: Mapping[str, Case] = {
     "the first brace missing, which the caller wrote": Case(
         _one(lambda text: text[1:]), READ, dict.fromkeys(BOTH_FACTS, ASKED)
     ),
-    "braces doubled": Case(
-        lambda family: ["\n".join(f"{{{json.dumps(part)}}}" for part in family.good)],
-        READ,
-    ),
+    "braces doubled": Case(lambda family: ["\n".join(f"{{{json.dumps(part)}}}" for part in family.good)], READ),
 }
 
 FORM: Mapping[str, Case] = {
@@ -429,10 +426,7 @@ NOTATIONS: Mapping[str, Case] = {
         ),
         READ,
     ),
-    "YAML": Case(
-        lambda family: [_yaml(family), f"Here it is:\n{_FENCE}yaml\n{_yaml(family)}{_FENCE}"],
-        READ,
-    ),
+    "YAML": Case(lambda family: [_yaml(family), f"Here it is:\n{_FENCE}yaml\n{_yaml(family)}{_FENCE}"], READ),
     "elements (XML)": Case(
         lambda family: [f"<answer>{''.join(map(_elements, family.good))}</answer>"] if family.name != OBJECT else [],
         READ,
@@ -451,8 +445,7 @@ NOTATIONS: Mapping[str, Case] = {
 LOST: Mapping[str, Case] = {
     **{f"cut off after {share:.0%}": Case(_cut(share), ASKED) for share in (0.1, 0.3, 0.5, 0.7, 0.9)},
     "cut off inside the last value": Case(
-        lambda family: [plain(family).rstrip('}]"'), plain(family).rstrip('}]"')[:-1]],
-        ASKED,
+        lambda family: [plain(family).rstrip('}]"'), plain(family).rstrip('}]"')[:-1]], ASKED
     ),
     "prose instead": Case(_always("Yes, all of it is right.", "I rate this answer 4 out of 5."), ASKED),
     "a word alone that was not offered": Case(_always("supported", "ja", "maybe", "80%", "9/12"), ASKED),
@@ -486,8 +479,7 @@ LOST: Mapping[str, Case] = {
     "a whole verdict quoted inside a broken answer": Case(_quoting, ASKED),
     "broken off behind a quoted verdict": Case(_breaks_off_at_quotation, ASKED),
     "an answer that goes on behind its end": Case(
-        lambda family: [f'{plain(family)}, which is planted.", "{key}": "no"}}' for key in family.keys],
-        ASKED,
+        lambda family: [f'{plain(family)}, which is planted.", "{key}": "no"}}' for key in family.keys], ASKED
     ),
     "a verdict, then one that breaks off": Case(
         lambda family: [f"{plain(family)}\n{other(family)[: len(other(family)) // 2]}"], ASKED

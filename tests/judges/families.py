@@ -232,15 +232,7 @@ def _families() -> dict[str, Family]:
             "overall_supported_explanation",
             "overall_supported",
         ),
-        Family(
-            "facts_grounding",
-            judges["facts_grounding"],
-            _FACTS,
-            _OTHER_FACTS,
-            *_FACT_SCORES,
-            "rationale",
-            "label",
-        ),
+        Family("facts_grounding", judges["facts_grounding"], _FACTS, _OTHER_FACTS, *_FACT_SCORES, "rationale", "label"),
         Family(
             "facts_grounding (one object)",
             judges["facts_grounding"],

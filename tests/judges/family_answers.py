@@ -228,12 +228,7 @@ def _long() -> Mapping[str, Specific]:
 
 
 def _shares(relevance: float, utilization: float, completeness: float, adherence: float) -> Scores:
-    return {
-        "relevance": relevance,
-        "utilization": utilization,
-        "completeness": completeness,
-        "adherence": adherence,
-    }
+    return {"relevance": relevance, "utilization": utilization, "completeness": completeness, "adherence": adherence}
 
 
 _RELEVANT, _UTILIZED = "all_relevant_sentence_keys", "all_utilized_sentence_keys"
@@ -429,8 +424,7 @@ def _facts() -> Mapping[str, Specific]:
         "no lines at all": Specific(("[]", '{"sentences": []}', "{}"), ASKED),
         "a label in other letters": Specific((pair(label=" Supported. "), pair(label="**SUPPORTED**")), READ, best),
         "a label off the menu": Specific(
-            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes")),
-            OFF_ASKED,
+            (pair(label="partially supported"), pair(label="not_supported"), pair(label="yes")), OFF_ASKED
         ),
         "an empty label, or none": Specific((pair(label=""), pair(label=None), pair(label=["supported"])), ASKED),
         "an invented excerpt": Specific(

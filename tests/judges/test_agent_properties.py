@@ -56,11 +56,7 @@ def test_any_answers_end_in_order(
     steps: list[Step | str], limits: Limits, max_input_tokens: int, bytes_per_token: float
 ) -> None:
     judge = exploring(
-        limits,
-        long=lambda _: "word " * 300,
-        longer=lambda _: "é" * 20_000,
-        breaking=breaking,
-        silent=lambda _: "",
+        limits, long=lambda _: "word " * 300, longer=lambda _: "é" * 20_000, breaking=breaking, silent=lambda _: ""
     )
     setting = msgspec.structs.replace(SETTINGS, max_input_tokens=max_input_tokens, price=PRICE)
     model = Counting(steps, setting, bytes_per_token)

@@ -14,14 +14,7 @@ from support.cases import each_case
 
 from judges.core.prompt import MATERIAL_RULES
 from judges.forms.yes_no import read
-from judges.parsing.answer import (
-    AnswerError,
-    InvalidAnswerError,
-    OffMenuError,
-    choice,
-    folded,
-    text_field,
-)
+from judges.parsing.answer import AnswerError, InvalidAnswerError, OffMenuError, choice, folded, text_field
 from judges.parsing.objects import read_object
 from judges.parsing.withdrawal import is_withdrawn
 
@@ -160,10 +153,7 @@ ANSWERS: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
     "NaN": ('{"rationale": "It is so.", "result": NaN}', INVALID),
     "more broken objects than drafts": ('{"rationale": "a", "result": "yes",}\n' * 200, INVALID),
     # the request repeated
-    "marks of the material around": (
-        f"<<answer 0123456789ab>>\n{GOOD}\n<<end answer 0123456789ab>>",
-        INVALID,
-    ),
+    "marks of the material around": (f"<<answer 0123456789ab>>\n{GOOD}\n<<end answer 0123456789ab>>", INVALID),
     "a mark before": (f"<<document 2 0123456789ab>>\n{GOOD}", INVALID),
     "our rules before": (f"{MATERIAL_RULES}\n\n{GOOD}", INVALID),
     "marks quoted in the rationale": (

@@ -60,10 +60,7 @@ REFUSING: dict[str, tuple[Callable[[Behaviour], Behaviour], set[str]]] = {
         in_words(has("output_config"), "'claude-test' does not support output format."),
         {"output_config"},
     ),
-    "temperature": (
-        in_words(has("temperature"), "`temperature` is deprecated for this model."),
-        {"temperature"},
-    ),
+    "temperature": (in_words(has("temperature"), "`temperature` is deprecated for this model."), {"temperature"}),
     "temperature with thinking": (
         in_words(
             has("temperature"), "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
@@ -74,10 +71,7 @@ REFUSING: dict[str, tuple[Callable[[Behaviour], Behaviour], set[str]]] = {
         in_words(has("temperature"), "temperature is not supported for claude-test when set to non-default values"),
         {"temperature"},
     ),
-    "cache_control": (
-        in_words(has_mark, "system.0.cache_control: Extra inputs are not permitted"),
-        {"cache_control"},
-    ),
+    "cache_control": (in_words(has_mark, "system.0.cache_control: Extra inputs are not permitted"), {"cache_control"}),
     "words of nobody": (in_words(has("output_config"), "no such grammar"), {"output_config"}),
     "a param of a gateway with 422": (lambda then: rejects("output_config", then, status=422), {"output_config"}),
     "one after the other": (

@@ -9,17 +9,7 @@ from judge_traces import LONG, SHORT, served
 from model_client import KEY, REQUEST, WORDS, Client, by_heuristic, requests_of
 from model_client import anthropic as client
 from support.messages import CachedUsage, MessagesEndpoint, says
-from support.replies import (
-    Behaviour,
-    Usage,
-    answers,
-    failing,
-    not_json,
-    refuses,
-    sequence,
-    truncated,
-    yes_no,
-)
+from support.replies import Behaviour, Usage, answers, failing, not_json, refuses, sequence, truncated, yes_no
 
 from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatResponse, ModelSettings, ModelUnavailableError
@@ -162,12 +152,7 @@ class TestResponse:
 
     @pytest.mark.parametrize(
         "raw",
-        [
-            f"<html>{WORDS}</html>",
-            "",
-            f'["{WORDS}"]',
-            '{"content": "Yes."}',
-        ],
+        [f"<html>{WORDS}</html>", "", f'["{WORDS}"]', '{"content": "Yes."}'],
         ids=["html", "empty", "list", "content as text"],
     )
     def test_that_is_no_message_means_unavailable(self, messages: MessagesEndpoint, raw: str) -> None:

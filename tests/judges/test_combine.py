@@ -198,12 +198,7 @@ def test_each_metric_is_combined_by_itself_and_has_its_own_disagreement() -> Non
     assessment = combine("majority", {"b": both("y", 1.0), "a": both("n", 0.5), "c": both("y", 0.0)}, (YES_NO, SHARE))
     assert {score.metric: score.passed for score in assessment.scores if score.passed is not None} == {"safety": True}
     assert {score.metric: score.value for score in assessment.scores} == pytest.approx(
-        {
-            "safety": 1.0,
-            "supported_share": 0.5,
-            "safety_disagreement": 2 / 3,
-            "supported_share_disagreement": 2 / 3,
-        }
+        {"safety": 1.0, "supported_share": 0.5, "safety_disagreement": 2 / 3, "supported_share_disagreement": 2 / 3}
     )
     assert assessment.rationale == "safety: 2 of 3 models pass\nsupported_share: 3 models rate"
     assert [score.metric for score in assessment.scores] == [metric.name for metric in metrics_of((YES_NO, SHARE))]

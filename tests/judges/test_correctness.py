@@ -86,11 +86,7 @@ class TestHeuristic:
     @pytest.mark.parametrize(
         ("trace", "result", "reason"),
         [
-            (
-                with_response("The warranty runs for 2 years.", "The warranty runs 2 years."),
-                "yes",
-                ALL_THERE,
-            ),
+            (with_response("The warranty runs for 2 years.", "The warranty runs 2 years."), "yes", ALL_THERE),
             (
                 with_response("The warranty runs for 3 years.", "The warranty runs 2 years."),
                 "no",

@@ -277,11 +277,7 @@ class TestResults:
             ({"integer": [0, 2]}, {"type": "integer", "enum": [0, 1, 2]}, '"result": <number>'),
             ({"integer": [0, 101]}, {"type": "integer"}, "one whole number from 0 to 101 in plain digits"),
             ({"number": [0, 0.5]}, {"type": "number"}, "from 0 to 0.5 in plain digits"),
-            (
-                {"labels": {'"a"': 1, "b": 0}},
-                {"type": "string", "enum": ['"a"', "b"]},
-                '"result": "\\"a\\"|b"',
-            ),
+            ({"labels": {'"a"': 1, "b": 0}}, {"type": "string", "enum": ['"a"', "b"]}, '"result": "\\"a\\"|b"'),
         ],
     )
     def test_are_asked_for_by_schema_and_in_words(self, result: object, schema: object, line: str) -> None:

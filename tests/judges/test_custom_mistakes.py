@@ -268,16 +268,8 @@ TABLES: Mapping[str, tuple[Mapping[str, object], str, str]] = {
         "instructions",
         "is missing; a judge is defined by one of instructions, custom_prompt, template, code, based_on",
     ),
-    "a key without a name": (
-        {"instructions": "{{ outputs }}", "": 1},
-        '""',
-        KEYS,
-    ),
-    "a key over lines": (
-        {"instructions": "{{ outputs }}", "a\nb": 1},
-        "a b",
-        KEYS,
-    ),
+    "a key without a name": ({"instructions": "{{ outputs }}", "": 1}, '""', KEYS),
+    "a key over lines": ({"instructions": "{{ outputs }}", "a\nb": 1}, "a b", KEYS),
     "a sentence over lines": (
         {"instructions": "{{ outputs }}", "asks": "a\nb"},
         "asks",

@@ -107,12 +107,7 @@ def test_judges_in_words_are_asked_by_their_result() -> None:
         ("yes/no", "predicate", 0.9, (1.0, 1.0, "yes", True)),
         ("boolean", "predicate", 0.2, (0.0, 0.0, "false", False)),
         (labels, "choice", 0.8, (1.0, "formal", "formal", True)),
-        (
-            {"labels": worth, "pass": ["good"]},
-            "choice",
-            0.8,
-            (0.85, 3.0, "good", True),
-        ),
+        ({"labels": worth, "pass": ["good"]}, "choice", 0.8, (0.85, 3.0, "good", True)),
         ({"integer": [1, 3], "pass_at": 3}, "score", 0.8, (0.85, 2.7, None, True)),
         ({"integer": [1, 3], "pass_at": 1, "direction": "lower"}, "score", 0.8, (0.15, 2.7, None, False)),
         ({"integer": [1, 3]}, "score", 0.8, (0.85, 2.7, None, None)),

@@ -56,12 +56,7 @@ def test_each_input_is_needed(field: str) -> None:
             "no",
             compared(100, 100, "are the same") + " Form: a list was expected, the answer is plain text.",
         ),
-        (
-            "Two years.",
-            "Paris is large.",
-            "no",
-            compared(0, 0, "are the same") + " Form: both are plain text.",
-        ),
+        ("Two years.", "Paris is large.", "no", compared(0, 0, "are the same") + " Form: both are plain text."),
         (
             "+ +",
             "+  -",

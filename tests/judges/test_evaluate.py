@@ -107,11 +107,7 @@ MISSING = {
     "correctness without a question": ("correctness", {"input": None}, "the trace has no input"),
     "correctness with a blank answer": ("correctness", {"output": " \n"}, "the trace has no output"),
     "correctness without a reference": ("correctness", {"expected_response": None}, NO_REFERENCE),
-    "correctness with empty references": (
-        "correctness",
-        {"expected_response": "", "expected_facts": []},
-        NO_REFERENCE,
-    ),
+    "correctness with empty references": ("correctness", {"expected_response": "", "expected_facts": []}, NO_REFERENCE),
     "correctness with blank facts": (
         "correctness",
         {"expected_response": None, "expected_facts": ["", " "]},
@@ -229,10 +225,7 @@ class TestUnreadable:
     def test_a_label_off_the_menu_in_the_repaired_answer_stands(self) -> None:
         maybe = yes_no_text("maybe")
         assert run(GROUNDEDNESS, SHORT, ScriptedModel(["Well.", maybe, YES])) == Assessment(
-            "unscored",
-            "out_of_range",
-            calls=(asked("Well."), asked(maybe)),
-            note="`result` is none of yes, no",
+            "unscored", "out_of_range", calls=(asked("Well."), asked(maybe)), note="`result` is none of yes, no"
         )
 
     def test_a_failure_of_the_repair_request_is_the_reason(self) -> None:
@@ -542,10 +535,7 @@ class TestSeveralRequests:
         seen: list[Answered] = []
         assessment = run(self.judge(seen), self.TRACE, Failing([""]))
         assert (assessment.reason, assessment.note, assessment.retry_after_s) == ("rate_limited", "why", 3.0)
-        assert sorted((call.status, call.input_tokens) for call in assessment.calls) == [
-            ("ok", 7),
-            ("rate_limited", 0),
-        ]
+        assert sorted((call.status, call.input_tokens) for call in assessment.calls) == [("ok", 7), ("rate_limited", 0)]
         assert seen == []
 
     def test_after_a_failure_no_further_one_is_begun(self) -> None:

@@ -117,9 +117,7 @@ class TestRequest:
         ]
 
     @pytest.mark.parametrize(
-        "written",
-        ['{"text": "x', "", '["x"]', "null", "[" * 100_000],
-        ids=["cut off", "empty", "list", "null", "deep"],
+        "written", ['{"text": "x', "", '["x"]', "null", "[" * 100_000], ids=["cut off", "empty", "list", "null", "deep"]
     )
     def test_arguments_that_are_no_object_stand_in_one(self, messages: MessagesEndpoint, written: str) -> None:
         client(messages.base_url).ask(with_tools(asks(ToolCall("t1", "search", written)), result("t1", "What?")))

@@ -32,10 +32,7 @@ TOOLS = [
         },
     },
 ]
-FORM = {
-    "type": "json_schema",
-    "json_schema": {"name": "groundedness", "strict": True, "schema": dict(REQUEST.schema)},
-}
+FORM = {"type": "json_schema", "json_schema": {"name": "groundedness", "strict": True, "schema": dict(REQUEST.schema)}}
 
 
 def called(call_id: str, name: str, arguments: str) -> dict[str, object]:

@@ -160,10 +160,7 @@ IN_BOTH: dict[str, tuple[str, Mapping[str, object] | type[AnswerError]]] = {
         json.dumps({"justification": f"It says\n{LINES}\nand more.", "score": 1}),
         graded(1, f"It says\n{LINES}\nand more."),
     ),
-    "lines within an object, unescaped": (
-        f'{{"justification": "It says\n{LINES}", "score": 1}}',
-        INVALID,
-    ),
+    "lines within an object, unescaped": (f'{{"justification": "It says\n{LINES}", "score": 1}}', INVALID),
     "lines with braces within an object, unescaped": (
         '{"justification": "It says\nscore: 5\njustification: {x}", "score": 1}',
         INVALID,
@@ -281,8 +278,7 @@ class TestScoring:
         assert judge.score(SHORT, [Answered(prompt, graded(raw))]) == Reading((score,), "It is so.")
 
     @each_case(
-        ("pass_at", "passing", "rule"),
-        [(1, {1, 2, 3, 4, 5}, "1 or more"), (3, {3, 4, 5}, "3 or more"), (5, {5}, "5")],
+        ("pass_at", "passing", "rule"), [(1, {1, 2, 3, 4, 5}, "1 or more"), (3, {3, 4, 5}, "3 or more"), (5, {5}, "5")]
     )
     @every_judge
     def test_the_pass_mark_can_be_set(self, judge: Judge, pass_at: int, passing: set[int], rule: str) -> None:
@@ -295,9 +291,7 @@ class TestScoring:
         assert strict.configured({}).version == judge.version
 
     @each_case(
-        "values",
-        [{"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}],
-        ids=str,
+        "values", [{"pass_at": 0}, {"pass_at": 6}, {"pass_at": 3.5}, {"pass_at": "high"}, {"pass_mark": 4}], ids=str
     )
     @every_judge
     def test_settings_out_of_bounds_are_refused(self, judge: Judge, values: Mapping[str, object]) -> None:
@@ -309,8 +303,7 @@ class TestScoring:
         assert all(f"\n        {name}: " in (Settings.__doc__ or "") for name in Settings.__struct_fields__)
 
     @each_case(
-        ("share", "expected"),
-        [(0.0, 1), (0.19, 1), (0.2, 2), (0.4, 3), (0.6, 4), (0.79, 4), (0.8, 5), (1.0, 5)],
+        ("share", "expected"), [(0.0, 1), (0.19, 1), (0.2, 2), (0.4, 3), (0.6, 4), (0.79, 4), (0.8, 5), (1.0, 5)]
     )
     def test_a_share_becomes_a_grade(self, share: float, expected: int) -> None:
         assert grade(share) == expected

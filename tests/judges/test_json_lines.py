@@ -61,10 +61,7 @@ READ = {
         f'{{"sentence": "The "big" one", "label": "yes"}}\n{LINE_B}',
         [{"sentence": 'The "big" one', "label": "yes"}, B],
     ),
-    "a line quoted in a text": (
-        json.dumps({"sentence": LINE_A, "label": "no"}),
-        [{"sentence": LINE_A, "label": "no"}],
-    ),
+    "a line quoted in a text": (json.dumps({"sentence": LINE_A, "label": "no"}), [{"sentence": LINE_A, "label": "no"}]),
     "the key as a value": (
         '{"sentence": "sentence", "label": "sentence"}',
         [{"sentence": "sentence", "label": "sentence"}],

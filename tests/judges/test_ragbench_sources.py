@@ -179,11 +179,7 @@ def test_the_heuristic_says_what_it_compared() -> None:
         ),
         "overall_supported": True,
         "sentence_support_information": [
-            {
-                "sentence_key": "D1_S1",
-                "is_supported": True,
-                "explanation": "100% of its words appear in the answer.",
-            },
+            {"sentence_key": "D1_S1", "is_supported": True, "explanation": "100% of its words appear in the answer."},
             {"sentence_key": "D1_S2", "is_supported": True, "explanation": "Not used."},
         ],
         "all_utilized_sentence_keys": ["D1_S1"],

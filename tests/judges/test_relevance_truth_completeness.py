@@ -130,10 +130,7 @@ LONG_ANSWERS: dict[str, tuple[str, tuple[Grade, ...] | type[AnswerError]]] = {
         long(**dict.fromkeys(METRICS, 5)),
         tuple(Grade(metric, 5, PERFECT[metric]) for metric in METRICS),
     ),
-    "five without codes": (
-        long(truth=5, truthReasons=...),
-        truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
-    ),
+    "five without codes": (long(truth=5, truthReasons=...), truth_is(rating=5, reasoning=PERFECT["truth"], reasons=())),
     "five with codes in one text": (
         long(truth=5, truthReasons="none"),
         truth_is(rating=5, reasoning=PERFECT["truth"], reasons=()),
@@ -320,10 +317,7 @@ class TestScoring:
         reading = scored(LONG_FORM, long(relevanceReasons=["dull"], truthReasons=[], completenessReasons=["a", "b"]))
         assert reading.details == {"unknown_reasons": 3}
         reading = scored(LONG_FORM, long(relevanceReasons=["dull"], completenessReasons=[]))
-        assert reading.details == {
-            "reasons": {"truth": ["truth_reason_incorrect_information"]},
-            "unknown_reasons": 1,
-        }
+        assert reading.details == {"reasons": {"truth": ["truth_reason_incorrect_information"]}, "unknown_reasons": 1}
 
     def test_of_an_empty_reasoning_has_none(self) -> None:
         reading = scored(LONG_FORM, long(truthReasoning=" "))
@@ -368,9 +362,4 @@ class TestDefinition:
 
 
 def strict(properties: Mapping[str, object]) -> Mapping[str, object]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

@@ -125,10 +125,7 @@ class TestScoring:
     def test_abstains_where_it_knows_about_none(self) -> None:
         trace = asked("tea", "bread")
         reading = JUDGE.score(trace, answers(trace, ["unknown", "unknown"]))
-        assert (reading.scores, reading.rationale) == (
-            (),
-            "No document was judged; ranks 1 and 2 were left open.",
-        )
+        assert (reading.scores, reading.rationale) == ((), "No document was judged; ranks 1 and 2 were left open.")
         assert reading.details["unknown"] == 2
 
     def test_details_stand_under_the_spans_and_the_value_is_over_all(self) -> None:

@@ -227,12 +227,7 @@ JSON_VALUES = st.recursive(
     max_leaves=12,
 )
 KEYS = st.sampled_from(
-    [
-        "mlflow.spanType",
-        "retrieval.documents.0.document.content",
-        "retrieval.documents.7.document.id",
-        "x",
-    ]
+    ["mlflow.spanType", "retrieval.documents.0.document.content", "retrieval.documents.7.document.id", "x"]
 )
 
 

@@ -52,7 +52,7 @@ def test_a_conversation_of_a_judge_in_words_holds_query_and_answer_once() -> Non
     trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.", messages=[*BEFORE, ASKED, ANSWERED])
     (prompt,) = judge.prompts(judge.prepare(trace))
     assert prompt.blocks[0].value.splitlines() == [
-        *(f"[{message.role}] {message.content}" for message in (*BEFORE, ASKED, ANSWERED)),
+        *(f"[{message.role}] {message.content}" for message in (*BEFORE, ASKED, ANSWERED))
     ]
 
 

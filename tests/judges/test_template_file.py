@@ -179,20 +179,14 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         yaml([{"role": "user", "content": "{{rubric}}"}], ["answer"]),
         "prompt.template: uses rubric, which is not declared; declare it in prompt.template_variables, or take it out",
     ),
-    "a filter": (
-        yaml("{{ answer | upper }}", ["answer"]),
-        f"prompt.template: {{{{ answer | upper }}}} {PLAIN}",
-    ),
+    "a filter": (yaml("{{ answer | upper }}", ["answer"]), f"prompt.template: {{{{ answer | upper }}}} {PLAIN}"),
     "an attribute": (
         yaml("{{ answer.__class__ }}", ["answer"]),
         f"prompt.template: {{{{ answer.__class__ }}}} {PLAIN}",
     ),
     "a call": (yaml("{{ f() }}", ["answer"]), f"prompt.template: {{{{ f() }}}} {PLAIN}"),
     "nothing in braces": (yaml("{{ }}", ["answer"]), f'prompt.template: {{{{ "" }}}} {PLAIN}'),
-    "over two lines": (
-        yaml("{{ a\nb }}", ["answer"]),
-        f"prompt.template: {{{{ a b }}}} {PLAIN}",
-    ),
+    "over two lines": (yaml("{{ a\nb }}", ["answer"]), f"prompt.template: {{{{ a b }}}} {PLAIN}"),
     "a table in braces": (
         yaml("{{ {answer: 1} }}", ["answer"]),
         "prompt.template: a {{ stands before no name that }} closes; write a variable as {{ name }}",
@@ -201,10 +195,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         yaml("{{" * 400_000, ["answer"]),
         "prompt.template: a {{ stands before no name that }} closes; write a variable as {{ name }}",
     ),
-    "a statement": (
-        yaml("{% if answer %}x{% endif %}", ["answer"]),
-        f"prompt.template: {{% {NO_BLOCK}",
-    ),
+    "a statement": (yaml("{% if answer %}x{% endif %}", ["answer"]), f"prompt.template: {{% {NO_BLOCK}"),
     "a comment": (yaml("{# x #}", ["answer"]), f"prompt.template: {{# {NO_BLOCK}"),
     "braces that stay open": (
         yaml("{{answer}} {{ x", ["answer"]),

@@ -32,11 +32,7 @@ def cutting(*cuts: str) -> Judge:
 
 def trace(messages: list[str], context: list[str | Document]) -> Trace:
     return Trace(
-        trace_id="1",
-        service="s",
-        output="o",
-        messages=[Message("user", text) for text in messages],
-        context=context,
+        trace_id="1", service="s", output="o", messages=[Message("user", text) for text in messages], context=context
     )
 
 

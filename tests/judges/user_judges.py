@@ -83,10 +83,7 @@ BY_NAME: Mapping[str, UserJudge] = {
     ),
     "formality": UserJudge(
         "custom_prompt",
-        {
-            "custom_prompt": "Is {{ outputs }} [[formal]] or [[casual]]?",
-            "values": {"formal": 1, "casual": 0},
-        },
+        {"custom_prompt": "Is {{ outputs }} [[formal]] or [[casual]]?", "values": {"formal": 1, "casual": 0}},
         "formal",
         "casual",
         1.0,

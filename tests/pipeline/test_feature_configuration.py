@@ -85,8 +85,7 @@ MISTAKES: Mapping[str, Mistake] = {
     "folder of a file": in_receiver("kind = 'file'", ".path: is missing; it must be a string"),
     "scheme of a receiver": in_receiver(f"kind = 'phoenix'\nurl = 'http://user:{SECRET}/x@host'", f".url: {QUOTE}"),
     "key as variable": in_receiver(
-        f"kind = 'phoenix'\nurl = 'http://h'\napi_key_env = '{SECRET}'",
-        f".api_key_env: {NAME_THE_VARIABLE}",
+        f"kind = 'phoenix'\nurl = 'http://h'\napi_key_env = '{SECRET}'", f".api_key_env: {NAME_THE_VARIABLE}"
     ),
     "key twice": in_receiver(
         "kind = 'phoenix'\nurl = 'http://h'\napi_key_env = 'A'\napi_key_file = 'b'",

@@ -570,14 +570,8 @@ each(
             [{"content": TEA, "_additional": {"id": "a", "certainty": 0.5}}],
             [{"text": TEA, "id": "a", "score": 0.5}],
         ),
-        "of Haystack": (
-            [like.HaystackDocument("a", TEA, {"file_path": "tea.md"}, 0.5)],
-            [_WHOLE],
-        ),
-        "of Haystack's pipeline": (
-            {"documents": [like.HaystackDocument("a", TEA)]},
-            [{"text": TEA, "id": "a"}],
-        ),
+        "of Haystack": ([like.HaystackDocument("a", TEA, {"file_path": "tea.md"}, 0.5)], [_WHOLE]),
+        "of Haystack's pipeline": ({"documents": [like.HaystackDocument("a", TEA)]}, [{"text": TEA, "id": "a"}]),
         "of Elasticsearch": (
             {"took": 3, "hits": {"total": 1, "hits": [{"_id": "a", "_score": 0.5, "_source": {"text": TEA}}]}},
             [{"text": TEA, "id": "a", "score": 0.5}],
@@ -707,12 +701,7 @@ for _form, _value, _wanted in [
     _arrives = {"input": "q", "output": "a"} | ({} if _wanted is None else {"messages": _wanted})
     call(f"messages: {_form}", _arrives, "q", "a", messages=_value)
 call(
-    "messages: no message",
-    {"input": "q", "output": "a"},
-    "q",
-    "a",
-    messages=[object()],
-    reports="unreadable messages",
+    "messages: no message", {"input": "q", "output": "a"}, "q", "a", messages=[object()], reports="unreadable messages"
 )
 call(
     "messages: other names",

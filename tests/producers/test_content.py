@@ -100,9 +100,7 @@ def test_every_place_of_content_is_redacted_and_no_other() -> None:
         "expected_facts": [SIGN],
         "guidelines": [SIGN],
         "tool_calls": [{"name": MAIL, "arguments": {SIGN: [SIGN, 1]}, "result": SIGN, "error": SIGN}],
-        "spans": [
-            SPAN | {"status": SIGN, "inputs": SIGN, "outputs": {"a": SIGN}, "attributes": {SIGN: SIGN}},
-        ],
+        "spans": [SPAN | {"status": SIGN, "inputs": SIGN, "outputs": {"a": SIGN}, "attributes": {SIGN: SIGN}}],
         "error": SIGN,
         "feedback": {"score": 0.5, "comment": SIGN},
         "tags": {"label": SIGN},
@@ -175,13 +173,7 @@ def test_nothing_slips_through_in_an_unexpected_form(fields: dict[str, Any], cha
 
 
 def test_a_text_under_the_name_of_a_secret_is_redacted_by_the_built_in_set() -> None:
-    arguments = {
-        "password": "tomato",
-        "x-api-key": "a1",
-        "clientSecret": "b",
-        "max_tokens": "5",
-        "in": {"pwd": "c"},
-    }
+    arguments = {"password": "tomato", "x-api-key": "a1", "clientSecret": "b", "max_tokens": "5", "in": {"pwd": "c"}}
     record = trace(tool_calls=[ToolCall("login", arguments)])
     assert prepared(record, redact=(redact_secrets,))["tool_calls"][0]["arguments"] == {
         "password": "[redacted secret]",

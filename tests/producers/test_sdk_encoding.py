@@ -38,8 +38,7 @@ def test_feedback_and_reports_have_kinds_of_their_own() -> None:
     feedback = encode(Item(Kind.FEEDBACK, {"trace_id": "1", "score": -1}, 1))
     assert feedback == Entry(Kind.FEEDBACK, b'{"trace_id":"1","score":-1}')
     assert encode_report(ProducerReport("p", 1, "shop", 3, 2, {"invalid": 1})) == Entry(
-        Kind.REPORT,
-        b'{"producer":"p","seq":1,"service":"shop","published":3,"accepted":2,"dropped":{"invalid":1}}',
+        Kind.REPORT, b'{"producer":"p","seq":1,"service":"shop","published":3,"accepted":2,"dropped":{"invalid":1}}'
     )
 
 

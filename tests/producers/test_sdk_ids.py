@@ -13,9 +13,7 @@ import tracejudge
 from tracejudge.ids import LANGSMITH, OPIK, SpanIds, current_span, fresh_id, fresh_trace_id, library_tags
 
 CONTEXT = opentelemetry.SpanContext(
-    trace_id=0x0AF7651916CD43DD8448EB211C80319C,
-    span_id=0x00F067AA0BA902B7,
-    is_remote=False,
+    trace_id=0x0AF7651916CD43DD8448EB211C80319C, span_id=0x00F067AA0BA902B7, is_remote=False
 )
 
 

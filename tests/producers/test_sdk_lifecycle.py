@@ -43,11 +43,7 @@ def test_before_init_the_first_publication_says_so_once(
     tracejudge.publish(output="secret words")
     tracejudge.publish(output="again")
     assert caplog.record_tuples == [
-        (
-            "tracejudge",
-            logging.WARNING,
-            "Traces are not published: call tracejudge.init before tracejudge.publish",
-        )
+        ("tracejudge", logging.WARNING, "Traces are not published: call tracejudge.init before tracejudge.publish")
     ]
 
 

@@ -201,10 +201,7 @@ def test_a_fault_without_its_place_is_said_again_with_it(caplog: pytest.LogCaptu
     reports.sites_left = 0
     for site in (None, None, "bot.py:1", "bot.py:2"):
         reports.add([Note("missing", "output")], "t", site)
-    assert caplog.messages == [
-        f"{_MISSING}; trace id t",
-        f"{_MISSING}; trace id t; published at bot.py:1",
-    ]
+    assert caplog.messages == [f"{_MISSING}; trace id t", f"{_MISSING}; trace id t; published at bot.py:1"]
     assert reports.sites_left > 0, "the place of the next call is recorded"
 
 
@@ -222,7 +219,7 @@ def test_times_that_cannot_be_times_are_left_out_and_said_once(
         assert trace["spans"] == [{"span_id": "1", "name": "a", "ended_at": 1.7e9}, {"span_id": "2", "name": "b"}]
     assert len(sdk.traces()) == 4
     assert sorted(message.split()[1] for message in caplog.messages) == [
-        *("ended_at", "spans.ended_at", "spans.started_at", "started_at"),
+        *("ended_at", "spans.ended_at", "spans.started_at", "started_at")
     ]
 
 

@@ -90,13 +90,7 @@ def test_ids_and_what_init_said_fill_the_rest(start: Start) -> None:
     assert re.fullmatch("[0-9a-f]{32}", trace_id)
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("id"))
     assert re.fullmatch("[0-9a-f]{16}", stored.pop("span_id"))
-    assert stored == {
-        "trace_id": trace_id,
-        "service": "shop",
-        "output": "Done.",
-        "environment": "prod",
-        "release": "8",
-    }
+    assert stored == {"trace_id": trace_id, "service": "shop", "output": "Done.", "environment": "prod", "release": "8"}
 
 
 def test_every_publication_has_an_id_of_its_own(sdk: StartedSdk) -> None:
@@ -148,10 +142,7 @@ def test_late_feedback_is_an_entry_of_its_own(sdk: StartedSdk) -> None:
     tracejudge.feedback(trace_id, 0.5, comment="better")
     assert tracejudge.flush(60)
     feedback = [entry.record for entry in sdk.entries() if entry.kind == "f"]
-    assert feedback == [
-        {"trace_id": trace_id, "score": -1},
-        {"trace_id": trace_id, "score": 0.5, "comment": "better"},
-    ]
+    assert feedback == [{"trace_id": trace_id, "score": -1}, {"trace_id": trace_id, "score": 0.5, "comment": "better"}]
     assert sdk.producer()["sent"] == "1"
 
 

@@ -54,12 +54,7 @@ def test_a_batch_appends_its_entries_in_order(store: redis.Redis) -> None:
         {"v": "1", "f": "two", "p": "p1"},
         {"v": "1", "r": "three", "p": "p1"},
     ]
-    assert store.hgetall("shop:producer:p1") == {
-        "batch": "1",
-        "service": "shop",
-        "sent": "1",
-        "trimmed": "0",
-    }
+    assert store.hgetall("shop:producer:p1") == {"batch": "1", "service": "shop", "sent": "1", "trimmed": "0"}
     assert WEEK_S - 600 <= store.ttl("shop:producer:p1") <= WEEK_S
     assert store.ttl("shop:traces") == -1
 

@@ -56,14 +56,7 @@ def test_drops_are_reported_without_any_trace_to_send(bench: Bench) -> None:
     bench.now_s = 10.0
     bench.steps(1)
     assert bench.reports() == [
-        {
-            "producer": "p",
-            "seq": 1,
-            "service": "shop",
-            "published": 1,
-            "accepted": 0,
-            "dropped": {"invalid": 1},
-        }
+        {"producer": "p", "seq": 1, "service": "shop", "published": 1, "accepted": 0, "dropped": {"invalid": 1}}
     ]
 
 

@@ -23,10 +23,7 @@ URLS = {
         (("h1", 26379), ("::1", 3)), "my master", "redis:///4", ()
     ),
     "rediss+sentinel://u:p%40w@h/m/0?ssl_ca_certs=/a%20b&sentinel_username=s&sentinel_password=t%26": SentinelUrl(
-        (("h", 26379),),
-        "m",
-        "rediss://u:p%40w@/0?ssl_ca_certs=%2Fa+b",
-        (("username", "s"), ("password", "t&")),
+        (("h", 26379),), "m", "rediss://u:p%40w@/0?ssl_ca_certs=%2Fa+b", (("username", "s"), ("password", "t&"))
     ),
 }
 
@@ -99,9 +96,7 @@ def test_traces_go_on_to_the_new_master_and_stand_once(servers: Watched) -> None
 def test_traces_go_through_tls_to_a_server_whose_certificate_is_trusted(certificates: Certificates) -> None:
     with TlsRedis(certificates) as server:
         tracejudge.init(
-            service="shop",
-            redis_url=f"{server.tls_url}?ssl_ca_certs={certificates.authority}",
-            prefix="failing-over",
+            service="shop", redis_url=f"{server.tls_url}?ssl_ca_certs={certificates.authority}", prefix="failing-over"
         )
         tracejudge.publish(output="in secret")
         assert tracejudge.flush(60)

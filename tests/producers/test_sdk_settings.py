@@ -119,10 +119,7 @@ NO_REDACTION = "redact must be True, False, a function of a text, or a list of t
 
 WRONG = {
     "no service": ({}, 'service is missing: init(service="my-service") or TRACEJUDGE_SERVICE'),
-    "empty service": (
-        {"service": " "},
-        "service must be a non-empty string: give it to init or in TRACEJUDGE_SERVICE",
-    ),
+    "empty service": ({"service": " "}, "service must be a non-empty string: give it to init or in TRACEJUDGE_SERVICE"),
     "service no string": (
         {"service": 7},
         "service must be a non-empty string: give it to init or in TRACEJUDGE_SERVICE",
@@ -182,10 +179,7 @@ WRONG = {
             "socket_timeout, username"
         ),
     ),
-    "prefix with colon": (
-        {"prefix": "shop:"},
-        'prefix must be a word without a colon at its end: prefix="tracejudge"',
-    ),
+    "prefix with colon": ({"prefix": "shop:"}, 'prefix must be a word without a colon at its end: prefix="tracejudge"'),
     "prefix with blank": (
         {"prefix": "my shop"},
         'prefix must be a word without a colon at its end: prefix="tracejudge"',
@@ -202,14 +196,8 @@ WRONG = {
     "negative bytes": ({"max_bytes": -1}, "max_bytes must be a whole number above 0"),
     "fraction": ({"max_stream": 1.5}, "max_stream must be a whole number above 0"),
     "truth": ({"max_items": True}, "max_items must be a whole number above 0"),
-    "negative wait": (
-        {"exit_timeout_s": -1},
-        "exit_timeout_s must be a finite number of seconds, 0 or more",
-    ),
-    "endless wait": (
-        {"exit_timeout_s": float("inf")},
-        "exit_timeout_s must be a finite number of seconds, 0 or more",
-    ),
+    "negative wait": ({"exit_timeout_s": -1}, "exit_timeout_s must be a finite number of seconds, 0 or more"),
+    "endless wait": ({"exit_timeout_s": float("inf")}, "exit_timeout_s must be a finite number of seconds, 0 or more"),
     "wait no number": ({"exit_timeout_s": "2"}, "exit_timeout_s must be a finite number of seconds, 0 or more"),
 }
 

@@ -242,10 +242,7 @@ class Opik(Backend):
 
     def routes(self) -> list[web.RouteDef]:
         private = "/api/v1/private"
-        return [
-            web.put(f"{private}/traces/feedback-scores", self.serve),
-            web.get(f"{private}/projects", self.serve),
-        ]
+        return [web.put(f"{private}/traces/feedback-scores", self.serve), web.get(f"{private}/projects", self.serve)]
 
     def authorized(self, request: web.Request) -> bool:
         headers = request.headers

@@ -63,10 +63,7 @@ def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyP
 
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")
-WORDS_COUNT = (
-    ("worker.core.telemetry.health", "HEARTBEAT_MS"),
-    ("worker.base.doctor.command", "HEARTBEAT_MS"),
-)
+WORDS_COUNT = (("worker.core.telemetry.health", "HEARTBEAT_MS"), ("worker.base.doctor.command", "HEARTBEAT_MS"))
 
 
 @pytest.fixture

@@ -46,11 +46,7 @@ def install(folder: Path, python: Path, *requirements: str | Path) -> Path:
     installing = ["pip", "install", "--python", own, "--constraint", ROOT / "constraints.txt", *requirements]
     for command in (["venv", "--python", python, folder], installing):
         done = subprocess.run(
-            [sys.executable, "-m", "uv", "--quiet", *command],
-            env=settings,
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-m", "uv", "--quiet", *command], env=settings, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
     return own

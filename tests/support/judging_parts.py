@@ -117,8 +117,7 @@ class JudgingWorker:
         judges = catalogue() if judges is None else judges
         seats = Graders(self.settings, judges)
         self.evaluations = BatchEvaluator(
-            *(self.settings, judges, behind or self.models, self.ledger),
-            rules=Rules(self.settings, seats),
+            *(self.settings, judges, behind or self.models, self.ledger), rules=Rules(self.settings, seats)
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
         limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}

@@ -6,15 +6,7 @@ from typing import Any
 from judges.registry import configured
 from support.stage_parts import Chosen, Keyspace, settings_of
 from worker.base.accounting import Account, read_account
-from worker.base.replay.replay import (
-    Chooser,
-    Cursor,
-    ReplayOptions,
-    ReplayRun,
-    State,
-    WaitingWork,
-    first_state,
-)
+from worker.base.replay.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import Finished, Ledger, field_of

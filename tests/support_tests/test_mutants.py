@@ -1,10 +1,11 @@
 """`make mutants`: what is changed, where, and what is not; whether a change is noticed is shown on a small tree."""
 
+import subprocess
 from pathlib import Path
 
 import mutants
 import pytest
-from mutants import PARTS, Part, chosen, files, mutants_of_lua, mutants_of_python
+from mutants import PARTS, Part, draw, files, mutants_of_lua, mutants_of_python
 
 PYTHON = '''
 """Text of 3 lines."""
@@ -37,6 +38,17 @@ LUA = """-- not 1 == 1
 redis.call('SET', KEYS[1], 'v2')
 if not found and a < 7 then return math.min(a, b) end -- 3
 """
+MOVED = "def moved():\n    return 7\n"
+
+
+def git(tree: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    subprocess.run(["git", *identity, *arguments], cwd=tree, check=True)
+
+
+def commit(tree: Path) -> None:
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=change")
 
 
 def test_python_is_changed_where_it_runs() -> None:
@@ -65,16 +77,16 @@ def test_lua_is_changed_outside_of_comments_and_texts() -> None:
     assert all(text.splitlines()[0] == lines[0] for _, _, text in mutants_of_lua(LUA))
 
 
-def test_every_pattern_of_the_table_matches_and_a_hundred_mutants_are_chosen_each_time_alike() -> None:
-    first = [mutant for name in PARTS for mutant in chosen(mutants.ROOT, name)]
+def test_every_pattern_of_the_table_matches_and_a_hundred_mutants_are_drawn_each_time_alike() -> None:
+    first = [place for name in PARTS for place in draw("HEAD", name)]
     assert len(first) == len(set(first)) == 100
-    assert first == [mutant for name in PARTS for mutant in chosen(mutants.ROOT, name)]
+    assert first == [place for name in PARTS for place in draw("HEAD", name)]
     assert all(files(mutants.ROOT, part.tests) for part in PARTS.values())
 
 
 def test_a_pattern_that_matches_nothing_ends_it() -> None:
     with pytest.raises(SystemExit, match=r"the pattern worker/gone/\*\.py matches no file; adapt the table of parts"):
-        files(mutants.ROOT, ["worker/*.py", "worker/gone/*.py"])
+        files(mutants.ROOT, "worker/*.py worker/gone/*.py")
 
 
 @pytest.mark.slow("runs of pytest on copies")
@@ -87,20 +99,32 @@ def test_a_change_is_caught_or_survives_and_leaves_nothing_behind(
         (tree / package / "__init__.py").touch()
     source = "MOST = 3\nENDLESS = 5\nwhile ENDLESS > 5:\n    pass\n"
     (tree / "worker" / "limit.py").write_text(source)
+    (tree / "worker" / "moved.py").write_text(f"{MOVED}\ndef gone():\n    return 8\n")
     (tree / "tests" / "test_limit.py").write_text(
         "from worker.limit import MOST\n\ndef test_it():\n    assert MOST == 3\n"
     )
-    monkeypatch.setattr(mutants, "PARTS", {"limit": Part(4, ["worker/limit.py"], ["tests/test_*.py"])})
+    git(tree, "init", "--quiet")
+    commit(tree)
+    (tree / "worker" / "limit.py").rename(tree / "worker" / "bound.py")
+    commit(tree)
+    (tree / "worker" / "moved.py").write_text("")
+    (tree / "judges" / "other.py").write_text(f"# it moved\n\n{MOVED}")
+    (tree / "worker" / "limit.py").write_text("from worker.bound import MOST\n")
+    commit(tree)
+    monkeypatch.setattr(mutants, "ROOT", tree)
+    monkeypatch.setattr(mutants, "PARTS", {"limit": Part(6, "worker/*.py", "tests/test_*.py")})
     monkeypatch.setattr(mutants, "_SPARE_S", 3)
-    monkeypatch.setattr(mutants, "RECORDED", 4)
-    monkeypatch.setattr("sys.argv", ["mutants", "--root", str(tree)])
+    monkeypatch.setattr(mutants, "RECORDED", 1.0)
+    monkeypatch.setattr("sys.argv", ["mutants", "--commit", "HEAD~2", "--root", str(tree)])
 
     assert mutants.main() == 1
 
     output = capsys.readouterr().out
     assert "unchanged   limit       passes" in output
-    assert "caught      limit       worker/limit.py:1  3 -> 4  (tests/test_limit.py::test_it, " in output
-    assert "caught      limit       worker/limit.py:2  5 -> 6  (the tests do not end, " in output
-    assert "survived    limit       worker/limit.py:3  5 -> 6  (" in output
-    assert "caught 3 of 4 (75%); recorded: 4 of 4" in output
-    assert (tree / "worker" / "limit.py").read_text() == source
+    assert "gone  limit  worker/moved.py:gone:8 -> 9\n" in output
+    assert "caught      limit       worker/bound.py:1  3 -> 4  (tests/test_limit.py::test_it, " in output
+    assert "caught      limit       worker/bound.py:2  5 -> 6  (the tests do not end, " in output
+    assert "survived    limit       worker/bound.py:3  5 -> 6  (" in output
+    assert "survived    limit       judges/other.py:4  7 -> 8  (" in output
+    assert "caught 3 of 5 (60%); recorded: 100%" in output
+    assert (tree / "worker" / "bound.py").read_text() == source

@@ -111,10 +111,7 @@ class Past:
                 labels = (*series, trace_id, str(int(agrees(number, age_h * HOUR_S))))
                 for key, field in (
                     (self._keys.quality_counts("canary", _date(at)), field_of(labels)),
-                    (
-                        self._keys.quality_counts("canary_hours", _date(at)),
-                        field_of((str(int(at // HOUR_S)), *labels)),
-                    ),
+                    (self._keys.quality_counts("canary_hours", _date(at)), field_of((str(int(at // HOUR_S)), *labels))),
                 ):
                     self._hashes[key][field] = self._hashes[key].get(field, 0) + 1
 

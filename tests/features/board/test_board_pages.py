@@ -446,13 +446,7 @@ def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
     assert label is not None
     assert label.drawn == 0.5
     pairs = [text("pass", "a"), text("fail", "b")]
-    counted = tally(
-        {
-            "1": [text("pass", "a"), text("pass", "b")],
-            "2": [text("fail", "a")],
-            "3": pairs,
-        }
-    )
+    counted = tally({"1": [text("pass", "a"), text("pass", "b")], "2": [text("fail", "a")], "3": pairs})
     assert counted == Tally(2, 1, 1, 2, 1)
     # Without any label as if half agreed; where nearly all agree fewer are needed.
     assert 370 < Tally().needed < 390

@@ -11,14 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from worker.core.config.settings import NANO
-from worker.features.budgets.control import (
-    BINS,
-    NOT_REDUCED,
-    BudgetState,
-    Forecasts,
-    budget_factors,
-    next_forecasts,
-)
+from worker.features.budgets.control import BINS, NOT_REDUCED, BudgetState, Forecasts, budget_factors, next_forecasts
 from worker.features.budgets.feature import Budget
 
 DAY_MINUTES = 1440

@@ -4,13 +4,7 @@ import pytest
 
 from tests.features.cascades.cascade_runs import BAND, SHARES, simulate
 from worker.features.cascades.feature import Cascade
-from worker.features.cascades.shares import (
-    CascadeSums,
-    estimate,
-    fitted_factor,
-    second_rate,
-    uncertainty,
-)
+from worker.features.cascades.shares import CascadeSums, estimate, fitted_factor, second_rate, uncertainty
 
 TWENTY = Cascade("first", "second", rate=0.2)
 

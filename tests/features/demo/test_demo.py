@@ -19,24 +19,8 @@ from judges.registry import catalogue
 from worker.base.accounting import Account
 from worker.core.storage.client import Entry
 from worker.features.demo.command import Outcome, introduction, rules
-from worker.features.demo.final_report import (
-    ALERT,
-    SEVERITY,
-    Half,
-    Results,
-    Series,
-    planted_alert,
-    summary,
-)
-from worker.features.demo.sample_traffic import (
-    DROP,
-    JUDGES,
-    TRACES_PER_S,
-    Shot,
-    Traffic,
-    load_samples,
-    make_plan,
-)
+from worker.features.demo.final_report import ALERT, SEVERITY, Half, Results, Series, planted_alert, summary
+from worker.features.demo.sample_traffic import DROP, JUDGES, TRACES_PER_S, Shot, Traffic, load_samples, make_plan
 
 SECONDS = 24
 BEGAN_AT = 1_000_000.0

@@ -122,11 +122,7 @@ EXPECTED: Final[dict[str, Fields]] = {
     },
 }
 """The trace of each example, as `normalised` returns it."""
-PRINTED: Final = {
-    "LangGraph": "On Mondays.",
-    "Pydantic AI": "city='Bern' days=2",
-    "Node.js": "On Mondays.",
-}
+PRINTED: Final = {"LangGraph": "On Mondays.", "Pydantic AI": "city='Bern' days=2", "Node.js": "On Mondays."}
 
 
 @pytest.fixture

@@ -14,10 +14,7 @@ from support.model_server import FAILURE, MODEL
 Fields = dict[str, Any]
 
 BRIEF: Final = {"role": "system", "content": "Be brief."}
-TURNS: Final = [
-    {"role": "user", "content": "Where is my parcel?"},
-    {"role": "assistant", "content": "It is in Bern."},
-]
+TURNS: Final = [{"role": "user", "content": "Where is my parcel?"}, {"role": "assistant", "content": "It is in Bern."}]
 TRACKED: Final = {"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}
 SINGLE: Final = {
     "service": "shop",

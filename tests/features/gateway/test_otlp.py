@@ -176,12 +176,7 @@ def test_messages_without_model_are_a_call_and_cut_ones_are_counted(start: Start
     scope = resource.scope_spans.add()
     whole, cut = json.dumps([QUESTION]), json.dumps([QUESTION])[:-20]
     for number, (name, text) in enumerate(
-        (
-            ("gen_ai.input.messages", whole),
-            ("gen_ai.input.messages", cut),
-            ("gen_ai.prompt", "When does it open?"),
-        ),
-        1,
+        (("gen_ai.input.messages", whole), ("gen_ai.input.messages", cut), ("gen_ai.prompt", "When does it open?")), 1
     ):
         span = scope.spans.add(trace_id=bytes([number]) * 16, span_id=b"s" * 8, name="call")
         span.attributes.add(key=name).value.string_value = text

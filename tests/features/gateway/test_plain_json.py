@@ -21,10 +21,7 @@ TRACE = {"service": "bot", "input": "When?", "output": "At nine.", "trace_id": "
 IMAGE = f"data:image/png;base64,{base64.b64encode(bytes(range(256)) * 12).decode()}"
 TOKEN = "0123456789abcdef-bot"  # noqa: S105 - of this test
 OTHER = "0123456789abcdef-any"
-TOKENS = {
-    "bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5},
-    "any": {"token_env": "ANY_TOKEN"},
-}
+TOKENS = {"bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5}, "any": {"token_env": "ANY_TOKEN"}}
 ENV = {"BOT_TOKEN": TOKEN, "ANY_TOKEN": OTHER}
 
 

@@ -21,16 +21,7 @@ from support.processes import wait_until
 from support.replies import Call, Reply, answers_json, failing, gathering, hangs, sequence, yes_no
 
 import judges
-from judges import (
-    evaluate,
-    evaluate_aio,
-    evaluate_all,
-    evaluate_all_aio,
-    groundedness,
-    load_judge,
-    make_judge,
-    safety,
-)
+from judges import evaluate, evaluate_aio, evaluate_all, evaluate_all_aio, groundedness, load_judge, make_judge, safety
 from judges.catalog import catalogue
 from judges.core.model import ModelSettings
 from judges.features.lab import api

@@ -158,11 +158,7 @@ def test_grades_in_the_tag_are_compared_by_the_pass_mark_and_by_distance(
     ids=["describes", "lower is good", "always the same"],
 )
 def test_a_scale_without_a_pass_mark_is_compared_with_grades(
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    result: str,
-    answers: tuple[int, ...],
-    figures: list[float | None],
+    run: Run, monkeypatch: pytest.MonkeyPatch, result: str, answers: tuple[int, ...], figures: list[float | None]
 ) -> None:
     Path("mine/grade.toml").write_text(f'instructions = "How is {{{{ outputs }}}}?"\nresult = {result}\n', "utf-8")
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering(*answers))

@@ -69,10 +69,7 @@ def test_a_minimum_is_for_the_combined_verdict_else_for_each_model(run: Run) -> 
     )
     assert run(*arguments, "--combine", "majority").code == 0
     all_of_them = run(*arguments, "--combine", "all")
-    assert (all_of_them.code, all_of_them.err.splitlines()[-1]) == (
-        1,
-        "all(a,b,c): balanced accuracy is below 0.9",
-    )
+    assert (all_of_them.code, all_of_them.err.splitlines()[-1]) == (1, "all(a,b,c): balanced accuracy is below 0.9")
     apart = run(*arguments)
     assert apart.code == 1
     assert apart.err.splitlines()[-2:] == [f"{name}: balanced accuracy is below 0.9" for name in "bc"]

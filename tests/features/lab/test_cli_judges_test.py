@@ -132,14 +132,7 @@ def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest
         "groups": {
             "de": {"passed": 1, "scored": 1, "rated": 1, "mean": 1.0, "unscored": {}, "share": 1.0},
             "en": {"passed": 1, "scored": 2, "rated": 2, "mean": 0.5, "unscored": {}, "share": 0.5},
-            "fr": {
-                "passed": 0,
-                "scored": 0,
-                "rated": 0,
-                "mean": None,
-                "unscored": {"bad_request": 1},
-                "share": None,
-            },
+            "fr": {"passed": 0, "scored": 0, "rated": 0, "mean": None, "unscored": {"bad_request": 1}, "share": None},
         },
     }
     table = run("judges", "test", "safety", file, "--by", "safe").out

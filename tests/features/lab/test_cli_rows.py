@@ -136,11 +136,7 @@ ENCODED: Mapping[str, tuple[bytes, int, str]] = {
     "UTF-32": ("answer\r\nGröße\r\nNo.\r\n".encode("utf-32"), 2, ""),
     "UTF-32 cut off": (b"\0\0\xfe\xff" + "answer\nSo.\nNo.".encode("utf-32-be")[:-1], 1, "is not whole UTF-32; save"),
     "UTF-16 without its mark": ("answer\nSo.\n".encode("utf-16-le"), 0, "has the columns"),
-    "another encoding": (
-        ("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"),
-        3001,
-        "line 3002",
-    ),
+    "another encoding": (("answer\n" + "So.\n" * 3000 + "Größe\nNo.\n").encode("cp1252"), 3001, "line 3002"),
     "another encoding of the heading": ("answer,Größe\nSo.,1\n".encode("cp1252"), 0, "is not UTF-8"),
     "a cell without an end": (LONG_CELL.encode(), 0, "is no CSV: field larger than field limit"),
 }

@@ -7,14 +7,7 @@ import numpy as np
 
 from judges.agreement.intervals import Interval
 from worker.base.lookup.label_store import Label, LabelVerdict
-from worker.base.monitor.corrected import (
-    Confusion,
-    Corrected,
-    CorrectionRefusedError,
-    Stratum,
-    from_drawn,
-    from_golden,
-)
+from worker.base.monitor.corrected import Confusion, Corrected, CorrectionRefusedError, Stratum, from_drawn, from_golden
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, pass_share
 from worker.features.labels.correction import Pair, strata
 

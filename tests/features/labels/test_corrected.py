@@ -35,12 +35,7 @@ def test_labels_of_a_perfect_judge_change_nothing_and_others_shift_the_share() -
 
 
 def test_classes_of_label_probability_count_by_their_traffic() -> None:
-    twice = [
-        stratum(1, 0, 350, 60, 54),
-        stratum(0, 0, 150, 27, 8),
-        stratum(1, 1, 350, 10, 9),
-        stratum(0, 1, 150, 4, 1),
-    ]
+    twice = [stratum(1, 0, 350, 60, 54), stratum(0, 0, 150, 27, 8), stratum(1, 1, 350, 10, 9), stratum(0, 1, 150, 4, 1)]
     corrected = from_drawn(twice, 1000)
     assert corrected.interval.value == pytest.approx(0.35 * 0.9 * 2 + 0.15 * (8 / 27 + 1 / 4))
     assert corrected.interval.high - corrected.interval.low > 0.12

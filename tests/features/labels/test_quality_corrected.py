@@ -10,14 +10,7 @@ from judges.core.verdict import Score, Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup import label_store as stored
 from worker.base.lookup.feature import LookupKeys
-from worker.base.lookup.label_store import (
-    Drawn,
-    Label,
-    TooManyLabelsError,
-    attach,
-    read_labels,
-    write_labels,
-)
+from worker.base.lookup.label_store import Drawn, Label, TooManyLabelsError, attach, read_labels, write_labels
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series

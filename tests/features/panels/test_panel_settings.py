@@ -207,11 +207,7 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
     seats = Graders(Settings(models=models, rules=(together, alone)), catalogue())
-    assert seats.outvoted == {
-        ("safety", "judge-two"),
-        ("groundedness", "judge-one"),
-        ("groundedness", "judge-two"),
-    }
+    assert seats.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
 
 

@@ -58,13 +58,7 @@ FAILURES = {
     "gives_no_utf8": "gave a text that is no UTF-8",
     "gives_much": "gave more than 256 KiB",
 }
-OVERRUNS = (
-    "loops",
-    "sleeps",
-    "sleeps_later",
-    "holds_the_lock_of_the_interpreter",
-    "ignores_signals",
-)
+OVERRUNS = ("loops", "sleeps", "sleeps_later", "holds_the_lock_of_the_interpreter", "ignores_signals")
 
 
 def line(name: str) -> int:

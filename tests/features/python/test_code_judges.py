@@ -121,11 +121,7 @@ class TestReturned:
             (1 + 1e-9, ONE, "gave a value of m outside 0..1"),
             (1j, ONE, "gave complex, where true, false, a number, a label, a Score or None is required"),
             (b"1", ONE, "gave bytes, where true, false, a number, a label, a Score or None is required"),
-            (
-                Path(),
-                ONE,
-                f"gave {PATH}, where true, false, a number, a label, a Score or None is required",
-            ),
+            (Path(), ONE, f"gave {PATH}, where true, false, a number, a label, a Score or None is required"),
             (Score(None), ONE, "gave a score without a value and without a label"),
         ],
     )

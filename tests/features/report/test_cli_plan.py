@@ -58,11 +58,7 @@ def test_a_cascade_is_planned_beside_a_plain_sample_at_the_same_cost(
     monkeypatch.setenv("TRACEJUDGE_RULES", '[{"name": "all", "judges": ["safety"]}]')
     strong = {"provider": "scripted", "script": "none.jsonl", "model": "strong"}
     cheap = {"provider": "decisions", "dialect": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "cheap"}
-    cases = (
-        (5.0, "prefer the plain sample unless every trace"),
-        (0.01, "the cascade is narrower"),
-        (None, None),
-    )
+    cases = ((5.0, "prefer the plain sample unless every trace"), (0.01, "the cascade is narrower"), (None, None))
     for price, advice in cases:
         # Without the price of the first model nothing is known of the same cost.
         prices = {} if price is None else {"price": {"input": price, "output": price}}

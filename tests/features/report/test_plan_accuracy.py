@@ -96,11 +96,7 @@ def compare(
         rules = Rules(settings, Graders(settings, configured(settings.judges)))
         history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
         estimated = Estimator(settings, history).estimate(
-            "test",
-            rules,
-            lambda entry: probabilities(rules, entry.trace),
-            period_s=DAY_S,
-            traces=plan_of,
+            "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=plan_of
         )
         traffic.publish_due(SECONDS)
         assert tracejudge.flush(60)

@@ -224,6 +224,5 @@ def test_what_a_vector_store_found(span: Make) -> None:
         RawEvent(name, {f"{name}.id": 7, f"{name}.score": "none", f"{name}.document": "Closed on Sundays."}),
     )
     assert read(span({"db.system": "chroma"}, events=result)) == Reading(
-        role=Role.RETRIEVER,
-        documents=(Document("Open until six.", "a", 0.5), Document("Closed on Sundays.", "7")),
+        role=Role.RETRIEVER, documents=(Document("Open until six.", "a", 0.5), Document("Closed on Sundays.", "7"))
     )
