@@ -46,14 +46,18 @@ sweeper looks every second for leases that ended and for batches that nobody was
 ## Why it is safe
 
 - **A message may be lost**, doubled or late: it carries no work. The lease decides who judges, the ledger decides what
-  counts, and the sweeper sends another message within a second.
+  counts, and the sweeper sends another message within a second while the broker answers. If the worker that sweeps
+  dies, another one sweeps after three seconds.
 - **A worker may die at any line.** What it held in Redis is under a lease of 15 seconds; what it held in memory is
   judged again under the same id. A call that was answered and not written is paid twice and counted once.
 - **Every script can be repeated**: what took effect once does not take effect twice. After a lost reply it runs again.
 
 ## Files in reading order
 
-Lines are rounded to fifty.
+Lines are rounded to fifty. The Lua files (`worker/core/storage/scripts/`, 1,700 lines) are read with the file that calls
+them: `choose.lua`, `batch_writer.lua` and `sessions.lua` with `ingest/plan.py`; `leases.lua` with `queue/leases.py`;
+`ledger.lua`, `verdicts.lua` and `accounting.lua` with `queue/ledger.py`; `dead_letters.lua` with `judging/completion.py`;
+`streams.lua`, `backlog.lua` and `heartbeat.lua` with `runtime/maintenance.py`; `guard.lua` with `storage/client.py`.
 
 | file | lines | decides |
 | --- | --: | --- |
@@ -67,6 +71,13 @@ One judge on one trace is an evaluation; its id is the same whatever is repeated
 | --- | --- | --- | --- |
 """
 _TAIL: Final = """
+## Where a part is added
+
+An **exporter** is a thread that reads the outbox `verdicts` through a consumer group of its own. `Feature.exporters` of a
+folder names it, and `find_exporters` (`export/prometheus.py`) lists Prometheus and all of these. A **receiver** is an
+exporter to one address that a user configures, `[receivers.NAME]`; `worker/base/delivery` holds what all receivers share.
+No hook sees every trace: `select` takes part in the choice, `after_verdict` follows a verdict, an exporter sees all verdicts.
+
 ## What may be changed without fear
 
 - A feature or a part of base: its folder, its row in `worker/installed.py`, its tests. Removing a folder leaves the
@@ -158,6 +169,9 @@ def page() -> str:
         )
     files = [(f"worker/core/{name}", what) for name, what in _FILES]
     files.append(("worker/celery.py", "how Celery runs shifts, and which messages it accepts"))
+    files.append(
+        ("worker/installed.py", "which parts of base and features are installed, and the order of their hooks")
+    )
     rows = [f"| `{name}` | {_lines(_ROOT / name)} | {what} |\n" for name, what in files]
     states = [
         f"| {state.name} | {_names(state.keys)} | {_names(state.scripts)} | {state.crash} |\n" for state in STATES
