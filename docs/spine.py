@@ -54,10 +54,10 @@ sweeper looks every second for leases that ended and for batches that nobody was
 
 ## Files in reading order
 
-Lines are rounded to fifty. The Lua files (`worker/core/storage/scripts/`, 1,700 lines) are read with the file that calls
-them: `choose.lua`, `batch_writer.lua` and `sessions.lua` with `ingest/plan.py`; `leases.lua` with `queue/leases.py`;
-`ledger.lua`, `verdicts.lua` and `accounting.lua` with `queue/ledger.py`; `dead_letters.lua` with `judging/completion.py`;
-`streams.lua`, `backlog.lua` and `heartbeat.lua` with `runtime/maintenance.py`; `guard.lua` with `storage/client.py`.
+Lines are rounded to fifty. The Lua files (`worker/core/storage/scripts/`, 1,800 lines) are read with the file that
+calls them: `choose.lua`, `batch_writer.lua`, `sessions.lua` with `ingest/plan.py`; `leases.lua` with `queue/leases.py`;
+`ledger.lua`, `verdicts.lua`, `accounting.lua` with `queue/ledger.py`; `dead_letters.lua` with `judging/completion.py`;
+`streams.lua`, `backlog.lua`, `heartbeat.lua` with `runtime/maintenance.py`; `guard.lua` with `storage/client.py`.
 
 | file | lines | decides |
 | --- | --: | --- |
@@ -73,10 +73,10 @@ One judge on one trace is an evaluation; its id is the same whatever is repeated
 _TAIL: Final = """
 ## Where a part is added
 
-An **exporter** is a thread that reads the outbox `verdicts` through a consumer group of its own. `Feature.exporters` of a
-folder names it, and `find_exporters` (`export/prometheus.py`) lists Prometheus and all of these. A **receiver** is an
-exporter to one address that a user configures, `[receivers.NAME]`; `worker/base/delivery` holds what all receivers share.
-No hook sees every trace: `select` takes part in the choice, `after_verdict` follows a verdict, an exporter sees all verdicts.
+An **exporter** is a thread that reads the outbox `verdicts` through a consumer group of its own. `Feature.exporters` of
+a folder names it; `find_exporters` (`export/prometheus.py`) lists Prometheus and all of these. A **receiver** is an
+exporter to one address that a user configures, `[receivers.NAME]`; `worker/base/delivery` has what receivers share. No
+hook sees every trace: `select` takes part in the choice, `after_verdict` follows a verdict, exporters see all verdicts.
 
 ## What may be changed without fear
 
