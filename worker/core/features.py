@@ -97,10 +97,10 @@ class Selector:
     ``gather`` and ``feedback`` must not raise for any trace.
 
     Attributes:
-        labels: The fields of a trace that ``adjust`` reads.
+        fields: The fields of a trace that ``adjust`` reads.
     """
 
-    labels: "Collection[str]" = ()
+    fields: "Collection[str]" = ()
 
     def before_read(self) -> bool | None:
         """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
@@ -114,7 +114,7 @@ class Selector:
     ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
         """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
 
-        Called once for all traces that the same rules match and that have the same ``labels``. The call returns the
+        Called once for all traces that the same rules match and that have the same ``fields``. The call returns the
         names of rules that choose the trace whatever their rates.
         """
         raise NotImplementedError

@@ -335,7 +335,7 @@ class BatchEvaluator:
         model = next((each for each in candidates if each and each.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
-        this = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
+        run = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
         calls = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -343,7 +343,7 @@ class BatchEvaluator:
         ]
         # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
         calls.sort(key=lambda call: tries.get(call[2].id, _NOTHING).calls)
-        results = await asyncio.gather(*(self._run_one(this, *call) for call in calls), return_exceptions=True)
+        results = await asyncio.gather(*(self._run_one(run, *call) for call in calls), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 # Also a cancellation that a judge raised itself: ours ends the wait above.
@@ -377,7 +377,7 @@ class BatchEvaluator:
         return await asyncio.to_thread(lambda: [redact(item.trace) for item in items])
 
     async def _run_one(
-        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
+        self, run: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
     ) -> UnfinishedEvaluation | None:
         """Judge one evaluation and record its verdict; return it if that is not final."""
         started_at, start = time.time(), time.perf_counter()
@@ -385,17 +385,17 @@ class BatchEvaluator:
         metrics = (evaluation.judge,) if judge is None else judge.metric_names
         if judge is not None and evaluation.members:
             metrics = tuple(metric.name for metric in metrics_of(judge.metrics))
-        batch, earlier = this.batch, this.tries.get(evaluation.id, _NOTHING)
-        assessment = await self._assess(this, item, trace, evaluation)
-        this.ended()
+        batch, earlier = run.batch, run.tries.get(evaluation.id, _NOTHING)
+        assessment = await self._assess(run, item, trace, evaluation)
+        run.ended()
         build = partial(
             make_verdict,
             item=item,
             evaluation=evaluation,
             metrics=metrics,
             judge_model=batch.judge_model,
-            price=this.price,
-            user_key=this.user_key,
+            price=run.price,
+            user_key=run.user_key,
             tags={} if isinstance(trace, Exception) else chosen_tags(trace, self._tags),
             earlier=earlier,
             started_at=started_at,
@@ -412,27 +412,25 @@ class BatchEvaluator:
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=batches
                 )
                 _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))
-                this.count_outcome(verdict.outcome, earlier, spent)
+                run.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
             assessment = _internal_error(evaluation, error)
             verdict, spent = build(assessment)
-        this.count_outcome("unfinished", earlier, spent)
+        run.count_outcome("unfinished", earlier, spent)
         return UnfinishedEvaluation(item, evaluation, assessment, verdict, spent)
 
-    async def _assess(
-        self, this: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation
-    ) -> Assessment:
-        judge_model = this.batch.judge_model
+    async def _assess(self, run: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
+        judge_model = run.batch.judge_model
         judge = self._graders.judge(evaluation.judge, judge_model)
-        has_model = judge_model in self._graders.panels or this.model is not None
+        has_model = judge_model in self._graders.panels or run.model is not None
         if judge is not None and judge.run is not None:
             has_model = judge_model == CODE.judge_model
         if judge is None or judge.version != evaluation.version or not has_model:
             note = "this worker does not have this version of the judge, or not its model"
             return Assessment("unscored", "unknown_judge_version", note=note)
         try:
-            for assessor, prepared in zip(self._assessors, this.prepared, strict=True):
+            for assessor, prepared in zip(self._assessors, run.prepared, strict=True):
                 if (assessment := assessor.assess(prepared, judge, evaluation, judge_model)) is not None:
                     return assessment
             if not self._rules.allows(item.trace, judge_model):
@@ -442,24 +440,24 @@ class BatchEvaluator:
             if isinstance(trace, Exception):
                 return _internal_error(evaluation, trace)
             tools = self._rules.matching(item.trace).context_tools
-            if (model := this.model) is not None:
+            if (model := run.model) is not None:
                 for wrapper in self._wrappers:
                     # The rules match the published trace, not the redacted one.
                     model = wrapper.wrap(model, item.trace, evaluation)
-                this = this._replace(model=model) if self._wrappers else this
-            return await self._evaluate(this, judge, trace, evaluation, tools)
+                run = run._replace(model=model) if self._wrappers else run
+            return await self._evaluate(run, judge, trace, evaluation, tools)
         except Exception as error:  # noqa: BLE001 - one evaluation must not fail its batch
             return _internal_error(evaluation, error)
 
     async def _evaluate(
-        self, this: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
+        self, run: _BatchRun, judge: Judge, trace: Trace, evaluation: Evaluation, context_tools: Sequence[str]
     ) -> Assessment:
         if judge.run is not None:
             async with self._code_slots[judge.name]:
                 return await evaluate(judge, trace, None, context_tools=context_tools)
-        earlier = this.tries.get(evaluation.id, _NOTHING)
+        earlier = run.tries.get(evaluation.id, _NOTHING)
         return await evaluate(
-            *(judge, trace, this.model),
+            *(judge, trace, run.model),
             deadline_s=self._settings.evaluation_timeout,
             evaluation=evaluation.id,
             earlier_calls=earlier.calls,

@@ -137,9 +137,9 @@ class Rules:
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
         self.matching = self.cached(self._match)
 
-    def cached(self, function: Callable[[Trace], T], labels: Collection[str] = ()) -> Callable[[Trace], T]:
-        """Cache a function of the rules that match a trace, and of the fields of the trace that ``labels`` name."""
-        names = [name for name in _PATTERNED if name in self._names or name in labels]
+    def cached(self, function: Callable[[Trace], T], fields: Collection[str] = ()) -> Callable[[Trace], T]:
+        """Cache a function of the rules that match a trace, and of the fields of the trace that ``fields`` name."""
+        names = [name for name in _PATTERNED if name in self._names or name in fields]
         # The getter needs one field at least.
         names_of, contents = attrgetter(*(names or ["service"])), self._contents
         cache: dict[object, T] = {}
@@ -219,13 +219,13 @@ class Sampler:
         """Sample by the rules; without selectors by their full rates."""
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
-        self._labels = frozenset(label for selector in selectors for label in selector.labels)
+        self._fields = frozenset(field for selector in selectors for field in selector.fields)
         self._adjust = find_single(selectors, "adjust")
         self.clear()
 
     def clear(self) -> None:
         """Forget the adjusted rates, so that selectors adjust them anew."""
-        self._matching = self.rules.cached(self._combine, self._labels)
+        self._matching = self.rules.cached(self._combine, self._fields)
 
     def sample(self, trace: Trace) -> Sampling:
         """Choose evaluations for a trace.

@@ -66,8 +66,8 @@ class RateSelector(Selector):
         self.rates = Rates()
         self.new_values = NewValues(store.first)
         self._applied = self.rates, self.new_values.known
-        labels = {label for rule in settings.rules for label in rule.stratify}
-        self.labels = labels.union(_NEW_LABELS) if any(rule.first_per_hour for rule in settings.rules) else labels
+        fields = {label for rule in settings.rules for label in rule.stratify}
+        self.fields = fields.union(_NEW_LABELS) if any(rule.first_per_hour for rule in settings.rules) else fields
 
     def before_read(self) -> bool:
         """Exchange factors and counts if some seconds have passed; return whether rates or new values change.
