@@ -27,7 +27,7 @@ from worker.core.config.loading import load
 from worker.core.config.reading import config_path, foreign_variables, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import broker
-from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, Broker, queue_of
+from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, BrokerSender, queue_of
 from worker.core.runtime.runtime import Runtime
 from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.telemetry import logs
@@ -179,7 +179,7 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
         return consumer.connection is not None or not needs_broker
 
     # A connection for each, since each sender has a thread of its own.
-    senders = {shard: Broker(app, settings, shard).send for shard in settings.served}
+    senders = {shard: BrokerSender(app, settings, shard).send for shard in settings.served}
     app.tracejudge_runtime = runtime = Runtime(
         settings, send=lambda shard, *request: senders[shard](*request), serves=serves, config=config
     )

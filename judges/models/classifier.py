@@ -1,8 +1,8 @@
 """Classifiers that give the probability that evidence supports a claim, for judges that ask in such pairs.
 
-The backend `http` is a server: text-embeddings-inference, if `base_url` ends with `/predict`, or the classification
-form of vLLM and SGLang, if it ends with `/classify` and which reads single texts only. The backend `onnx` runs a
-model in this process, on a thread of its own. For both, `path` names a folder with `judge.toml`.
+The backend `http` is a server: text-embeddings-inference if `base_url` ends with `/predict`; the classification form
+of vLLM and SGLang, which reads single texts only, if it ends with `/classify`. The backend `onnx` runs a model in this
+process, on a thread of its own. For both, `path` names a folder with `judge.toml`.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ def test_one_document_tells_what_was_erased_and_what_stays(
     assert TRACE.trace_id not in repr(keyspace.everything())
 
 
-@pytest.mark.usefixtures("ground")
+@pytest.mark.usefixtures("keyspace")
 def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
     ended = served("forget", "--trace-id", TRACE.trace_id)

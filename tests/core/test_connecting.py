@@ -30,7 +30,7 @@ from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.queue.broker import Broker, broker
+from worker.core.queue.broker import BrokerConfig, broker
 from worker.core.storage.client import Store, StoreError, address, addresses
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys
@@ -131,22 +131,24 @@ def test_sentinels_and_sockets_serve_as_redis_and_as_broker(key: str, url: str) 
 TRUSTED = {"ssl_cert_reqs": "required"}
 SENTINELS = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
 BROKERS = {
-    "redis://user:p%2Fw;@host:1/3": Broker("redis://user:p%2Fw%3B@host:1/3", PATIENCE, use_ssl=False),
-    "redis://host?db=4": Broker("redis://host:6379/4", PATIENCE, use_ssl=False),
-    "redis://[::1]:7/1": Broker("redis://[::1]:7/1", PATIENCE, use_ssl=False),
-    "rediss://:pw@host": Broker("rediss://:pw@host:6379/0", PATIENCE, TRUSTED),
-    "rediss://host/1?ssl_ca_certs=/ca&ssl_certfile=/c&ssl_keyfile=/k&ssl_check_hostname=false": Broker(
+    "redis://user:p%2Fw;@host:1/3": BrokerConfig("redis://user:p%2Fw%3B@host:1/3", PATIENCE, use_ssl=False),
+    "redis://host?db=4": BrokerConfig("redis://host:6379/4", PATIENCE, use_ssl=False),
+    "redis://[::1]:7/1": BrokerConfig("redis://[::1]:7/1", PATIENCE, use_ssl=False),
+    "rediss://:pw@host": BrokerConfig("rediss://:pw@host:6379/0", PATIENCE, TRUSTED),
+    "rediss://host/1?ssl_ca_certs=/ca&ssl_certfile=/c&ssl_keyfile=/k&ssl_check_hostname=false": BrokerConfig(
         "rediss://host:6379/1",
         PATIENCE,
         {**TRUSTED, "ssl_ca_certs": "/ca", "ssl_certfile": "/c", "ssl_keyfile": "/k", "ssl_check_hostname": False},
     ),
-    "unix:///run/redis.sock?db=2": Broker("redis+socket:///run/redis.sock?virtual_host=2", PATIENCE, use_ssl=False),
-    "redis+sentinel://u:p@h1:1,h2/mymaster/5?sentinel_username=s&sentinel_password=t": Broker(
+    "unix:///run/redis.sock?db=2": BrokerConfig(
+        "redis+socket:///run/redis.sock?virtual_host=2", PATIENCE, use_ssl=False
+    ),
+    "redis+sentinel://u:p@h1:1,h2/mymaster/5?sentinel_username=s&sentinel_password=t": BrokerConfig(
         "sentinel://u:p@h1:1/5;sentinel://u:p@h2:26379/5",
         {**PATIENCE, "master_name": "mymaster", "sentinel_kwargs": {**SENTINELS, "username": "s", "password": "t"}},
         use_ssl=False,
     ),
-    "rediss+sentinel://h1:1/mymaster?ssl_ca_certs=/ca": Broker(
+    "rediss+sentinel://h1:1/mymaster?ssl_ca_certs=/ca": BrokerConfig(
         "sentinel://h1:1/0",
         {
             **PATIENCE,
@@ -155,16 +157,16 @@ BROKERS = {
         },
         {**TRUSTED, "ssl_ca_certs": "/ca"},
     ),
-    "amqp://u:p@host//": Broker("amqp://u:p@host//", {}, use_ssl=False),
-    "amqps://u:p@host/v?ssl_ca_certs=/ca": Broker(
+    "amqp://u:p@host//": BrokerConfig("amqp://u:p@host//", {}, use_ssl=False),
+    "amqps://u:p@host/v?ssl_ca_certs=/ca": BrokerConfig(
         "amqps://u:p@host/v", {}, {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, "ca_certs": "/ca"}
     ),
-    "rediss://a:1;rediss://b:2": Broker("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
+    "rediss://a:1;rediss://b:2": BrokerConfig("rediss://a:1;rediss://b:2", PATIENCE, TRUSTED),
 }
 
 
 @each_case(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
-def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: Broker) -> None:
+def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: BrokerConfig) -> None:
     made = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
     assert tuple(made) == tuple(expected)
     connection = Connection(made.url, transport_options=made.transport_options, ssl=made.use_ssl)

@@ -56,8 +56,8 @@ def test_doctor_checks_it_and_forget_names_what_it_keeps(keyspace: Keyspace) -> 
 
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
-    assert list(prometheus.enabled(Settings())) == ["metrics", "monitor", "list"]
-    assert list(prometheus.enabled(Settings.from_keys(otlp_endpoint="http://collector:4318"))) == [
+    assert list(prometheus.find_exporters(Settings())) == ["metrics", "monitor", "list"]
+    assert list(prometheus.find_exporters(Settings.from_keys(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
         "monitor",
         "otel",

@@ -1,19 +1,23 @@
 """What is installed, and that nothing of it is on the way of a trace unless the configuration asks for it."""
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.stage_parts import Keyspace, rules_of, settings_of
 
 import worker
+from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
 from worker.core.config import loading
-from worker.core.features import Feature, Follower, Parts, Selector, built, imported, installed, overridden
+from worker.core.features import Feature, Follower, Parts, Selector, built, find_single, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
+from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
@@ -64,6 +68,15 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
         for name in re.findall("^-- @script (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert sorted(names) == sorted(script_sources())
+
+
+def test_two_selectors_with_one_method_are_refused() -> None:
+    class Adjusting(Selector):
+        def adjust(self, rules: Sequence[CompiledRule], trace: Trace) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match="two features have a selector with adjust"):
+        find_single((Adjusting(), Selector(), Adjusting()), "adjust")
 
 
 def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from support.stage_parts import Keyspace, settings_of
 from worker.core.config.settings import Settings
 from worker.core.queue import notify
 from worker.core.queue.batch import fresh_id
-from worker.core.queue.notify import Broker, Notifier
+from worker.core.queue.notify import BrokerSender, Notifier
 from worker.core.telemetry.health import Heartbeat
 
 MODELS = ("gpt", "majority(a,b)", "mean(a,b)")
@@ -124,17 +124,17 @@ def settings(keyspace: Keyspace) -> Settings:
 
 
 @pytest.fixture
-def broker(redis_url: str, settings: Settings) -> Iterator[Broker]:
+def broker(redis_url: str, settings: Settings) -> Iterator[BrokerSender]:
     app = Celery("tests", broker=redis_url, set_as_current=False)
     app.conf.broker_transport_options = {"priority_steps": [0]}
-    broker = Broker(app, settings)
+    broker = BrokerSender(app, settings)
     yield broker
     broker.close()
     app.close()
 
 
 def test_a_queue_is_never_filled_beyond_its_bound(
-    broker: Broker, settings: Settings, keyspace: Keyspace, redis: Redis
+    broker: BrokerSender, settings: Settings, keyspace: Keyspace, redis: Redis
 ) -> None:
     queue = settings.queue("gpt")
     lengths = []
@@ -152,7 +152,7 @@ def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_f
     settings = settings_of(keyspace, shards=(keyspace.url, "redis://b/0", "redis://c/0"))
     app = Celery("tests", broker=redis_url, set_as_current=False)
     app.conf.broker_transport_options = {"priority_steps": [0]}
-    brokers = [Broker(app, settings, shard) for shard in (2, 0)]
+    brokers = [BrokerSender(app, settings, shard) for shard in (2, 0)]
     queue = settings.queue("gpt")
     lengths = []
     for broker in brokers * 3:
@@ -169,7 +169,7 @@ def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_f
 
 def test_a_broker_that_is_away_is_connected_to_anew(keyspace: Keyspace, settings: Settings) -> None:
     app = Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
-    broker = Broker(app, settings)
+    broker = BrokerSender(app, settings)
     with pytest.raises(Exception, match=r"."):
         broker.send("gpt", 1)
     app.conf.broker_url = keyspace.url

@@ -192,3 +192,16 @@ def test_a_mistake_is_one_line_with_place_key_and_fix(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check_mistake(mistake)
+
+
+def test_what_names_models_and_judges_is_checked_without_rules(tmp_path: Path) -> None:
+    file = tmp_path / "tracejudge.toml"
+    model = '[models.small]\nprovider = "lexical"\n'
+    cases = {
+        '[cascades.two]\nfirst = "small"\nthen = "large"\nrate = 0.5\n': "cascades.two.then",
+        '[monitor]\nsafety = ["safe"]\n': "monitor.safety",
+    }
+    for text, key in cases.items():
+        file.write_text(model + text, encoding="utf-8")
+        with pytest.raises(SettingsError, match=re.escape(key)):
+            load({}, str(file), needs_rules=False)

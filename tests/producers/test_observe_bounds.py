@@ -116,7 +116,7 @@ def test_any_argument_and_result_arrive_at_the_reader(sdk: StartedSdk, value: ob
         tracejudge.observe(name="f")(lambda values: values)(value)
     (span,) = the_trace(sdk)["spans"]
     assert span["outputs"] == written
-    assert span["inputs"] in (written, {"given": written}, {"given": NESTED[0]})
+    assert span["inputs"] in (written, {"values": written}, {"values": NESTED[0]})
 
 
 class Failing:

@@ -32,7 +32,7 @@ class Replays:
         """Continue where a replay is, as another process does."""
         state = state or cursor.read()
         judges = [configured(self.settings.judges)[name] for name in state.question.judges]
-        chooser = Chooser(self.settings, state.question, judges)
+        chooser = Chooser(self.settings, self.keyspace.store, state.question, judges)
         return ReplayRun(self.settings, self.keyspace.store, chooser, cursor, state, wait=self._wait)
 
     def make(self, *names: str, **fields: Any) -> dict[str, int]:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
+    ServerThread = tuple[ServiceThread, Store]
+
 A = ParamSpec("A")
 P = TypeVar("P")
 T = TypeVar("T")
@@ -136,6 +138,11 @@ class Selector:
         """Write what is left; called when the ingest thread has ended."""
 
 
+def make_selectors(parts: Parts) -> "tuple[Selector, ...]":
+    """Make the selectors that the configuration needs; without ``before_read`` rates are whole, and all values new."""
+    return built((feature.select for feature in installed()), parts)
+
+
 def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
     """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
 
@@ -144,7 +151,7 @@ def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | No
     limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
     for selector in selectors:
         limits |= selector.limits()
-    return next(iter(overridden(selectors, "gather")), None), limits
+    return find_single(selectors, "gather"), limits
 
 
 class Assessor(Protocol):
@@ -187,6 +194,18 @@ def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], 
     bases = Selector, Follower
     inherited = {getattr(base, name, None) for base in bases}
     return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
+
+
+def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None:
+    """Return the bound method of the hook that overrides a method, None if none does.
+
+    Raises:
+        ValueError: Two hooks override it; a trace has one set of rates, and belongs to one conversation.
+    """
+    methods = overridden(hooks, name)
+    if len(methods) > 1:
+        raise ValueError(f"two features have a selector with {name}")
+    return methods[0] if methods else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +281,8 @@ class Feature:
         rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
         aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
         faults: Checks its own settings, in every process; called with the settings.
-        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, the
-            configured judges by name, and the names of all judges.
+        rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, which
+            have no rules if there are none to check, the configured judges by name, and the names of all judges.
         verdict_tags: Tags of traces that verdicts carry.
         receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
         complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
@@ -272,7 +291,7 @@ class Feature:
         metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
-        process_threads: Threads of a process, with all its servers; they stop after the servers' own.
+        process_threads: Threads of a process, each with the server that it reads; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
         watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         select: Takes part in reading the stream.
@@ -305,7 +324,7 @@ class Feature:
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServiceThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
     select: Callable[[Parts], Selector | None] | None = None
@@ -320,7 +339,9 @@ class Feature:
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, and all that they need, in the order in which their hooks run.
+    """Import the features whose folders exist, in the order in which their hooks run.
+
+    A feature is left out if one that it needs is.
 
     Raises:
         ImportError: A folder exists, and its module cannot be imported.
@@ -328,8 +349,9 @@ def installed() -> tuple[Feature, ...]:
     modules = import_module("worker.installed").MODULES
     present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
     features: list[Feature] = [import_module(name).FEATURE for name in present]
-    names = {feature.name for feature in features}
-    return tuple(feature for feature in features if names.issuperset(feature.needs))
+    while absent := {name for feature in features for name in feature.needs} - {feature.name for feature in features}:
+        features = [feature for feature in features if absent.isdisjoint(feature.needs)]
+    return tuple(features)
 
 
 def is_installed(name: str) -> bool:

@@ -193,7 +193,7 @@ class Deliveries:
                 name: max(1, getattr(settings, name) // len(settings.shards)) for name in ("max_items", "max_bytes")
             }
             each = [replace(settings, redis_url=url, **shares) for url in settings.shards]
-        self._each = tuple(Delivery(alternative, shutdown_all=self.shutdown, clock=clock) for alternative in each)
+        self._each = tuple(Delivery(settings, shutdown_all=self.shutdown, clock=clock) for settings in each)
         self.first = self._each[0]
         self.is_single = len(self._each) == 1
         for delivery in self._each[1:]:

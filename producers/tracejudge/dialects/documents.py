@@ -137,9 +137,9 @@ def document_of(value: Any) -> Document | str | None:
         score = next((1 - number for number in distances), None)
     return Document(
         text,
-        id=next((name for view in views for key in IDS if (name := _id(_get(view, key))) is not None), None),
+        id=next((own_id for view in views for key in IDS if (own_id := _id(_get(view, key))) is not None), None),
         score=score,
-        source=next((name for view in views for key in SOURCES if (name := text_of(_get(view, key)))), None),
+        source=next((source for view in views for key in SOURCES if (source := text_of(_get(view, key)))), None),
     )
 
 
@@ -243,9 +243,9 @@ def _row(value: Any) -> Document | None:
     kept = {str(key): item for key, item in record.items() if str(key) not in _FREE_OF_CONTENT and item is not None}
     if not any(isinstance(item, str) and item for item in kept.values()):
         return None
-    ids = (name for key in IDS if (name := _id(record.get(key))) is not None)
+    ids = (own_id for key in IDS if (own_id := _id(record.get(key))) is not None)
     scores = (number for key in SCORES if (number := _number(record, key)) is not None)
-    sources = (name for key in SOURCES if (name := text_of(record.get(key))) is not None)
+    sources = (source for key in SOURCES if (source := text_of(record.get(key))) is not None)
     text = encode(plain(kept)).decode()
     return Document(text, id=next(ids, None), score=next(scores, None), source=next(sources, None))
 

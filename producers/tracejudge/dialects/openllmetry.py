@@ -92,8 +92,8 @@ def _documents(span: RawSpan, role: Role | None) -> tuple[Document, ...]:
     documents: list[Document] = []
     for event in span.events_named(names.TL_EVENT_RESULT):
         if (text := text_of(event.get(names.TL_RESULT_DOCUMENT))) is not None:
-            name = event.get(names.TL_RESULT_ID)
-            own_id = str(name) if isinstance(name, int) and not isinstance(name, bool) else text_of(name)
+            value = event.get(names.TL_RESULT_ID)
+            own_id = str(value) if isinstance(value, int) and not isinstance(value, bool) else text_of(value)
             documents.append(Document(text, own_id, number_of(event.get(names.TL_RESULT_SCORE))))
     if documents or role is not Role.RETRIEVER:
         return tuple(documents)

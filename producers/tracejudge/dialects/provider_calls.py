@@ -112,8 +112,9 @@ def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict
 
 
 def _asked(request: Mapping[str, Any]) -> SpanInput:
-    conversed = request.get("messages") or request.get("input")
-    items = [{"role": "user", "content": conversed}] if isinstance(conversed, str) else conversed
+    items = request.get("messages") or request.get("input")
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
     messages: list[Mapping[str, Any]] = []
     for item in items if is_list(items) else ():
         message = mapping_of(item) or {}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.judging_parts import MODEL, YES, Workers, assert_settled, choose
+from support.replay_parts import Replays, take
 from support.stage_parts import Keyspace, make_trace, make_traces, rules_of, sampler_of, settings_of
 
 from judges.core.model import ModelSettings, Price
@@ -367,3 +368,11 @@ def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_tog
     rule = {"name": "s", "judges": ["user_frustration"], "unit": "session", "first_per_hour": 3}
     with pytest.raises(SettingsError, match=r"first_per_hour: counts traces"):
         load({"TRACEJUDGE_RULES": json.dumps([rule])})
+
+
+def test_a_replay_chooses_the_first_traces_of_new_values(keyspace: Keyspace) -> None:
+    for trace in make_traces(range(20)):
+        keyspace.add(trace)
+    take(keyspace)
+    rule = Rule(name="all", judges=("safety",), rate=0.0, first_per_hour=3)
+    assert Replays(keyspace, rules=(rule,)).make("safety")["chosen"] == 3

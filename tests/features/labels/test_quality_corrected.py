@@ -242,12 +242,12 @@ def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
 def test_a_verdict_does_not_stay_without_its_label(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """`forget` erases the label after the monitor has found it, and before the monitor writes the verdict."""
     write_labels(keyspace.store, [label(1, passed=True)])
-    make = stored.LabelVerdict.of
+    make = stored.LabelVerdict.from_verdict
 
-    def of(result: Verdict, metric: str) -> stored.LabelVerdict:
+    def from_verdict(result: Verdict, metric: str) -> stored.LabelVerdict:
         Forgetting(keyspace.store, settings_of(keyspace), ForgetTarget(trace_id="t1")).run()
         return make(result, metric)
 
-    monkeypatch.setattr(stored.LabelVerdict, "of", of)
+    monkeypatch.setattr(stored.LabelVerdict, "from_verdict", from_verdict)
     attach(keyspace.store, [make_judged(1, passed=True)])
     assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0

@@ -35,7 +35,7 @@ from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import enabled
+from worker.core.export.prometheus import find_exporters
 from worker.core.features import installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
@@ -74,7 +74,7 @@ class Sending:
     def __init__(self, keyspace: Keyspace, name: str = "mine", **settings: Any) -> None:
         self.settings: Settings = settings_of(keyspace, models=MODELS, **settings)
         self.metrics = Metrics(self.settings)
-        (made,) = (each for group, each in enabled(self.settings).items() if group == f"receiver:{name}")
+        (made,) = (each for group, each in find_exporters(self.settings).items() if group == f"receiver:{name}")
         exporter = made.make(self.settings, keyspace.store, self.metrics)
         assert isinstance(exporter, ReceiverExporter)
         self.exporter = exporter
@@ -393,7 +393,7 @@ def die_after_sending(keyspace: Keyspace, worker: Any, monkeypatch: pytest.Monke
     """Send a verdict by a worker that neither remembers nor acknowledges it."""
     keyspace.send(verdict(0))
     with monkeypatch.context() as patched:
-        patched.setattr(type(worker.exporter._memory), "done", lambda *_: None)
+        patched.setattr(type(worker.exporter._memory), "finish", lambda *_: None)
         patched.setattr(type(worker.exporter), "_acknowledge_delivered", lambda _self: None)
         worker.turn()
 
@@ -503,7 +503,7 @@ def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path
     for kind in BACKENDS:
         with kind() as server:
             settings = settings_of(keyspace, models=MODELS, receivers={"mine": receiver(server.settings())})
-            row = enabled(settings)["receiver:mine"]
+            row = find_exporters(settings)["receiver:mine"]
 
             def values(row: Any = row, settings: Settings = settings) -> list[tuple[str, str]]:
                 return [
@@ -519,7 +519,7 @@ def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path
                 patched.delenv("RECEIVER_KEY")
                 assert values() == [("broken", "receiver mine")], kind.kind
     files = FileSettings(path=str(tmp_path / "none" / "such"))
-    row = enabled(settings_of(keyspace, receivers={"mine": files}))["receiver:mine"]
+    row = find_exporters(settings_of(keyspace, receivers={"mine": files}))["receiver:mine"]
     (check,) = row.checks(settings_of(keyspace, receivers={"mine": files}))
     assert [container.result for container in check.run()] == ["ok"]
 
@@ -531,7 +531,7 @@ def test_an_address_that_ends_in_its_path_is_not_doubled(keyspace: Keyspace) -> 
             for end in [f"{path}{slash}" for path in (*KINDS[kind.kind].paths, "") for slash in ("", "/")]:  # type: ignore[attr-defined]
                 mine = receiver({**options, "url": options["url"] + (end if kind.kind != "webhook" else "")})
                 settings = settings_of(keyspace, models=MODELS, receivers={"mine": mine})
-                (check,) = enabled(settings)["receiver:mine"].checks(settings)
+                (check,) = find_exporters(settings)["receiver:mine"].checks(settings)
                 assert [
                     (container.result, container.what) for container in check.run() if container.result != "ok"
                 ] == [], (kind.kind, end)
@@ -575,7 +575,7 @@ def test_certificates_and_secrets_that_cannot_be_used_are_named(keyspace: Keyspa
         for files in ({"ca_file": absent}, {"ca_file": other}, {"client_cert": absent}, {"client_cert": other}):
             options = {"kind": kind, "url": "http://127.0.0.1:1", **{key: str(path) for key, path in files.items()}}
             settings = settings_of(keyspace, receivers={"mine": receiver(options)})
-            row = enabled(settings)["receiver:mine"]
+            row = find_exporters(settings)["receiver:mine"]
             (finding,) = [container for check in row.checks(settings) for container in check.run()]
             (path,) = files.values()
             message = f"url of [receivers.mine]: {path} cannot be used"
@@ -584,7 +584,7 @@ def test_certificates_and_secrets_that_cannot_be_used_are_named(keyspace: Keyspa
                 row.make(settings, keyspace.store, Metrics(settings))
         options = {"kind": kind, "url": "http://127.0.0.1:1", "headers": {"x-team": {"env": "ABSENT"}}}
         settings = settings_of(keyspace, receivers={"mine": receiver(options)})
-        row = enabled(settings)["receiver:mine"]
+        row = find_exporters(settings)["receiver:mine"]
         (finding,) = [container for check in row.checks(settings) for container in check.run()]
         message = "receivers.mine.headers.x-team.env: the variable ABSENT is empty"
         assert (finding.name, finding.result, finding.what.startswith(message)) == ("receiver mine", "broken", True), (
@@ -723,7 +723,7 @@ def test_what_receivers_keep_is_known_without_their_keys(keyspace: Keyspace, mon
     for kind in (each for each in KINDS if each not in {"file", "stdout"}):
         options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
         settings = settings_of(keyspace, receivers={"mine": options})
-        row = enabled(settings)["receiver:mine"]
+        row = find_exporters(settings)["receiver:mine"]
         assert "http://peer:1" in (row.keeps(settings) or ""), kind
         (check,) = row.checks(settings)
         (finding,) = check.run()

@@ -39,7 +39,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of, scan_shards
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.prometheus import enabled
+from worker.core.export.prometheus import find_exporters
 from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import read_outbox_entry
@@ -133,7 +133,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
         if asks and PROVIDERS[model.provider].probe is not None:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
-    for exporter in enabled(settings).values():
+    for exporter in find_exporters(settings).values():
         first += exporter.checks(settings)
     findings = examine(first)
     reached, others = findings[: len(urls)], findings[len(urls) :]
@@ -242,7 +242,9 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
     # The monitor is one for all shards, and shows on the first.
     exporters = {
-        name: group for name, group in enabled(settings).items() if group.role != "monitor" or store is store.first
+        name: group
+        for name, group in find_exporters(settings).items()
+        if group.role != "monitor" or store is store.first
     }
     backlog = measure(store, groups=tuple(exporters))
     workers = [worker.roles for worker in live_workers(store)]

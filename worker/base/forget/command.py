@@ -20,7 +20,7 @@ from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
 from worker.core.config.settings import Settings
 from worker.core.config.user_keys import UserKeys
-from worker.core.export.prometheus import enabled
+from worker.core.export.prometheus import find_exporters
 from worker.core.storage.client import Store, StoreError
 
 _MEANINGS: Final = {
@@ -91,7 +91,7 @@ def command(
         else:
             note(f"{trace_id} is the beginning of {name}")
             forgotten = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
-    exporters = enabled(settings).values()
+    exporters = find_exporters(settings).values()
     kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
     if as_json:
         print_json({**msgspec.to_builtins(forgotten), "dry_run": dry_run, "kept": kept})

@@ -267,7 +267,7 @@ class Eraser:
 
 
 class Forgetting:
-    """One run for one target in one Redis; its attributes are for erasers too, which add to ``found``."""
+    """One run for one target in one Redis; its attributes are for erasers too, which add to ``result``."""
 
     def __init__(
         self,

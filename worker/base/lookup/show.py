@@ -22,8 +22,10 @@ from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundErro
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import OutboxEntry
+from worker.core.features import Parts, make_selectors
+from worker.core.queue.ledger import Ledger, OutboxEntry
 from worker.core.selection.sampling import Rules, Sampler, position
+from worker.core.storage.client import Store
 
 _STYLES: Final = {
     "passed": "green",
@@ -76,7 +78,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
         published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
     graders = Graders(settings, configured(settings.judges))
     explained = [(entry, _explanation(graders, entry.verdict, published)) for entry in entries]
-    reasons = list(_sampling(settings, graders, published))
+    reasons = list(_sampling(settings, store, graders, published))
     if as_json:
         print_json(
             {
@@ -127,9 +129,10 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
         return None
 
 
-def _sampling(settings: Settings, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
+def _sampling(settings: Settings, store: Store, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
     """Say which rules match a trace, and what they choose."""
-    sampler = Sampler(Rules(settings, graders))
+    rules = Rules(settings, graders)
+    sampler = Sampler(rules, make_selectors(Parts(settings, None, Ledger(store, settings), rules)))
     rates = {rule.name: rule.rate for rule in settings.rules}
     for publication in published[:1]:
         at = position(publication.trace.trace_id, settings.sampling_key)

@@ -126,14 +126,14 @@ def _exporters(settings: Settings) -> Mapping[str, Exporter]:
 
 def _process_threads(
     settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
-) -> "Sequence[ServiceThread]":
+) -> "Sequence[tuple[ServiceThread, Store]]":
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
     from worker.base.monitor.sums import QualitySums, ShardSums
 
     if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
-    return sums, *(ShardSums(store, sums) for store in stores[1:])
+    return (sums, stores[0]), *((ShardSums(store, sums), store) for store in stores[1:])
 
 
 FEATURE: Final = Feature(

@@ -182,7 +182,7 @@ def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Re
             raise click.UsageError(str(error)) from error
         cursor = Cursor(shard, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
         state = cursor.begin(asked.question, asked.next_id)
-        replays.append(_Replay(shard, cursor, state, Chooser(settings, asked.question, options.judges)))
+        replays.append(_Replay(shard, cursor, state, Chooser(settings, shard, asked.question, options.judges)))
     return replays
 
 
@@ -204,7 +204,7 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
         if changed:
             # One replay must not mix verdicts of two versions.
             raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-        replays.append(_Replay(shard, cursor, state, Chooser(settings, state.question, judges)))
+        replays.append(_Replay(shard, cursor, state, Chooser(settings, shard, state.question, judges)))
     return replays
 
 
@@ -222,7 +222,8 @@ class _Run:
         self._expected = expected
         self._replays = replays
         self._runs = [
-            ReplayRun(settings, row.store, row.chooser, row.cursor, row.state, wait=self._wait) for row in replays
+            ReplayRun(settings, replay.store, replay.chooser, replay.cursor, replay.state, wait=self._wait)
+            for replay in replays
         ]
         self._as_json = as_json
         columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))

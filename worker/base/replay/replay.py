@@ -24,7 +24,7 @@ from judges.registry import configured
 from worker.base.lookup.feature import LookupKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, built, gathering, installed
+from worker.core.features import Parts, gathering, make_selectors
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
@@ -341,7 +341,7 @@ class Chooser:
     choose.
     """
 
-    def __init__(self, settings: Settings, question: Question, judges: Iterable[Judge]) -> None:
+    def __init__(self, settings: Settings, store: Store, question: Question, judges: Iterable[Judge]) -> None:
         requested = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
@@ -349,7 +349,8 @@ class Chooser:
         self._units = {name: judge.unit for name, judge in requested.items()}
         self._free = [name for name in requested if rule_naming(settings, name) is None]
         self.rules = Rules(settings, self.graders)
-        self._sampler = Sampler(self.rules)
+        self.selectors = make_selectors(Parts(settings, None, Ledger(store, settings), self.rules))
+        self._sampler = Sampler(self.rules, self.selectors)
         self._factory = EvaluationFactory(self.graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
@@ -397,8 +398,7 @@ class ReplayRun:
         self._chooser = chooser
         self._cursor = cursor
         self._wait = wait
-        parts = Parts(settings, None, Ledger(store, settings), chooser.rules)
-        self._gather, self._limits = gathering(built((feature.select for feature in installed()), parts))
+        self._gather, self._limits = gathering(chooser.selectors)
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:

@@ -140,9 +140,11 @@ def rule_faults(
     yield from _calibrations(settings, judges)
     if has_rules:
         yield from _rules(settings, judges, names)
-        for feature in installed():
-            if feature.rule_faults is not None:
-                yield from feature.rule_faults(settings, judges, names)
+    else:
+        settings = structs.replace(settings, rules=())
+    for feature in installed():
+        if feature.rule_faults is not None:
+            yield from feature.rule_faults(settings, judges, names)
 
 
 def endpoints_of(settings: Settings) -> list[str]:

@@ -62,7 +62,7 @@ class _MetricCounters:
 
     def __init__(self, metrics: Metrics, labels: tuple[str, ...], *, is_yes_no: bool) -> None:
         self.outcomes = {outcome: _OutcomeCounters(metrics, (*labels, outcome)) for outcome in OUTCOMES}
-        # Fourteen series that repeat two of the counters' would be most of the page.
+        # A histogram of passes would repeat two counters, and its fourteen series would be most of the page.
         self._score: Histogram | None = None if is_yes_no else metrics.score.labels(*labels)
         self._weighted: Counter = metrics.score_weighted.labels(*labels)
         self._weighted_sum = 0.0
@@ -302,7 +302,7 @@ def _exemplar(verdict: Verdict) -> dict[str, str] | None:
     return exemplar
 
 
-def enabled(settings: Settings) -> dict[str, Exporter]:
+def find_exporters(settings: Settings) -> dict[str, Exporter]:
     """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
     keeps = "Prometheus keeps counts, and exemplars with trace ids"
     exporters = {PrometheusExporter.exporter: Exporter("export", PrometheusExporter, keeps=lambda _: keeps)}

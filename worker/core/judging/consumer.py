@@ -63,7 +63,7 @@ class Serves(Protocol):
     """Whether this worker consumes the queue of a label now."""
 
     def __call__(self, label: str, *, needs_broker: bool = True) -> bool:
-        """Return it; False without a connection to the broker if that is needed."""
+        """Return whether the queue is consumed; False without a connection to the broker if that is needed."""
         ...
 
 

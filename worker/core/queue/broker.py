@@ -30,7 +30,7 @@ _SEVERAL: Final = re.compile(r";[a-z+]+://")
 _parse: Any = _parse_url  # it has no types in the driver
 
 
-class Broker(NamedTuple):
+class BrokerConfig(NamedTuple):
     """Celery's `broker_url`, `broker_transport_options` and `broker_use_ssl`. They hold passwords."""
 
     url: str
@@ -38,10 +38,10 @@ class Broker(NamedTuple):
     use_ssl: dict[str, object] | bool
 
     def __repr__(self) -> str:
-        return "Broker()"
+        return "BrokerConfig()"
 
 
-def broker(settings: Settings) -> Broker:
+def broker(settings: Settings) -> BrokerConfig:
     """Return where messages go: `broker_url`, else `redis_url`; both may be written as redis-py takes them."""
     url = (settings.broker_url or settings.redis_url).strip()
     scheme = urlsplit(url).scheme
@@ -54,9 +54,9 @@ def broker(settings: Settings) -> Broker:
         login, database = _login(parts), parts.get("db", 0)
         if "path" in parts:
             path = f"redis+socket://{login}{parts['path']}?virtual_host={database}"
-            return Broker(path, dict(_OPTIONS), use_ssl=False)
+            return BrokerConfig(path, dict(_OPTIONS), use_ssl=False)
         place = f"{_host(parts.get('host', 'localhost'))}:{parts.get('port', 6379)}"
-        return Broker(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(parts))
+        return BrokerConfig(f"{scheme}://{login}{place}/{database}", dict(_OPTIONS), _tls(parts))
     # Another broker, or a list of them to fail over, is given as kombu writes it.
     if scheme == "amqps":
         # Options name the files as for Redis, `ssl_ca_certs` and so on.
@@ -64,12 +64,12 @@ def broker(settings: Settings) -> Broker:
         files: dict[str, object] = {name: parts[name] for name in ("ca_certs", "certfile", "keyfile") if name in parts}
         # Without the key `server_hostname` kombu verifies no host name; None makes it insert the host's.
         tls = {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": None, **files}
-        return Broker(url.partition("?")[0], {}, tls)
+        return BrokerConfig(url.partition("?")[0], {}, tls)
     use_ssl: dict[str, object] | bool = {"ssl_cert_reqs": "required"} if scheme == "rediss" else False
-    return Broker(url, dict(_OPTIONS) if scheme in _KOMBU_SCHEMES else {}, use_ssl)
+    return BrokerConfig(url, dict(_OPTIONS) if scheme in _KOMBU_SCHEMES else {}, use_ssl)
 
 
-def _sentinels(url: SentinelUrl) -> Broker:
+def _sentinels(url: SentinelUrl) -> BrokerConfig:
     parts = _parse(url.server)
     tls = _tls(parts)
     # Repeat credentials and database in every URL: on failover kombu reads them from the next one.
@@ -82,7 +82,7 @@ def _sentinels(url: SentinelUrl) -> Broker:
         **({"ssl": True, **tls} if isinstance(tls, dict) else {}),
         **dict(url.credentials),
     }
-    return Broker(";".join(urls), {**_OPTIONS, "master_name": url.service, "sentinel_kwargs": options}, tls)
+    return BrokerConfig(";".join(urls), {**_OPTIONS, "master_name": url.service, "sentinel_kwargs": options}, tls)
 
 
 def _host(name: str) -> str:

@@ -43,7 +43,7 @@ _queue: Any = Queue
 _exchange: Any = Exchange
 
 
-class Broker:
+class BrokerSender:
     """The broker as a sender of notifications uses it: one connection, made anew after each error."""
 
     def __init__(self, app: Celery, settings: Settings, shard: int = 0) -> None:

@@ -19,7 +19,7 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import CallMetrics, enabled
+from worker.core.export.prometheus import CallMetrics, find_exporters
 from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
@@ -89,7 +89,7 @@ class Runtime:
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
         if self._graders.code:
             limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
-        exporters = enabled(settings)
+        exporters = find_exporters(settings)
         self._shared = Shared(
             settings,
             self.metrics,
@@ -106,12 +106,13 @@ class Runtime:
         }
         # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
         factories = (feature.process_threads for feature in installed())
-        self._monitors = collected(factories, settings, self.metrics, self.stores, rules)
-        for thread, store in zip(self._monitors, self.stores, strict=False):
+        threads = collected(factories, settings, self.metrics, self.stores, rules)
+        self._process_threads = [thread for thread, _ in threads]
+        for thread, store in threads:
             # Without the first shard nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first
             self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
-        if self._monitors and 0 in self.shards:
+        if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.shards:
             self._readiness.add_flow(monitor_flow())
         self._readiness.publish(self.metrics.ready)
 
@@ -143,7 +144,7 @@ class Runtime:
             self._shared.loop.start()
         for shard in self.shards.values():
             shard.start()
-        for thread in self._monitors:
+        for thread in self._process_threads:
             thread.start()
         judge_models = {model.judge_model for model in settings.models.values()}
         log.info(
@@ -167,7 +168,7 @@ class Runtime:
         for thread in stops:
             thread.join(max(0.0, began + self.settings.grace_s + _SHARD_STOP_S - time.monotonic()))
         # After the verdicts of that time.
-        stop_threads(self._monitors)
+        stop_threads(self._process_threads)
         loop = self._shared.loop
         if loop.running:
             with contextlib.suppress(TimeoutError, LoopEndedError):

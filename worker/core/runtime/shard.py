@@ -13,7 +13,7 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, Parts, ShardParts, built, collected, installed
+from worker.core.features import Exporter, Parts, ShardParts, collected, installed, make_selectors
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves
@@ -120,9 +120,11 @@ class Shard:
             judging=self.judging,
         )
         made = collected((feature.threads for feature in installed()), parts)
+        if wrong := [thread.name for thread in made if thread.role not in {"ingest", "judge"}]:
+            raise ValueError(f"threads of features are of the role ingest or judge: {', '.join(wrong)}")
         self._ingest: list[ServiceThread] = []
         if shared.has("ingest"):
-            selectors = built((feature.select for feature in installed()), Parts(settings, metrics, ledger, rules))
+            selectors = make_selectors(Parts(settings, metrics, ledger, rules))
             # A sampler of its own: selectors adjust its rates in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(

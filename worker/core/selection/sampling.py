@@ -24,7 +24,7 @@ from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Grader, Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, overridden
+from worker.core.features import Selector, find_single
 from worker.core.queue.batch import Evaluation, Member, Session
 from worker.core.selection.stream_entry import TraceEntry
 
@@ -220,7 +220,7 @@ class Sampler:
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
         self._labels = frozenset(label for selector in selectors for label in selector.labels)
-        self._adjust = next(iter(overridden(selectors, "adjust")), None)
+        self._adjust = find_single(selectors, "adjust")
         self.clear()
 
     def clear(self) -> None:

@@ -67,7 +67,7 @@ class Outage:
 
 
 OUTAGE: Final = Outage()
-"""That of this process."""
+"""The outages of this process."""
 _THREAD_STOP_S: Final = 3.0
 _LOOK_S: Final = 0.05
 

@@ -117,7 +117,9 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
         if not any(budget.limits):
             fix = "set at least one of usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
             yield Fault(key, "has no limit", fix, "missing-key")
-        named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}
+        named = {"models": list(settings.models)}
+        if settings.rules:
+            named = {"rules": rules, "judges": judges, **named, "exempt": judges}
         for part, names in named.items():
             for value in getattr(budget, part):
                 if value not in names:

@@ -66,7 +66,7 @@ class CanaryMetrics(MetricTable):
 
 
 class _Drift(msgspec.Struct, array_like=True):
-    """An open drift: when it began, in seconds since the epoch, and the names of some traces that fell."""
+    """An open drift: when it was found, in seconds since the epoch, and the names of some traces that fell."""
 
     since: int
     examples: str

@@ -28,7 +28,7 @@ from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_shards
 from worker.core.config.settings import Has, Rule, Settings, Where
-from worker.core.export.prometheus import enabled
+from worker.core.export.prometheus import find_exporters
 from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
@@ -343,7 +343,7 @@ def run(session: Session, seconds: float) -> Outcome:
     delivered = tracejudge.flush(_FLUSH_TIMEOUT_S)
     # The worker judges behind the traffic, and the accounting balances only when its last verdicts are exported.
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
-    store, exporters = session.store, tuple(enabled(Settings()))
+    store, exporters = session.store, tuple(find_exporters(Settings()))
     while True:
         session.worker.check()
         account = read_account(store)

@@ -153,7 +153,7 @@ class Comparison(NamedTuple):
     labelled: Sequence[Labelled]  # The traces; labels are `yes` (should pass) and `no` if ``is_rated``.
     is_rated: bool = True  # Whether the tag says what should pass, and the metric what does.
     has_own_labels: bool = False  # Whether the tag holds the judge's own labels.
-    scale: Scale | None = None  # That of the grades in the tag, if it holds grades.
+    scale: Scale | None = None  # Scale of the grades in the tag, if it holds grades.
     inverted: bool = False  # Whether `yes` in the tag means that a trace should fail.
 
     @property

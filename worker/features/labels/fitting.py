@@ -41,7 +41,7 @@ class FitOptions(NamedTuple):
     field: str = "label"  # The field or tag with the label in them.
     from_audit: bool = False  # Whether the second verdicts of cascades are the labels.
     kind: Literal["platt", "isotonic", "none"] | None = None  # The map.
-    precision: float | None = None  # Which the threshold must reach.
+    precision: float | None = None  # Precision that the threshold must reach.
     svg: str | None = None  # Where the diagram is written.
     write: str | None = None  # The configuration file that receives the calibration.
 

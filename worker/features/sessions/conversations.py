@@ -122,7 +122,7 @@ class SessionGathering(Selector):
         self._settings, self._keys = parts.settings, SessionKeys(parts.ledger.store.keys.prefix)
 
     def limits(self) -> Mapping[str, object]:
-        """Return the limits of scripts/sessions.lua."""
+        """Return the limits of worker/core/storage/scripts/sessions.lua."""
         settings = self._settings
         limits = {
             "max": settings.session_max,

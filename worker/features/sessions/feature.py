@@ -25,7 +25,7 @@ SESSION_KEEP: Final = Table(
 
 class SessionKeys(KeySpace):
     def session(self, session: str) -> str:
-        """Hash of one conversation with its traces, see scripts/sessions.lua; TTL of the ledger."""
+        """Hash of one conversation with its traces, see worker/core/storage/scripts/sessions.lua; TTL of the ledger."""
         return f"{self.prefix}:session:{session}"
 
 
