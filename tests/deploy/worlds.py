@@ -122,11 +122,6 @@ class World:
         names = {"service": service, "outcome": outcome}
         return self.counter("tracejudge_traces_total", *segments, absent=absent, born=born, **names)
 
-    def extended(self, series: dict[str, str]) -> "World":
-        """Replace series of the same name and labels."""
-        self.series |= series
-        return self
-
     def without(self, *names: str) -> "World":
         """Remove series whose name begins with one of these."""
         self.series = {key: values for key, values in self.series.items() if not key.startswith(names)}
