@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -351,6 +352,18 @@ def make_maintenance(
     )
     stage.stopping.set()
     return stage
+
+
+class Passing(threading.Event):
+    """An event that waits for nothing, and notes how long it should have waited."""
+
+    def __init__(self, waits: list[float]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waits.append(timeout or 0.0)
+        return self.is_set()
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
