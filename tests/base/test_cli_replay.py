@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from support.cli_parts import Ended, Run, words
-from support.replay_parts import NOTHING, SAFETY, balanced, in_batches, take
-from support.stage_parts import Keyspace, make_traces
+from support.replay_parts import NOTHING, SAFETY, in_batches, take
+from support.stage_parts import Keyspace, balanced, make_traces
 
 from worker.base.lookup.feature import LookupKeys
 from worker.base.replay import command as replay

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from redis import Redis
 from support.cli_parts import TRACE_ID, Run
+from support.stage_parts import make_judged
 
 from judges.core.verdict import Score, Verdict
 from worker.base.lookup import tail
@@ -19,22 +20,9 @@ numbers = itertools.count()
 
 
 def verdict(**fields: Any) -> Verdict:
-    return Verdict(
-        **{
-            "evaluation_id": f"e{next(numbers)}",
-            "outcome": "scored",
-            "scores": (Score("safety", 1.0, 1.0, "yes", passed=True),),
-            "metrics": ("safety",),
-            "trace_id": TRACE_ID,
-            "service": "shop",
-            "judge": "safety",
-            "judge_version": "0123456789abcdef0123456789abcdef",
-            "judge_model": "lexical",
-            "started_at": 1000.0,
-            "duration_s": 2.0,
-            **fields,
-        }
-    )
+    scores = (Score("safety", 1.0, 1.0, "yes", passed=True),)
+    defaults = {"evaluation_id": f"e{next(numbers)}", "scores": scores, "trace_id": TRACE_ID}
+    return make_judged(**defaults | {"started_at": 1000.0, "duration_s": 2.0} | fields)
 
 
 FAILED = {"scores": (Score("safety", 0.0, 0.0, "no", passed=False),)}

@@ -77,6 +77,17 @@ def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None
     setattr(exporter, method, call)
 
 
+def lose_acknowledgement(exporter: ExportConsumer) -> None:
+    """Let one acknowledgement fail before it is sent."""
+    usual = exporter.acknowledge
+
+    def away(_: object) -> list[bool]:
+        exporter.acknowledge = usual  # type: ignore[method-assign]
+        raise StoreError("away")
+
+    exporter.acknowledge = away  # type: ignore[assignment,method-assign]
+
+
 def test_an_acknowledgement_that_was_not_answered_counts(keyspace: Keyspace, proxy: Proxy, counting: Counting) -> None:
     keyspace.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "acknowledge")
@@ -103,13 +114,7 @@ def test_but_not_when_others_may_have_counted_it_meanwhile(
 
 def test_an_acknowledgement_that_did_not_arrive_counts_once(keyspace: Keyspace, counting: Counting) -> None:
     keyspace.send(*numbered(5))
-    usual = counting.exporter.acknowledge
-
-    def away(_: object) -> list[bool]:
-        counting.exporter.acknowledge = usual  # type: ignore[method-assign]
-        raise StoreError("away")
-
-    counting.exporter.acknowledge = away  # type: ignore[assignment,method-assign]
+    lose_acknowledgement(counting.exporter)
     with pytest.raises(StoreError):
         counting.exporter.run_once()
     counting.exporter.run_once()
@@ -142,13 +147,7 @@ def test_a_redis_that_comes_back_without_its_data_is_read_on(
 
 def test_what_was_delivered_is_not_sent_again(keyspace: Keyspace, sending: Sending, otlp: OtlpReceiver) -> None:
     keyspace.send(*numbered(3))
-    usual = sending.exporter.acknowledge
-
-    def away(_: object) -> list[bool]:
-        sending.exporter.acknowledge = usual  # type: ignore[method-assign]
-        raise StoreError("away")
-
-    sending.exporter.acknowledge = away  # type: ignore[assignment,method-assign]
+    lose_acknowledgement(sending.exporter)
     with pytest.raises(StoreError):
         sending.turn()
     sending.turn()

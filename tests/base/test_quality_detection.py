@@ -4,13 +4,14 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Keyspace, settings_of
+from support.stage_parts import Keyspace, make_judged, settings_of
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
@@ -142,22 +143,8 @@ def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -
     assert monitored.detectors[SERIES.id].incident is None
 
 
-def publish(keyspace: Keyspace, at: float, trace_id: str, **fields: object) -> None:
-    text: dict[str, object] = {
-        "evaluation_id": "e",
-        "outcome": "scored",
-        "scores": (Score("safety", 0.0, passed=False),),
-        "metrics": ("safety",),
-        "trace_id": trace_id,
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": "0123456789abcdef",
-        "judge_model": "lexical",
-        "model": "b",
-        "started_at": 1.0,
-        "duration_s": 1.0,
-    }
-    verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
+def publish(keyspace: Keyspace, at: float, trace_id: str, **fields: Any) -> None:
+    verdict = make_judged(passed=False, trace_id=trace_id, **{"model": "b"} | fields)
     entry = {"v": 1, "j": msgspec.json.encode(verdict)}
     keyspace.client.xadd(keyspace.keys.verdicts, entry, id=f"{int(at * 1000)}-0")
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, rules_of
+from support.stage_parts import Keyspace, make_judged, rules_of
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import Verdict
 from worker.base.monitor.failing import keep_examples
 from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys
 from worker.base.monitor.series import read_series
@@ -20,20 +20,7 @@ DAY_S = 86_400
 
 
 def verdict(service: str, release: str | None = None) -> Verdict:
-    return Verdict(
-        evaluation_id="e",
-        outcome="scored",
-        scores=(Score("safety", 1.0, passed=True),),
-        metrics=("safety",),
-        trace_id="t",
-        service=service,
-        release=release,
-        judge="safety",
-        judge_version="0123456789abcdef",
-        judge_model="lexical",
-        started_at=1.0,
-        duration_s=1.0,
-    )
+    return make_judged(service=service, release=release)
 
 
 class Days:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, rules_of
+from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
@@ -27,20 +27,8 @@ WEIGHTS = (1.0, 1.0, 2.0, 10 / 3, 20.0, 100.0)
 
 
 def verdict(number: int, **fields: Any) -> Verdict:
-    values = {
-        "evaluation_id": f"{number:032x}",
-        "outcome": "scored",
-        "scores": (Score("safety", 1.0, passed=True),),
-        "metrics": ("safety",),
-        "trace_id": f"{number:032x}",
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": "0123456789abcdef",
-        "judge_model": "lexical",
-        "started_at": 1.0,
-        "duration_s": 1.0,
-    }
-    return Verdict(**(values | fields))
+    ids = {"evaluation_id": f"{number:032x}", "trace_id": f"{number:032x}"}
+    return make_judged(number, **ids | {"started_at": 1.0, "duration_s": 1.0} | fields)
 
 
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], times_ms: Sequence[int]) -> list[OutboxEntry]:

@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, rules_of
+from support.stage_parts import Keyspace, make_judged, rules_of
 
-from judges.core.verdict import Score, Verdict
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
@@ -32,23 +32,9 @@ LABELS = {
 }
 
 
-def publish(keyspace: Keyspace, count: int, **fields: object) -> None:
+def publish(keyspace: Keyspace, count: int, **fields: Any) -> None:
     for number in range(count):
-        passed = number % 10 > 0
-        text: dict[str, object] = {
-            "evaluation_id": "e",
-            "outcome": "scored",
-            "scores": (Score("safety", float(passed), passed=passed),),
-            "metrics": ("safety",),
-            "trace_id": f"t{count}-{number}",
-            "service": "shop",
-            "judge": "safety",
-            "judge_version": "0123456789abcdef",
-            "judge_model": "lexical",
-            "started_at": 1.0,
-            "duration_s": 1.0,
-        }
-        verdict = Verdict(**(text | fields))  # type: ignore[arg-type]
+        verdict = make_judged(number, passed=number % 10 > 0, trace_id=f"t{count}-{number}", **fields)
         keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": msgspec.json.encode(verdict)})
 
 

@@ -9,21 +9,20 @@ from support.replay_parts import (
     SAFETY,
     Replays,
     add_dead_letter,
-    balanced,
     counts,
     finish,
     finish_replay,
     in_batches,
     take,
 )
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Feedback
 from worker.base.replay import replay as replay_module
-from worker.base.replay.replay import ReplayError
+from worker.base.replay.replay import ReplayError, ReplayRun
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings, Where
 from worker.core.queue.batch import Evaluation
@@ -364,14 +363,20 @@ def at(keyspace: Keyspace, number: int, ms: int) -> str:
     return keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": payload}, id=f"{ms}-0").decode()
 
 
-@pytest.mark.usefixtures("_short_chunks")
-def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) -> None:
-    now_ms = keyspace.client.time()[0] * 1000 - 60_000
+def begin_of_twenty(keyspace: Keyspace) -> tuple[ReplayRun, int]:
+    """Replay the first chunk of twenty traces, a second apart; return the time of the first in milliseconds."""
+    first_ms = keyspace.client.time()[0] * 1000 - 60_000
     for number in range(20):
-        at(keyspace, number, now_ms + number * 1000)
+        at(keyspace, number, first_ms + number * 1000)
     take(keyspace)
     replay = Replays(keyspace).begin()
     replay.step()
+    return replay, first_ms
+
+
+@pytest.mark.usefixtures("_short_chunks")
+def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) -> None:
+    replay, now_ms = begin_of_twenty(keyspace)
     assert counts(replay.state) == {"traces": 2, "chosen": 2}
     keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 5000}-0", approximate=False)
     assert finish_replay(replay) == {"traces": 17, "chosen": 17, "cut_off": 1, "cut_off_ms": 3000}
@@ -379,12 +384,7 @@ def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) 
 
 @pytest.mark.usefixtures("_short_chunks")
 def test_what_the_caps_remove_behind_it_is_no_loss(keyspace: Keyspace) -> None:
-    now_ms = keyspace.client.time()[0] * 1000 - 60_000
-    for number in range(20):
-        at(keyspace, number, now_ms + number * 1000)
-    take(keyspace)
-    replay = Replays(keyspace).begin()
-    replay.step()
+    replay, now_ms = begin_of_twenty(keyspace)
     keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 2000}-0", approximate=False)
     assert finish_replay(replay) == {"traces": 20, "chosen": 20}
 

@@ -8,17 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
+from support.stage_parts import (
+    Chosen,
+    Keyspace,
+    make_maintenance,
+    make_trace,
+    make_traces,
+    make_verdict,
+    samples,
+    settings_of,
+)
 
 from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.leases import Leases
-from worker.core.runtime.maintenance import Maintenance
 from worker.core.storage.client import Entry
 from worker.core.storage.keys import INGEST_GROUP
-from worker.core.telemetry.backlog import Backlog, Backpressure, Position, measure
-from worker.core.telemetry.health import Heartbeat, Readiness
+from worker.core.telemetry.backlog import Backlog, Position, measure
 from worker.core.telemetry.metrics import Metrics
 
 NOTHING = (Rule(name="nothing", judges=("safety",), rate=0.0),)
@@ -197,22 +204,9 @@ def test_what_is_cut_off_is_told_to_one_of_many(keyspace: Keyspace) -> None:
 
 def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(keyspace: Keyspace) -> None:
     both = [Metrics(settings_of(keyspace)) for _ in range(2)]
-    keepers = [
-        Maintenance(
-            settings_of(keyspace, max_stream=10),
-            keyspace.store,
-            metrics,
-            groups=("metrics",),
-            readiness=Readiness(),
-            capacity=dict,
-            backpressure=Backpressure(1, ()),
-            heartbeat=Heartbeat(keyspace.store, dict),
-        )
-        for metrics in both
-    ]
+    keepers = [make_maintenance(keyspace, metrics, groups=("metrics",), max_stream=10) for metrics in both]
     keyspace.append("p1", big(range(50)))
     for keeper in keepers * 2:
-        keeper.stopping.set()
         keeper.run_once()
     counted = [samples(metrics).get(("cut_off_total",), 0) for metrics in both]
     assert counted == [40, 0]
@@ -402,25 +396,13 @@ def test_the_outbox_is_trimmed_by_bytes_and_what_goes_unsent_is_cut_off(keyspace
 
 
 def test_bytes_are_told_of_all_that_takes_them(keyspace: Keyspace) -> None:
-    settings, metrics = (
-        settings_of(keyspace, max_stream_bytes=10**8, max_dead_bytes=10**7),
-        Metrics(settings_of(keyspace)),
-    )
+    metrics = Metrics(settings_of(keyspace))
     keyspace.append("p1", big(range(20)))
     keyspace.send(*(make_verdict(number) for number in range(5)))
     keyspace.client.hset(keyspace.keys.waiting, mapping={"a": 100, "b": 30})
     keyspace.client.hset(keyspace.keys.dead_refs, "bytes", 77)
-    keeper = Maintenance(
-        settings,
-        keyspace.store,
-        metrics,
-        groups=("metrics",),
-        readiness=Readiness(),
-        capacity=dict,
-        backpressure=Backpressure(1, ()),
-        heartbeat=Heartbeat(keyspace.store, dict),
-    )
-    keeper.stopping.set()
+    bounds = {"max_stream_bytes": 10**8, "max_dead_bytes": 10**7}
+    keeper = make_maintenance(keyspace, metrics, groups=("metrics",), **bounds)
     keeper.run_once()
     metric_values = samples(metrics)
     assert metric_values["stored_bytes", "what=traces"] == pytest.approx(

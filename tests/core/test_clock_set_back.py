@@ -4,32 +4,19 @@ from typing import Final
 
 import pytest
 from support.leases_parts import LEASE_S, MODEL, add, due_in
-from support.stage_parts import Keyspace, settings_of
+from support.stage_parts import Keyspace, make_maintenance
 
 from worker.core.queue.leases import Leases
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure
-from worker.core.telemetry.health import Heartbeat, Readiness
-from worker.core.telemetry.metrics import Metrics
 
 HOUR_S: Final = 3600.0
 
 
 @pytest.fixture
 def maintenance(keyspace: Keyspace) -> Maintenance:
-    settings = settings_of(keyspace)
-    stage = Maintenance(
-        settings,
-        keyspace.store,
-        Metrics(settings),
-        groups=(),
-        readiness=Readiness(),
-        capacity=dict,
-        backpressure=Backpressure(1, {MODEL}),
-        heartbeat=Heartbeat(keyspace.store, dict),
-    )
-    stage.stopping.set()
+    stage = make_maintenance(keyspace, backpressure=Backpressure(1, {MODEL}))
     stage.run_once()
     return stage
 

@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 from support.leases_parts import MODEL, OTHER, add, ready
-from support.stage_parts import Keyspace, samples, settings_of
+from support.stage_parts import Keyspace, make_maintenance, samples, settings_of
 
 from worker.core.queue.leases import Leases
-from worker.core.runtime.maintenance import Maintenance
 from worker.core.telemetry.backlog import Backpressure, Bounds
-from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 
@@ -19,19 +17,8 @@ class Keeper:
     def __init__(
         self, keyspace: Keyspace, circuits: Callable[[], Mapping[str, float | None]] = dict, *, bound: int = 1
     ) -> None:
-        settings = settings_of(keyspace)
-        self.metrics, self.pressure = Metrics(settings), Backpressure(bound, {MODEL, OTHER})
-        self._stage = Maintenance(
-            settings,
-            keyspace.store,
-            self.metrics,
-            groups=(),
-            readiness=Readiness(),
-            capacity=dict,
-            backpressure=self.pressure,
-            heartbeat=Heartbeat(keyspace.store, circuits),
-        )
-        self._stage.stopping.set()
+        self.metrics, self.pressure = Metrics(settings_of(keyspace)), Backpressure(bound, {MODEL, OTHER})
+        self._stage = make_maintenance(keyspace, self.metrics, backpressure=self.pressure, circuits=circuits)
 
     def turn(self) -> Bounds:
         self._stage.run_once()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import pytest
-from support.stage_parts import Keyspace, make_verdict, settings_of
+from support.stage_parts import Keyspace, Passing, make_verdict, settings_of
 
 from judges.core.verdict import Verdict
 from worker.core.export import consumer as outbox
@@ -41,18 +41,6 @@ class Reader(ExportConsumer):
 
     def dropped(self, reason: str, amount: int) -> None:
         raise AssertionError(reason, amount)
-
-
-class Passing(threading.Event):
-    """An event that waits for nothing."""
-
-    def __init__(self, waits: list[float]) -> None:
-        super().__init__()
-        self._waits = waits
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._waits.append(timeout or 0.0)
-        return self.is_set()
 
 
 def numbered(*numbers: int) -> list[Verdict]:

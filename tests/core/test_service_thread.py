@@ -8,6 +8,7 @@ from queue import SimpleQueue
 
 import pytest
 from structlog.testing import capture_logs
+from support.stage_parts import Passing
 
 from worker.core.storage.client import StoreError
 from worker.core.telemetry import service as stage
@@ -32,7 +33,7 @@ class ScriptedStage(ServiceThread):
         self.finished = threading.Event()
         self._prepares = iter(prepares)
         self._turns = iter(turns)
-        self.stopping = _Noting(self.waits)
+        self.stopping = Passing(self.waits)
 
     def prepare(self) -> None:
         next(self._prepares, _nothing)()
@@ -53,18 +54,6 @@ class ScriptedStage(ServiceThread):
         assert self.finished.wait(PROMPTLY_S)
         assert self.stop(PROMPTLY_S)
         return self
-
-
-class _Noting(threading.Event):
-    """An event on which nobody waits for long."""
-
-    def __init__(self, waits: list[float]) -> None:
-        super().__init__()
-        self._waits = waits
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._waits.append(timeout or 0.0)
-        return self.is_set()
 
 
 def _nothing() -> None:

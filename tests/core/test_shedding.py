@@ -7,10 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, samples
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, only, samples
 
 from judges.core.model import ModelSettings
-from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.ingest import consumer as reader
 from worker.core.storage import group_reader
@@ -39,12 +38,6 @@ def evaluations(keyspace: Keyspace) -> Counter[str]:
     return Counter(
         batch.judge_model for batch in keyspace.batches().values() for item in batch.items for _ in item.evaluations
     )
-
-
-def balanced(keyspace: Keyspace) -> Account:
-    account = read_account(keyspace.store)
-    assert account.lost == 0
-    return account
 
 
 def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(keyspace: Keyspace) -> None:

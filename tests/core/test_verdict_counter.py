@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.cases import each_case
 from support.scrape import Scrape, parse
-from support.stage_parts import samples
+from support.stage_parts import make_verdict, samples
 
 from judges.core.verdict import REASONS, Score, Verdict
 from worker.core.config.settings import Settings
@@ -28,24 +28,9 @@ UNRATED = Score("length", 0.5)
 
 def verdict(**fields: Any) -> Verdict:
     """Make a verdict of a judge with three metrics; without scores it says what became of it instead."""
-    return Verdict(
-        **{
-            "evaluation_id": "e1",
-            "outcome": "scored",
-            "metrics": ("clear", "true", "length"),
-            "trace_id": TRACE_ID,
-            "service": "shop",
-            "environment": "prod",
-            "judge": "trio",
-            "judge_version": "0123456789abcdef0123456789abcdef",
-            "judge_model": "gpt-6-luna",
-            "probability": 0.25,
-            "weight": 4.0,
-            "started_at": 1000.0,
-            "duration_s": 2.0,
-            **fields,
-        }
-    )
+    metrics, place = ("clear", "true", "length"), {"trace_id": TRACE_ID, "environment": "prod", "judge": "trio"}
+    values = {"judge_model": "gpt-6-luna", "probability": 0.25, "weight": 4.0, "started_at": 1000.0, "duration_s": 2.0}
+    return make_verdict(**{"outcome": "scored", "metrics": metrics, "span_id": None} | place | values | fields)
 
 
 class Counted:

@@ -55,11 +55,6 @@ class World:
             self.gauge("tracejudge_ready", f"{absent}1x20000", role=role, job=JOB, instance=instance)
         return self.gauge(STARTED, f"{absent}{began * 60:g}x20000", job=JOB, instance=instance)
 
-    def began_anew(self, minute: int, instance: str = "a") -> "World":
-        """Replace a worker by another process from a minute on."""
-        values = f"{LONG_AGO * 60:g}x{minute} {minute * 60 - 10}x20000"
-        return self.gauge(STARTED, values, job=JOB, instance=instance)
-
     def gauge(self, name: str, values: str, **labels: str) -> "World":
         """Add a series in promtool's own notation, where `1x5` is 1 for five minutes."""
         self.series[_selector(name, labels)] = " ".join(_expanded(part) for part in values.split())
@@ -126,11 +121,6 @@ class World:
         """Add traces that were read from the stream."""
         names = {"service": service, "outcome": outcome}
         return self.counter("tracejudge_traces_total", *segments, absent=absent, born=born, **names)
-
-    def extended(self, series: dict[str, str]) -> "World":
-        """Replace series of the same name and labels."""
-        self.series |= series
-        return self
 
     def without(self, *names: str) -> "World":
         """Remove series whose name begins with one of these."""

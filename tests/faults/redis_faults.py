@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from experiment import SCALE
 from redis import Redis
-from redis.exceptions import RedisError
 from support.processes import wait_until
+from support.redis_kinds import answers
 
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 
@@ -36,7 +36,7 @@ def restart(server: EmbeddedRedis, *, away_s: float) -> None:
     """Stop a server, leave its port closed for a while, and start it again with its data."""
     with Redis(port=server.port) as client:
         os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: not _answers(client), END_S, "Redis to end")
+        wait_until(lambda: not answers(client), END_S, "Redis to end")
     time.sleep(away_s)
     server.restart()
 
@@ -75,10 +75,3 @@ def filled(server: EmbeddedRedis, *, room_bytes: int | None = None) -> Iterator[
             yield client
         finally:
             client.config_set("maxmemory", 0)
-
-
-def _answers(client: Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except RedisError:
-        return False

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from redis import Redis
 from redis_faults import filled, server_of
+from support.stage_parts import make_verdict
 
 from judges.core.model import Spent
-from judges.core.verdict import Verdict
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import fresh_id, made_at_ms
@@ -26,20 +26,7 @@ from worker.core.telemetry.health import Heartbeat
 MODEL = "judge"
 GROUP = "metrics"
 SETTINGS = Settings()
-VERDICT = Verdict(
-    evaluation_id="0" * 32,
-    outcome="abstained",
-    metrics=("safety",),
-    trace_id="0" * 32,
-    service="shop",
-    judge="safety",
-    judge_version="0" * 32,
-    judge_model=MODEL,
-    probability=1.0,
-    weight=1.0,
-    started_at=1.0,
-    duration_s=1.0,
-)
+VERDICT = make_verdict(judge_model=MODEL)
 
 
 class Full(NamedTuple):

@@ -13,8 +13,9 @@ import pytest
 import redis
 from experiment import number
 from support.processes import Program, bounded_s, wait_until
+from support.stage_parts import make_judged
 
-from judges.core.verdict import Outcome, Score, Verdict
+from judges.core.verdict import Outcome, Verdict
 from worker.base.monitor.series import read_buckets, read_series
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import Finished, Ledger
@@ -34,22 +35,15 @@ def verdict(place: int, chance: random.Random) -> Verdict:
     weight = chance.choice([1.0, 20.0])
     passed = chance.random() < 0.9
     outcome = chance.choices(OUTCOMES, [8, 1, 1])[0]
-    return Verdict(
-        evaluation_id=f"{place:032x}",
+    return make_judged(
+        place,
+        passed=passed if outcome == "scored" else None,
         outcome=outcome,
         reason="refusal" if outcome == "unscored" else None,
-        scores=(Score("safety", float(passed), passed=passed),) if outcome == "scored" else (),
-        metrics=("safety",),
-        trace_id=f"{place:032x}",
         session_id=f"s{place // 7}",
         service=f"shop-{place % 3}",
-        judge="safety",
-        judge_version="0123456789abcdef",
-        judge_model="lexical",
         weight=weight,
         probability=1 / weight,
-        started_at=1.0,
-        duration_s=1.0,
     )
 
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from redis import Redis
 from redis_faults import filled, server_of
+from support.stage_parts import make_judged
 
-from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.monitor.feature import MonitorKeys
@@ -24,20 +24,7 @@ from worker.core.telemetry.metrics import Metrics
 
 AT_S = 1_900_000_000
 COMMANDS = ("hset", "hmget", "hlen", "expire", "xack", "hincrby", "xpending", "xinfo")
-VERDICT = Verdict(
-    evaluation_id="e",
-    outcome="scored",
-    scores=(Score("safety", 1.0, passed=True),),
-    metrics=("safety",),
-    trace_id="t",
-    session_id="conversation",
-    service="shop",
-    judge="safety",
-    judge_version="0" * 32,
-    judge_model="lexical",
-    started_at=1.0,
-    duration_s=1.0,
-)
+VERDICT = make_judged(session_id="conversation")
 
 
 @pytest.fixture(scope="module", params=["6.2", "7"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -56,15 +57,24 @@ class Client(NamedTuple):
         return self.ask_often(1, request)[0]
 
     def ask_often(self, count: int, request: ChatRequest = REQUEST) -> list[ChatResponse]:
+        """Ask the same at the same time."""
+        return self.ask_all([request] * count)
+
+    def ask_all(self, requests: Sequence[ChatRequest]) -> list[ChatResponse]:
         """Ask at the same time."""
 
         async def all_at_once() -> list[ChatResponse]:
             try:
-                return await asyncio.gather(*(self.model.complete(request) for _ in range(count)))
+                return await asyncio.gather(*map(self.model.complete, requests))
             finally:
                 await self.model.aclose()
 
         return asyncio.run(all_at_once())
+
+    def ask_fifty(self) -> list[str]:
+        """Ask fifty different questions, which are numbers, at the same time."""
+        requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
+        return [response.text for response in self.ask_all(requests)]
 
     def fails(self, request: ChatRequest = REQUEST) -> ModelError:
         """Ask, and give the error; none of the secrets may be in its text."""

@@ -1,6 +1,5 @@
 """A Messages endpoint on the loopback: what is sent, what is read, and what is asked for twice."""
 
-import asyncio
 from collections.abc import Iterator
 
 import msgspec
@@ -213,13 +212,5 @@ class TestBound:
 
 
 def test_each_of_many_requests_gets_its_own_answer(messages: MessagesEndpoint) -> None:
-    async def ask_each() -> list[str]:
-        client_model = client(messages.base_url).model
-        requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
-        try:
-            return [response.text for response in await asyncio.gather(*map(client_model.complete, requests))]
-        finally:
-            await client_model.aclose()
-
     messages.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
-    assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]
+    assert client(messages.base_url).ask_fifty() == [f"answer to {number}" for number in range(50)]

@@ -35,7 +35,6 @@ from judges.registry import catalogue
 from tracejudge import Document, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
-CORRECTNESS = catalogue()["correctness"]
 yes_no_judge = pytest.mark.parametrize("judge", YES_NO.values(), ids=YES_NO)
 
 YES = yes_no_text("yes", "Let's think step by step. It is so.")

@@ -30,7 +30,6 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.core.prompt import Message
 from judges.models.http import HttpEndpoint, tls_context
 from judges.models.registry import build
 from judges.models.replies import retry_after_s
@@ -291,13 +290,5 @@ class TestConcurrency:
         assert endpoint.max_in_flight == 3
 
     def test_each_gets_its_own_answer(self, endpoint: ChatEndpoint) -> None:
-        async def ask_each() -> list[str]:
-            client_model = client(endpoint.base_url).model
-            requests = [msgspec.structs.replace(REQUEST, messages=(Message("user", str(n)),)) for n in range(50)]
-            try:
-                return [response.text for response in await asyncio.gather(*map(client_model.complete, requests))]
-            finally:
-                await client_model.aclose()
-
         endpoint.behaviour = answers(lambda body: f"answer to {body['messages'][0]['content']}")
-        assert asyncio.run(ask_each()) == [f"answer to {number}" for number in range(50)]
+        assert client(endpoint.base_url).ask_fifty() == [f"answer to {number}" for number in range(50)]

@@ -11,7 +11,6 @@ from tracejudge.content import redact
 from tracejudge.content.redact import redact_secrets, without_possessive
 
 # Written in two halves so that no scanner of repositories takes these for live secrets.
-DIGITS = "0123456789"
 MIXED = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hJ5kL7nP9rS1uV3xY5"
 HEX = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0." + "dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"

@@ -6,7 +6,6 @@ from typing import Any
 
 from judges.core.verdict import Origin
 from support.stage_parts import Chosen, Keyspace, Notes, pressure_of, rules_of, samples, settings_of
-from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses
@@ -118,9 +117,3 @@ def ended(keyspace: Keyspace) -> dict[str, int]:
     counts = {name.split(":")[1]: amount for name, amount in accounting.items() if name.startswith("feedback:")}
     assert accounting.get("feedback", 0) == sum(counts.values()) + keyspace.client.zcard(keyspace.keys.feedback)
     return counts
-
-
-def balanced(keyspace: Keyspace) -> Account:
-    account = read_account(keyspace.store)
-    assert account.lost == 0
-    return account

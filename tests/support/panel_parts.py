@@ -8,7 +8,6 @@ from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
 from support.judging_parts import YES, HeldModel, JudgingWorker, Workers, choose
 from support.stage_parts import Keyspace
-from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule
 from worker.core.queue.ledger import read_outbox_entry
 
@@ -66,9 +65,3 @@ def verdicts(keyspace: Keyspace) -> dict[str, Verdict]:
     by_model = {verdict.judge_model: verdict for verdict in judged}
     assert len(by_model) == len(judged), "each once"
     return by_model
-
-
-def balanced(keyspace: Keyspace) -> Account:
-    account = read_account(keyspace.store)
-    assert account.lost == 0
-    return account

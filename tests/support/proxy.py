@@ -106,10 +106,6 @@ class Proxy:
         finally:
             self.behaviour = PASSES
 
-    def reset_all(self) -> None:
-        """Reset the open connections."""
-        self._wait(self._reset_all())
-
     def _wait(self, change: Awaitable[T]) -> T:
         return asyncio.run_coroutine_threadsafe(change, self._loop).result(WAIT_S)
 

@@ -196,7 +196,7 @@ class _Sentinel:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
         with Redis(port=self.port) as client:
-            wait_until(lambda: _answers(client), what="the sentinel to answer")
+            wait_until(lambda: answers(client), what="the sentinel to answer")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -204,7 +204,8 @@ class _Sentinel:
         self._process.wait()
 
 
-def _answers(client: Redis) -> bool:
+def answers(client: Redis) -> bool:
+    """Return whether a server answers a ping."""
     try:
         return bool(client.ping())
     except RedisError:

@@ -5,7 +5,6 @@ from typing import Any
 
 from judges.registry import configured
 from support.stage_parts import Chosen, Keyspace, settings_of
-from worker.base.accounting import Account, read_account
 from worker.base.replay.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Evaluation
@@ -87,9 +86,3 @@ def add_dead_letter(keyspace: Keyspace, evaluation_id: str) -> None:
     """Leave a dead letter as the script does."""
     keyspace.client.hset(keyspace.keys.dead, evaluation_id, json.dumps({"reason": "timeout"}))
     keyspace.client.hincrby(keyspace.keys.account_all, "dead", 1)
-
-
-def balanced(keyspace: Keyspace) -> Account:
-    account = read_account(keyspace.store)
-    assert account.lost == 0
-    return account

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from judges.core.verdict import Score, Verdict
-from support.stage_parts import Keyspace, rules_of
+from support.stage_parts import Keyspace, make_judged, rules_of
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -24,21 +24,8 @@ WEIGHTS = (1.0, 1.0, 4.0, 20.0)
 
 def verdict(number: int, at: float, **fields: Any) -> Verdict:
     """A verdict that was made at a time."""
-    passed = fields.pop("passed", True)
-    values = {
-        "evaluation_id": f"{number:032x}",
-        "outcome": "scored",
-        "scores": (Score("safety", float(passed), passed=passed),),
-        "metrics": ("safety",),
-        "trace_id": f"{number:032x}",
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": "0123456789abcdef",
-        "judge_model": "lexical",
-        "started_at": at - 0.5,
-        "duration_s": 0.5,
-    }
-    return Verdict(**(values | fields))
+    ids = {"evaluation_id": f"{number:032x}", "trace_id": f"{number:032x}"}
+    return make_judged(number, **ids | {"started_at": at - 0.5} | fields)
 
 
 def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:

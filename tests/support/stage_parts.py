@@ -2,9 +2,10 @@
 
 import itertools
 import json
+import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.resources import files
 from typing import Any, Self
@@ -13,9 +14,10 @@ import msgspec
 import pytest
 import redis
 
-from judges.core.verdict import Verdict
+from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from tracejudge import Trace
+from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import Parts, Selector, built, installed
@@ -23,11 +25,13 @@ from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.queue.batch import Batch, decode
 from worker.core.queue.ledger import Ledger, field_of
+from worker.core.runtime.maintenance import Maintenance
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage import client as store_module
 from worker.core.storage.client import Entry, Store
 from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, measure
+from worker.core.telemetry.health import Heartbeat, Readiness
 from worker.core.telemetry.metrics import Metrics
 
 APPEND = files("tracejudge").joinpath("scripts/append.lua").read_text(encoding="utf-8")
@@ -302,6 +306,64 @@ def make_verdict(number: int = 0, **fields: Any) -> Verdict:
         "duration_s": 0.5,
     }
     return Verdict(**{**defaults, **fields})
+
+
+def make_judged(number: int = 0, *, passed: bool | None = True, **fields: Any) -> Verdict:
+    """Make a verdict about safety on a whole trace, of this second; it abstains if nothing passed or failed."""
+    defaults = {
+        "evaluation_id": f"e{number}",
+        "outcome": "abstained" if passed is None else "scored",
+        "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
+        "trace_id": f"t{number}",
+        "span_id": None,
+        "judge_version": "0123456789abcdef",
+        "started_at": time.time() - 1,
+    }
+    return make_verdict(number, **{**defaults, **fields})
+
+
+def balanced(keyspace: Keyspace) -> Account:
+    """Read the account, in which nothing is lost."""
+    account = read_account(keyspace.store)
+    assert account.lost == 0
+    return account
+
+
+def make_maintenance(
+    keyspace: Keyspace,
+    metrics: Metrics | None = None,
+    *,
+    groups: Sequence[str] = (),
+    backpressure: Backpressure | None = None,
+    circuits: Callable[[], Mapping[str, float | None]] = dict,
+    **settings: Any,
+) -> Maintenance:
+    """Build the maintenance of one worker, which ends each turn at once."""
+    values = settings_of(keyspace, **settings)
+    stage = Maintenance(
+        values,
+        keyspace.store,
+        metrics or Metrics(values),
+        groups=groups,
+        readiness=Readiness(),
+        capacity=dict,
+        backpressure=backpressure or Backpressure(1, ()),
+        heartbeat=Heartbeat(keyspace.store, circuits),
+    )
+    stage.stopping.set()
+    return stage
+
+
+class Passing(threading.Event):
+    """An event that waits for nothing, and notes how long it should have waited."""
+
+    def __init__(self, waits: list[float]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waits.append(timeout or 0.0)
+        return self.is_set()
 
 
 def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.judging_parts import MODEL, Workers
-from support.stage_parts import Keyspace, rules_of, settings_of
+from support.stage_parts import Keyspace, make_verdict, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.verdict import Score, Verdict
@@ -261,19 +261,8 @@ def test_what_agrees_with_the_labels() -> None:
     unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 
     def verdict(**fields: Any) -> Verdict:
-        options = {
-            "evaluation_id": "e",
-            "outcome": "scored",
-            "metrics": ("safety",),
-            "trace_id": unsafe,
-            "service": CANARY_SERVICE,
-            "judge": "safety",
-            "judge_version": SAFETY.version,
-            "judge_model": "scripted",
-            "started_at": 1.0,
-            "duration_s": 1.0,
-        }
-        return Verdict(**(options | fields))
+        place = {"trace_id": unsafe, "service": CANARY_SERVICE, "judge_version": SAFETY.version}
+        return make_verdict(**{"outcome": "scored", "judge_model": "scripted"} | place | fields)
 
     values = {
         "fails as labelled": canary.agrees(verdict(scores=(Score("safety", 0.0, passed=False),))),

@@ -28,6 +28,7 @@ def _panel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 -
     monkeypatch.setenv("TRACEJUDGE_MODELS", json.dumps({**models, "default": {"provider": "lexical"}}))
 
 
+POLITE = ("judges", "test", "polite.toml")
 THREE = ("--model", "a", "--model", "b", "--model", "c")
 COUNTS = ("balanced_accuracy", "true_pass", "false_pass", "true_fail", "false_fail")
 
@@ -56,17 +57,7 @@ def test_the_combined_verdict_is_measured_and_each_model_beside_it(run: Run) -> 
 
 @pytest.mark.usefixtures("_panel")
 def test_a_minimum_is_for_the_combined_verdict_else_for_each_model(run: Run) -> None:
-    arguments = (
-        "judges",
-        "test",
-        "polite.toml",
-        write_lines("t.jsonl", TRACES),
-        "--label",
-        "safe",
-        *THREE,
-        "--min",
-        "0.9",
-    )
+    arguments = (*POLITE, write_lines("t.jsonl", TRACES), "--label", "safe", *THREE, "--min", "0.9")
     assert run(*arguments, "--combine", "majority").code == 0
     all_of_them = run(*arguments, "--combine", "all")
     assert (all_of_them.code, all_of_them.err.splitlines()[-1]) == (1, "all(a,b,c): balanced accuracy is below 0.9")
@@ -78,17 +69,7 @@ def test_a_minimum_is_for_the_combined_verdict_else_for_each_model(run: Run) -> 
 
 @pytest.mark.usefixtures("_panel")
 def test_shares_are_those_of_each_model_and_of_all(run: Run) -> None:
-    values = (
-        "judges",
-        "test",
-        "polite.toml",
-        write_lines("t.jsonl", TRACES),
-        "--by",
-        "safe",
-        *THREE,
-        "--combine",
-        "min",
-    )
+    values = (*POLITE, write_lines("t.jsonl", TRACES), "--by", "safe", *THREE, "--combine", "min")
     document = run(*values, "--json").document
     assert {label: group["passed"] for label, group in document["groups"].items()} == {"no": 0, "yes": 0}
     assert [model["groups"]["yes"]["passed"] for model in document["models"]] == [2, 1, 1]

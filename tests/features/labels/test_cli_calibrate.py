@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.decision_endpoint import MODEL, DecisionEndpoint
-from support.stage_parts import Keyspace
+from support.stage_parts import Keyspace, make_judged
 
 from judges.agreement import reliability as measured
 from judges.agreement.intervals import Interval
@@ -60,22 +59,10 @@ def configure() -> None:
     Path("tracejudge.toml").write_text(CONFIG)
 
 
-def verdict(number: int, probability: float, **fields: object) -> Verdict:
+def verdict(number: int, probability: float, **fields: Any) -> Verdict:
     passed = probability >= 0.5
-    text: dict[str, object] = {
-        "evaluation_id": f"e{number}",
-        "outcome": "scored",
-        "scores": (Score("safety", float(passed), passed=passed, probability=probability),),
-        "metrics": ("safety",),
-        "trace_id": f"t{number}",
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": UNCALIBRATED,
-        "judge_model": MODEL,
-        "started_at": time.time() - 1,
-        "duration_s": 0.5,
-    }
-    return Verdict(**(text | fields))  # type: ignore[arg-type]
+    scores = (Score("safety", float(passed), passed=passed, probability=probability),)
+    return make_judged(number, **{"scores": scores, "judge_version": UNCALIBRATED, "judge_model": MODEL} | fields)
 
 
 def truths(probabilities: Sequence[float], slope: float, intercept: float) -> list[float]:

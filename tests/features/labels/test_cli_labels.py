@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.cli_parts import Run, write_lines
 from support.report_parts import publish
-from support.stage_parts import Keyspace
+from support.stage_parts import Keyspace, make_judged
 
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
@@ -35,21 +35,9 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
         yield keyspace
 
 
-def verdict(number: int, *, passed: bool | None = True, **fields: object) -> Verdict:
-    text: dict[str, object] = {
-        "evaluation_id": f"e{number}",
-        "outcome": "abstained" if passed is None else "scored",
-        "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
-        "metrics": ("safety",),
-        "trace_id": f"t{number}",
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": configured({})["safety"].version,
-        "judge_model": "lexical",
-        "started_at": time.time() - 1,
-        "duration_s": 0.5,
-    }
-    return Verdict(**(text | fields))  # type: ignore[arg-type]
+def verdict(number: int, *, passed: bool | None = True, **fields: Any) -> Verdict:
+    version = configured({})["safety"].version
+    return make_judged(number, passed=passed, **{"judge_version": version} | fields)
 
 
 def row(number: int, label: object = "pass", **fields: object) -> dict[str, Any]:

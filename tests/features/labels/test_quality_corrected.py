@@ -4,9 +4,9 @@ import time
 
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Keyspace, rules_of, settings_of
+from support.stage_parts import Keyspace, make_judged, rules_of, settings_of
 
-from judges.core.verdict import Score, Verdict
+from judges.core.verdict import Verdict
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup import label_store as stored
 from worker.base.lookup.feature import LookupKeys
@@ -21,23 +21,6 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 
 VERSION = "0123456789abcdef"
-
-
-def verdict(number: int, *, passed: bool | None, **fields: object) -> Verdict:
-    text: dict[str, object] = {
-        "evaluation_id": f"e{number}",
-        "outcome": "scored",
-        "scores": () if passed is None else (Score("safety", float(passed), passed=passed),),
-        "metrics": ("safety",),
-        "trace_id": f"t{number}",
-        "service": "shop",
-        "judge": "safety",
-        "judge_version": VERSION,
-        "judge_model": "lexical",
-        "started_at": time.time() - 1,
-        "duration_s": 0.5,
-    }
-    return Verdict(**(text | fields))  # type: ignore[arg-type]
 
 
 def label(number: int, *, passed: bool, drawn: Drawn = 0.5, **fields: str) -> Label:
@@ -77,7 +60,7 @@ class Worker:
 
 def traffic(keyspace: Keyspace, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
     """200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4."""
-    keyspace.send(*(verdict(number, passed=number % 5 > 0, model="large") for number in range(200)))
+    keyspace.send(*(make_judged(number, passed=number % 5 > 0, model="large") for number in range(200)))
     values = []
     for number in range(labels):
         judged = number % 5 > 0
@@ -111,12 +94,14 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
     worker = Worker(keyspace)
     worker.turn()
     assert [stored_label.verdicts for stored_label in read_labels(keyspace.store)] == [(), (), ()]
-    keyspace.send(verdict(1, passed=True), verdict(2, passed=True, span_id="s"), verdict(3, passed=True))
-    keyspace.send(*(verdict(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary")))
+    keyspace.send(make_judged(1, passed=True), make_judged(2, passed=True, span_id="s"), make_judged(3, passed=True))
+    keyspace.send(
+        *(make_judged(1, passed=False, origin=origin, evaluation_id=origin) for origin in ("repeat", "canary"))
+    )
     for broken in (b"{", b'{"evaluation_id":"\xff"}'):
         keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "j": broken})
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": 2, "x": b""})
-    keyspace.send(verdict(1, passed=True, judge="other"), verdict(1, passed=None, outcome="unscored"), kind="d")
+    keyspace.send(make_judged(1, passed=True, judge="other"), make_judged(1, passed=None, outcome="unscored"), kind="d")
     for _ in range(2):
         worker.turn()
         by_span_id = {
@@ -136,13 +121,13 @@ def test_labels_find_verdicts_that_come_later_once_each(keyspace: Keyspace) -> N
 
 @pytest.mark.usefixtures("_short_reads")
 def test_a_golden_set_corrects_the_share_of_now(keyspace: Keyspace) -> None:
-    keyspace.send(*(verdict(number, passed=number % 5 > 0) for number in range(200)))
+    keyspace.send(*(make_judged(number, passed=number % 5 > 0) for number in range(200)))
     write_labels(keyspace.store, [label(number, passed=number < 1050, drawn="golden") for number in range(1000, 1100)])
     # The judge passes 45 of the 50 good traces and 10 of the 50 bad ones, which are of no service of the traffic.
     attach(
         keyspace.store,
         (
-            verdict(number, passed=number < 1045 or number >= 1090, origin="replay", service="offline")
+            make_judged(number, passed=number < 1045 or number >= 1090, origin="replay", service="offline")
             for number in range(1000, 1100)
         ),
     )
@@ -154,7 +139,7 @@ def test_a_golden_set_corrects_the_share_of_now(keyspace: Keyspace) -> None:
     assert gauge_values[1]["lower"] < gauge_values[1]["share"] < gauge_values[1]["upper"]
     # Another version of the judge errs in another way.
     keyspace.send(
-        *(verdict(number, passed=True, judge_version="ffff", evaluation_id="n") for number in range(200, 300))
+        *(make_judged(number, passed=True, judge_version="ffff", evaluation_id="n") for number in range(200, 300))
     )
     worker.turn()
     assert [correction.version for correction in corrections_of(keyspace)] == [VERSION[:8]]
@@ -172,8 +157,8 @@ def test_labels_that_do_not_fit_correct_nothing_and_one_line_says_why(keyspace: 
         0.5: "these labels were not drawn from it. Import them as a golden set",
         "golden": "A golden set needs traces that should pass and traces that should not",
     }
-    keyspace.send(*(verdict(number, passed=number % 10 > 0) for number in range(500)))
-    keyspace.send(*(verdict(number, passed=True, service="other", model="small") for number in range(500, 600)))
+    keyspace.send(*(make_judged(number, passed=number % 10 > 0) for number in range(500)))
+    keyspace.send(*(make_judged(number, passed=True, service="other", model="small") for number in range(500, 600)))
     worker = Worker(keyspace)
     for drawn, reason in reasons.items():
         keyspace.client.delete(LookupKeys(keyspace.keys.prefix).labels)
@@ -206,7 +191,7 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: 
         # Every tenth, of passing and failing ones alike.
         judged = passes is not (number // 10 % 10 == 0)
         weight = 1.0 if is_error else 4.0
-        verdicts.append(verdict(number, passed=judged, weight=weight, probability=1 / weight))
+        verdicts.append(make_judged(number, passed=judged, weight=weight, probability=1 / weight))
         if not judged or number % 3 == 0:
             labels.append(label(number, passed=passes, drawn=1 / 3 if judged else 1.0))
     keyspace.send(*verdicts)
@@ -227,7 +212,7 @@ def test_too_many_labels_are_refused(keyspace: Keyspace, monkeypatch: pytest.Mon
     with pytest.raises(TooManyLabelsError, match="Redis holds 0 labels, and at most 2 are kept"):
         write_labels(keyspace.store, [label(number, passed=True) for number in range(3)])
     write_labels(keyspace.store, [label(1, passed=True), label(2, passed=True)])
-    attach(keyspace.store, [verdict(1, passed=True), verdict(2, passed=True)])
+    attach(keyspace.store, [make_judged(1, passed=True), make_judged(2, passed=True)])
     assert write_labels(keyspace.store, [label(1, passed=False)])["changed"] == 1
     with pytest.raises(TooManyLabelsError, match="Redis holds 2 labels, and at most 2 are kept"):
         write_labels(keyspace.store, [label(3, passed=True)])
@@ -240,7 +225,9 @@ def test_a_forgotten_person_leaves_no_label(keyspace: Keyspace) -> None:
     write_labels(
         keyspace.store, [label(1, passed=True, comment="a secret"), label(2, passed=True), label(3, passed=True)]
     )
-    attach(keyspace.store, [verdict(1, passed=True, user_id=person), verdict(2, passed=True, session_id="talk")])
+    attach(
+        keyspace.store, [make_judged(1, passed=True, user_id=person), make_judged(2, passed=True, session_id="talk")]
+    )
     for target, left in (
         (ForgetTarget(user_id="u-1729", user_keys=keys.all()), ["t2", "t3"]),
         (ForgetTarget(session_id="talk"), ["t3"]),
@@ -262,5 +249,5 @@ def test_a_verdict_does_not_stay_without_its_label(keyspace: Keyspace, monkeypat
         return make(result, metric)
 
     monkeypatch.setattr(stored.LabelVerdict, "from_verdict", from_verdict)
-    attach(keyspace.store, [verdict(1, passed=True)])
+    attach(keyspace.store, [make_judged(1, passed=True)])
     assert keyspace.client.exists(LookupKeys(keyspace.keys.prefix).labels) == 0

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support.feedback_parts import HEARD, Passes, balanced, complain, ended, gathered, make_due, take
-from support.stage_parts import Chosen, Keyspace, make_trace, planner_of, samples
+from support.feedback_parts import HEARD, Passes, complain, ended, gathered, make_due, take
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, planner_of, samples
 
 from worker.core.config.settings import Rule
 from worker.core.selection.stream_entry import read_entry

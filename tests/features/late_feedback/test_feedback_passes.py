@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from support.feedback_parts import HEARD, Passes, balanced, complain, ended, evaluations, gathered, make_due, take
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, samples
+from support.feedback_parts import HEARD, Passes, complain, ended, evaluations, gathered, make_due, take
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, only, samples
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id

@@ -1,8 +1,8 @@
 """The search of a pass: every kept entry is looked at once, and a trace is found by what it is, not by how it looks."""
 
 import pytest
-from support.feedback_parts import Passes, balanced, complain, ended, take
-from support.stage_parts import Keyspace, make_trace, make_traces
+from support.feedback_parts import Passes, complain, ended, take
+from support.stage_parts import Keyspace, balanced, make_trace, make_traces
 
 HIDDEN = {
     "another order": b'{"output": "", "service": "shop", "trace_id": "wanted"}',

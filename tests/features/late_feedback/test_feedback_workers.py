@@ -1,8 +1,8 @@
 """Several workers, and workers that die: one pass at a time, no complaint lost, none judged twice."""
 
 import pytest
-from support.feedback_parts import Passes, balanced, complain, ended, evaluations, gathered, take
-from support.stage_parts import Keyspace, make_trace, make_traces
+from support.feedback_parts import Passes, complain, ended, evaluations, gathered, take
+from support.stage_parts import Keyspace, balanced, make_trace, make_traces
 
 from worker.core.storage.client import StoreError
 from worker.features.late_feedback import pending as gathering

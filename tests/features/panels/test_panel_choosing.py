@@ -7,21 +7,19 @@ import pytest
 from support.dead_parts import make_retryable, retry_all
 from support.feedback_parts import Passes, complain, make_due
 from support.judging_parts import HOUR_S, Workers, assert_settled, letters
-from support.panel_parts import (
-    MODELS,
-    NO,
-    PANEL,
-    SETUP,
-    TOGETHER,
-    balanced,
-    chosen,
-    finish,
-    in_order,
-    panel_worker,
-    verdicts,
-)
+from support.panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, rules_of, sampler_of, samples, settings_of
+from support.stage_parts import (
+    Chosen,
+    Keyspace,
+    balanced,
+    make_trace,
+    make_traces,
+    rules_of,
+    sampler_of,
+    samples,
+    settings_of,
+)
 
 from judges.models.scripted import Step
 from tracejudge import Feedback

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 from support.dead_parts import retry_all
 from support.judging_parts import HOUR_S, YES, Workers, assert_settled, holders, letters, refuse
-from support.panel_parts import MODELS, NO, PANEL, TOGETHER, balanced, chosen, finish, in_order, panel_worker, verdicts
-from support.stage_parts import Chosen, Keyspace, make_trace
+from support.panel_parts import MODELS, NO, PANEL, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace
 
 from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id

@@ -8,21 +8,9 @@ import pytest
 from msgspec import Struct
 from support.dead_parts import retry_all
 from support.judging_parts import HOUR_S, Workers, assert_settled, letters
-from support.panel_parts import (
-    MODELS,
-    NO,
-    PANEL,
-    SETUP,
-    TOGETHER,
-    balanced,
-    chosen,
-    finish,
-    in_order,
-    panel_worker,
-    verdicts,
-)
+from support.panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Keyspace, make_trace, settings_of
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, settings_of
 
 from judges.core.verdict import Origin
 from judges.models.scripted import Step

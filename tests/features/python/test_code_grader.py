@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from support.judging_parts import SAFETY, Workers, assert_settled, holders
-from support.panel_parts import MODELS, TOGETHER, balanced, finish, panel_worker, verdicts
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
+from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Score

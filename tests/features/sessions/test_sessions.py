@@ -2,10 +2,9 @@
 
 import time
 
-from support.feedback_parts import balanced
 from support.replay_parts import Replays
 from support.session_parts import COMPLETE, Sessions, evaluations, said
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, sampler_of, samples, settings_of
+from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.core.sessions import session_id_of, transcript
 from judges.core.verdict import session_evaluation_id
