@@ -78,7 +78,7 @@ def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None
 
 
 def lose_acknowledgement(exporter: ExportConsumer) -> None:
-    """Let one acknowledgement fail before it is sent."""
+    """Make one acknowledgement fail before it is sent."""
     usual = exporter.acknowledge
 
     def away(_: object) -> list[bool]:

@@ -200,7 +200,7 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
     """Return the bound method of the hook that overrides a method, None if none does.
 
     Raises:
-        ValueError: Two hooks override it; a trace has one set of rates, and belongs to one conversation.
+        ValueError: Two hooks override it, and the result of one of them would be lost.
     """
     methods = overridden(hooks, name)
     if len(methods) > 1:

@@ -286,7 +286,7 @@ class Forgetting:
         self.result = Forgotten()
         self.store = store
         self._keys = store.keys
-        self._label_keys = LookupKeys(store.keys.prefix)
+        self._lookup_keys = LookupKeys(store.keys.prefix)
         self.settings = settings
         self._ledger = Ledger(store, settings)
         self.target = target
@@ -335,7 +335,7 @@ class Forgetting:
         for eraser in self._erasers:
             eraser.erase_last()
         if not self.dry_run and self.store is self.store.first:
-            self.store.call(methodcaller("delete", LookupKeys(self._keys.prefix).forgetting(self.target.name)))
+            self.store.call(methodcaller("delete", self._lookup_keys.forgetting(self.target.name)))
         self.result.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.result
 
@@ -343,7 +343,7 @@ class Forgetting:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self.target.is_person and self.target.session_id is None:
             return
-        key, first = LookupKeys(self._keys.prefix).forgetting(self.target.name), self.store.first
+        key, first = self._lookup_keys.forgetting(self.target.name), self.store.first
         self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for eraser in self._erasers:
             self.target.learn(eraser.owners())
@@ -468,24 +468,24 @@ class Forgetting:
         if not self.dry_run:
             for first in range(0, len(owned), _CHUNK_COUNT):
                 names = owned[first : first + _CHUNK_COUNT]
-                self.store.call(methodcaller("hdel", self._label_keys.labels, *names))
+                self.store.call(methodcaller("hdel", self._lookup_keys.labels, *names))
         return len(owned)
 
     def _erase_answers_and_copies(self) -> None:
-        stored = scan_labels(self.store, self._label_keys.answers)
+        stored = scan_labels(self.store, self._lookup_keys.answers)
         answers = [name for name, raw in stored if self.target.owns(owner_of(raw))]
         self.result.labels += len(answers)
         for first in range(0, 0 if self.dry_run else len(answers), _CHUNK_COUNT):
             some = answers[first : first + _CHUNK_COUNT]
-            self.store.call(methodcaller("hdel", self._label_keys.answers, *some))
-        keys = (self._label_keys.labelled, self._label_keys.labelled_bytes)
+            self.store.call(methodcaller("hdel", self._lookup_keys.answers, *some))
+        keys = (self._lookup_keys.labelled, self._lookup_keys.labelled_bytes)
         owned = [name for name, raw in self._copies() if self.target.owns(owner_of(raw))]
         self.result.labels += len(owned)
         for first in range(0, 0 if self.dry_run else len(owned), _CHUNK_COUNT):
             self.store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
 
     def _copies(self) -> Iterator[tuple[str, bytes]]:
-        return scan_labels(self.store, self._label_keys.labelled, _FEW_COUNT)
+        return scan_labels(self.store, self._lookup_keys.labelled, _FEW_COUNT)
 
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self.target.owns(entry.owner)]

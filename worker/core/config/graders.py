@@ -97,6 +97,7 @@ class Graders:
         self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
         self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
+        self._aliases = settings.aliases
         self._judges = judges
         self.judge: Callable[[str, str], Judge | None] = cache(self._form)
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
@@ -149,7 +150,7 @@ class Graders:
 
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
-        return (self.own[judge],) if judge in self.own else self._settings.models_of(rule)
+        return (self.own[judge],) if judge in self.own else rule.first_models(self._aliases)
 
     def for_judge(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, if no rule applies."""

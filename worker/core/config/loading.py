@@ -25,7 +25,7 @@ from worker.core.config.graders import CODE, is_reserved, judge_for
 from worker.core.config.reading import Given, convert, named_keys, read
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import installed
+from worker.core.features import collected, installed
 
 # A feature that is absent cannot name its keys.
 _OF_FEATURES: Final = ("unit", "combine", "stratify", "first_per_hour", "budget", "priority", "repeat", "second_model")
@@ -142,9 +142,7 @@ def rule_faults(
         yield from _rules(settings, judges, names)
     else:
         settings = structs.replace(settings, rules=())
-    for feature in installed():
-        if feature.rule_faults is not None:
-            yield from feature.rule_faults(settings, judges, names)
+    yield from collected((feature.rule_faults for feature in installed()), settings, judges, names)
 
 
 def endpoints_of(settings: Settings) -> list[str]:
@@ -156,7 +154,7 @@ def endpoints_of(settings: Settings) -> list[str]:
 def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ...]:
     """Name the models that a rule asks for one judge: the judge's own, or those of the rule."""
     own = settings.judges.get(judge, {}).get("model")
-    return (own,) if isinstance(own, str) else settings.models_of(rule)
+    return (own,) if isinstance(own, str) else rule.first_models(settings.aliases)
 
 
 def _models(settings: Settings) -> Iterator[Fault]:

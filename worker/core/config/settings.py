@@ -17,7 +17,7 @@ from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 -
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
-from worker.core.features import installed, installed_tables
+from worker.core.features import collected, installed, installed_tables
 from worker.core.storage.client import address
 
 Always = Literal["error", "negative_feedback", "slow"]
@@ -126,6 +126,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     def models(self) -> tuple[str, ...]:
         """The names of all models that judge, or of the cascade."""
         return (self.model,) if isinstance(self.model, str) else self.model
+
+    def first_models(self, aliases: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Name the models that judge first, with the ``aliases`` of the settings."""
+        return tuple(aliases.get(name, (name,))[0] for name in self.models)
 
 
 class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -321,19 +325,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def verdict_tags(self) -> tuple[str, ...]:
         """The names of the tags that verdicts carry."""
-        named = (feature.verdict_tags(self) for feature in installed() if feature.verdict_tags is not None)
-        return tuple(dict.fromkeys(tag for tags in named for tag in tags))
+        return tuple(dict.fromkeys(collected((feature.verdict_tags for feature in installed()), self)))
 
     @property
     def aliases(self) -> dict[str, tuple[str, ...]]:
         """What a rule may write as `model` beside the names of models, each with its models in the order of judging."""
         named = (feature.aliases(self) for feature in installed() if feature.aliases is not None)
         return {name: models for aliases in named for name, models in aliases.items()}
-
-    def models_of(self, rule: Rule) -> tuple[str, ...]:
-        """Name the models that judge the traces of a rule first."""
-        aliases = self.aliases
-        return tuple(aliases.get(name, (name,))[0] for name in rule.models)
 
     def queue(self, label: str) -> str:
         """Name the Celery queue of a judge model; `code` and `panel` have one each."""

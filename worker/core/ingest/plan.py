@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.core.config.settings import Settings
-from worker.core.features import Selector, gathering, overridden
+from worker.core.features import Selector, find_single, gathering
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
@@ -91,7 +91,7 @@ class Plan:
 
 
 class Planner:
-    """Plans under one configuration; threads may share it."""
+    """Plans under one configuration, for one ingest thread: its sampler and selectors count."""
 
     def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, selectors: Sequence[Selector] = ()) -> None:
         """Keep the compiled rules, and the features that take part."""
@@ -101,7 +101,7 @@ class Planner:
         self.selectors = selectors
         self._factory = EvaluationFactory(sampler.rules.graders)
         self._gather, self._limits = gathering(selectors)
-        self._keep_feedback = next(iter(overridden(selectors, "feedback")), None)
+        self._keep_feedback = find_single(selectors, "feedback")
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry.

@@ -121,7 +121,7 @@ class Signals:
             signal.signal(number, self._signalled)
 
     def started(self) -> None:
-        """Let signals stop the runtime from now on: halfway through its start some threads would be left running."""
+        """Stop the runtime by signals from now on; halfway through its start some threads would be left running."""
         self._is_started = True
         if self._count:
             self._act()

@@ -23,7 +23,7 @@ from judges.core.judge import Judge
 from judges.core.sessions import in_order, join, part, session_id_of
 from judges.core.verdict import Origin
 from tracejudge import Trace
-from worker.base.forget.forget import Eraser, Owner
+from worker.base.forget.forget import Eraser, Forgetting, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.features import Parts, Selector
@@ -379,6 +379,10 @@ class SessionPasses(ServiceThread):
 class SessionEraser(Eraser):
     """Erases traces in ``session:<id>``."""
 
+    def __init__(self, run: Forgetting) -> None:
+        super().__init__(run)
+        self._key_of = SessionKeys(run.store.keys.prefix).session
+
     def owners(self) -> Iterator[Owner]:
         """Yield the owners of all gathered traces."""
         for _, stored in self._conversations():
@@ -387,12 +391,11 @@ class SessionEraser(Eraser):
     def erase(self) -> None:
         """Erase the traces of the target, which count as ``gathered``."""
         store, keys = self.run.store, self.run.store.keys
-        key_of = SessionKeys(keys.prefix).session
         for session, stored in self._conversations():
             owned = [trace for trace in stored.traces if self.run.target.owns(_owner_of(trace))]
             self.run.result.gathered += len(owned)
             if owned and not self.run.dry_run:
-                names = (key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
+                names = (self._key_of(session), keys.sessions_due, keys.sessions, keys.account_now(), keys.account_all)
                 flat = [part for trace in owned for part in (trace.number, trace.publication)]
                 store.run("forget_session", names, (session, *flat))
 
@@ -400,7 +403,7 @@ class SessionEraser(Eraser):
         store = self.run.store
         members = store.call(lambda client: client.zrange(store.keys.sessions_due, 0, -1))
         for seen, raw in enumerate(members, 1):
-            fields = store.call(methodcaller("hgetall", SessionKeys(store.keys.prefix).session(raw.decode())))
+            fields = store.call(methodcaller("hgetall", self._key_of(raw.decode())))
             yield raw.decode(), decode_session(fields)
             self.run.progress("conversations", seen)
 
