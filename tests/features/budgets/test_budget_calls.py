@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.judging_parts import MODEL, YES, Workers, assert_settled, choose, output
+from support.processes import wait_until
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
@@ -216,6 +217,7 @@ def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
     dead = new_worker(limited=LimitedModel, budgets=budgets)
     dead.model.hung = {output(0), output(1)}
     dead.begin(batch_id)
+    wait_until(lambda: len(dead.model.reached) == 2, what="both requests")
     settled, reserved, calls = spent(keyspace)
     assert (settled, calls) == (0, 2)
     # Its calls hang, as those of a killed worker; its lease and its reservations expire.
