@@ -161,6 +161,7 @@ async def said(*_: object) -> str:
 def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     """The packages of frameworks are not installed here; `make test-long` runs the recorded programs with them."""
     programs = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "clients").glob("*.py"))
+    programs = programs.replace("harness.", "")
     text = PAGES[FRAMEWORKS]
     sections = text[text.index("## LangChain") :]
     for block in (block for block in blocks(sections) if block.kind == "python"):
