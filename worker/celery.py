@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -22,12 +21,12 @@ from celery.worker.consumer.control import Control
 from msgspec import Meta, Struct
 
 from judges.core.backoff import backoff_s
-from tracejudge.sharding import MAX_SHARDS
+from tracejudge.partitions import MAX_PARTITIONS
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, foreign_variables, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import broker
-from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK, BrokerSender, queue_of
+from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK, BrokerSender, queue_of
 from worker.core.runtime.runtime import Runtime
 from worker.core.runtime.worker_control import Commands, RuntimeStep, refuse_start
 from worker.core.telemetry import logs
@@ -39,8 +38,6 @@ _MAX_PAUSE_S: Final = 3.0
 # Errors that follow each other within this time lengthen the pause.
 _RECENT_S: Final = 10.0
 _RECONNECT: Final = {"interval_start": 1, "interval_step": 1, "interval_max": 3}
-# How often a message for a shard that a worker does not serve is passed on; then that shard's sweeper sends another.
-_MAX_HOPS: Final = 8
 _REDIS_SCHEMES: Final = frozenset({"redis", "rediss", "redis+socket", "sentinel"})
 # One list per queue instead of four; and a queue that is consumed again is polled within 0.1 s.
 _REDIS_OPTIONS: Final = {"priority_steps": [0], "polling_interval": 0.1}
@@ -62,13 +59,12 @@ class _Headers(Struct):
 class _Notification(Struct, forbid_unknown_fields=True):
     v: int
     model: str
-    shard: Annotated[int, Meta(ge=0, lt=MAX_SHARDS)] | None = None
-    hops: Annotated[int, Meta(ge=0, le=_MAX_HOPS)] = 0
+    partition: Annotated[int, Meta(ge=0, lt=MAX_PARTITIONS)] | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether the version is known, and has what belongs to it."""
-        return self.v == (MESSAGE_VERSION if self.shard is None else SHARD_VERSION)
+        return self.v == (MESSAGE_VERSION if self.partition is None else PARTITION_VERSION)
 
 
 class _Embedded(Struct):
@@ -178,11 +174,8 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
             return False
         return consumer.connection is not None or not needs_broker
 
-    # A connection for each, since each sender has a thread of its own.
-    senders = {shard: BrokerSender(app, settings, shard).send for shard in settings.served}
-    app.tracejudge_runtime = runtime = Runtime(
-        settings, send=lambda shard, *request: senders[shard](*request), serves=serves, config=config
-    )
+    send = BrokerSender(app, settings).send
+    app.tracejudge_runtime = runtime = Runtime(settings, send=send, serves=serves, config=config)
     app.tracejudge_consumer, app.tracejudge_config = None, config
     app.tracejudge_queues = frozenset(map(settings.queue, runtime.labels))
     # Celery's worker does not return how it ended.
@@ -190,16 +183,10 @@ def make_app(settings: Settings, config: str | None = None) -> Celery:
     app.conf.update(_configuration(settings, runtime.labels))
 
     @app.task(name=TASK, ignore_result=True)  # type: ignore[untyped-decorator]
-    def judge(v: int, model: str, shard: int = 0, hops: int = 0) -> dict[str, Any] | None:  # noqa: ARG001 - checked
-        """Judge ready batches of one judge model, in one Redis, for some seconds."""
-        if shard in runtime.shards:
-            return runtime.shards[shard].judging.run(model)
-        if hops < _MAX_HOPS:
-            # All workers share the queue, and another one may serve that shard.
-            body = {"v": SHARD_VERSION, "model": model, "shard": shard, "hops": hops + 1}
-            with suppress(Exception):
-                app.send_task(TASK, kwargs=body, queue=queue_of(settings, model), ignore_result=True, retry=False)
-        return None
+    def judge(v: int, model: str, partition: int = 0) -> dict[str, Any] | None:  # noqa: ARG001 - checked
+        """Judge ready batches of one judge model, in one partition, for some seconds."""
+        running = runtime.partitions.get(partition)
+        return None if running is None else running.judging.run(model)
 
     app.steps["worker"].add(RuntimeStep)
 
@@ -236,7 +223,7 @@ def _configuration(settings: Settings, labels: Sequence[str]) -> dict[str, Any]:
         # A Redis that becomes a replica, or is full, refuses commands; Celery would end the worker for that.
         "broker_channel_error_retry": True,
         # Two shifts of a model may overlap; the rest is for messages that find both running.
-        "worker_concurrency": 2 * len(labels) * len(settings.served) + 4,
+        "worker_concurrency": 2 * len(labels) * settings.partition_count + 4,
         "worker_prefetch_multiplier": 1,
         "worker_disable_prefetch": is_redis,
         "worker_send_task_events": settings.task_events,

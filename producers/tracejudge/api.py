@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from tracejudge.content.field_names import field_of
 from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_measure
-from tracejudge.delivery.delivery import Deliveries
+from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
 from tracejudge.dialects.values import MAX_NAMES, bounded_names, copied_collection
@@ -28,7 +28,7 @@ from tracejudge.ids import (
 )
 from tracejudge.log import logger, report_or_raise
 from tracejudge.model import Trace
-from tracejudge.settings import Drop, Redaction, Settings, load_settings, unused_shards
+from tracejudge.settings import Drop, Redaction, Settings, load_settings
 
 _TRACE, _FEEDBACK = Kind.TRACE, Kind.FEEDBACK  # constants: looking up a member costs each `publish` 50 ns
 _modules = sys.modules
@@ -40,15 +40,13 @@ class Client:
 
     def __init__(self, settings: Settings, former: "Client | None" = None) -> None:
         self.settings = settings
-        self._deliveries = Deliveries(settings)
-        self._delivery = self._deliveries.first
-        self._is_sharded = not self._deliveries.is_single
+        self._delivery = Delivery(settings)
         if former is not None:
-            self._deliveries.continue_reports(former._deliveries)  # noqa: SLF001 - of another object of this class
+            self._delivery.continue_reports(former._delivery)  # noqa: SLF001 - of another object of this class
 
     @property
     def producer(self) -> str:
-        """The id of this client in Redis; with several shards that in the first one."""
+        """The id of this client in Redis."""
         return self._delivery.producer
 
     def publish(self, fields: dict[str, Any]) -> str:
@@ -74,13 +72,12 @@ class Client:
                 fields |= library_tags(copied_collection(fields.get("tags")))
             if len(fields) > MAX_NAMES:
                 fields = bounded_names(fields)
-            delivery = self._deliveries.of(trace_id, fields) if self._is_sharded else self._delivery
             item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
             report_or_raise(error)
             self._delivery.buffer.refuse(_TRACE, Reason.INVALID)
             return given_trace_id(fields) or fresh_trace_id()
-        delivery.buffer.put(item)
+        self._delivery.buffer.put(item)
         return trace_id
 
     def feedback(self, trace_id: str, score: float, comment: str | None) -> None:
@@ -88,19 +85,17 @@ class Client:
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
             known_id = trace_id_text(trace_id) or ""
-            # A worker asks the other shards if this one does not know the trace, which may belong to a session.
-            delivery = self._deliveries.of(known_id, {}) if self._is_sharded else self._delivery
             item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
             report_or_raise(error)
             self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
             return
-        delivery.buffer.put_feedback(item)
+        self._delivery.buffer.put_feedback(item)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is in Redis; False on timeout."""
         try:
-            return self._deliveries.flush(min(timeout_s, TIMEOUT_MAX))
+            return self._delivery.flush(min(timeout_s, TIMEOUT_MAX))
         except BaseException as error:  # noqa: BLE001 - the same
             report_or_raise(error)
             return False
@@ -108,7 +103,7 @@ class Client:
     def shutdown(self, timeout_s: float) -> None:
         """Refuse new entries, deliver those held within the timeout, and stop the thread."""
         try:
-            self._deliveries.shutdown(min(timeout_s, TIMEOUT_MAX))
+            self._delivery.shutdown(min(timeout_s, TIMEOUT_MAX))
         except BaseException as error:  # noqa: BLE001 - the same
             report_or_raise(error)
 
@@ -119,7 +114,7 @@ class Client:
 
     def totals(self, kind: Kind = Kind.TRACE) -> Totals:
         """Return the counts of a kind of entry."""
-        return self._deliveries.totals(kind)
+        return self._delivery.buffer.totals(kind)
 
 
 def given_trace_id(fields: dict[str, Any]) -> str | None:
@@ -171,7 +166,6 @@ def init(
     *,
     service: str | None = None,
     redis_url: str | None = None,
-    shards: Sequence[str] | None = None,
     environment: str | None = None,
     release: str | None = None,
     prefix: str | None = None,
@@ -189,7 +183,7 @@ def init(
 ) -> None:
     """Set up publishing. Redis need not be reachable yet.
 
-    Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_SHARDS, TRACEJUDGE_ENVIRONMENT,
+    Arguments not given come from TRACEJUDGE_SERVICE, TRACEJUDGE_REDIS_URL, TRACEJUDGE_ENVIRONMENT,
     TRACEJUDGE_RELEASE, TRACEJUDGE_PREFIX, TRACEJUDGE_DISABLED, TRACEJUDGE_DROP, TRACEJUDGE_REDACT,
     TRACEJUDGE_CONTENT or TRACEJUDGE_CONTEXT_TOOLS (names with commas), else from the defaults. A second call replaces
     the settings; entries published under the former ones are delivered first, within their `exit_timeout_s`. A forked
@@ -198,11 +192,8 @@ def init(
 
     Args:
         service: Name of the publishing service; required here or in TRACEJUDGE_SERVICE.
-        redis_url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `rediss+sentinel://`, or
-            TRACEJUDGE_REDIS_URL; by default `redis://localhost:6379/0`.
-        shards: The URLs of several Redis servers in place of `redis_url`, in the worker's order; or TRACEJUDGE_SHARDS,
-            with commas between them. Each trace goes to one of them, all traces of a session to the same. Each has
-            its share of `max_items` and `max_bytes`.
+        redis_url: `redis://`, `rediss://`, `unix://`, or several nodes with commas as `redis+sentinel://` and
+            `redis+cluster://` (`rediss+…` with TLS), or TRACEJUDGE_REDIS_URL; by default `redis://localhost:6379/0`.
         environment: Deployment, such as `prod`, or TRACEJUDGE_ENVIRONMENT; the default of every trace.
         release: Version of the service, or TRACEJUDGE_RELEASE; the default of every trace.
         prefix: First part of the Redis keys, or TRACEJUDGE_PREFIX; by default `tracejudge`. Must be the worker's.
@@ -233,11 +224,6 @@ def init(
         _Current.warned = True
         atexit.unregister(_shutdown_at_exit)
         atexit.register(_shutdown_at_exit)
-    if unused := unused_shards(settings, os.environ):
-        text = (
-            "tracejudge.init names one Redis although TRACEJUDGE_SHARDS names %d: take its address out to use them all"
-        )
-        logger.warning(text, unused)
     if former is not None:
         if changed and not former.is_over:
             names = ", ".join(changed)

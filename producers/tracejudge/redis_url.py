@@ -9,8 +9,11 @@ from msgspec import Struct
 from tracejudge.log import ConfigurationError
 
 _SENTINELS = ("redis+sentinel", "rediss+sentinel")
-_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
+_CLUSTERS = ("redis+cluster", "rediss+cluster")
+_OF_NODES = (*_SENTINELS, *_CLUSTERS)
+_FORM = "redis://user:password@host:6379/0, rediss://…, redis+cluster://…, redis+sentinel://… or unix:///path/to/socket"
 _SENTINEL_FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
+_CLUSTER_FORM = "redis+cluster://user:password@host1:6379,host2:6379"
 _QUOTING = "percent-encode special characters in the password"
 _UNREADABLE = "(an address that cannot be read)"
 _SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
@@ -57,6 +60,16 @@ class SentinelUrl(NamedTuple):
         return f"SentinelUrl(service={self.service!r})"
 
 
+class ClusterUrl(NamedTuple):
+    """The parts of a `redis+cluster://` URL, password included: for the driver only."""
+
+    nodes: tuple[tuple[str, int], ...]  # Host and port of some nodes.
+    server: str  # A `redis://` or `rediss://` URL of any node without a host.
+
+    def __repr__(self) -> str:
+        return f"ClusterUrl(nodes={len(self.nodes)})"
+
+
 class RedisUrl(Struct, frozen=True):
     """A checked URL; its string form has no user, password or options."""
 
@@ -67,6 +80,11 @@ class RedisUrl(Struct, frozen=True):
 
     def __str__(self) -> str:
         return mask_url(self.secret)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether it names nodes of a Redis Cluster."""
+        return self.secret.startswith(_CLUSTERS)
 
 
 def mask_url(url: str) -> str:
@@ -95,11 +113,13 @@ def parse_redis_url(text: str) -> RedisUrl:
     text = text.strip()
     try:
         parts = urlsplit(text)
-        port = None if parts.scheme in _SENTINELS else parts.port
+        port = None if parts.scheme in _OF_NODES else parts.port
     except ValueError:  # not chained: its text may quote a part of the password
         raise ConfigurationError(f"redis_url has no valid host and port: {_FORM}; {_QUOTING}") from None
     if parts.scheme in _SENTINELS:
         _sentinel_url(parts)
+    elif parts.scheme in _CLUSTERS:
+        _cluster_url(parts)
     elif parts.scheme == "unix":
         if not parts.path.strip("/"):
             raise ConfigurationError("redis_url names no socket: unix:///path/to/socket")
@@ -123,6 +143,12 @@ def sentinel_url(text: str) -> SentinelUrl | None:
     return _sentinel_url(parts) if parts.scheme in _SENTINELS else None
 
 
+def cluster_url(text: str) -> ClusterUrl | None:
+    """Read a checked URL; None if it does not name a cluster."""
+    parts = urlsplit(text)
+    return _cluster_url(parts) if parts.scheme in _CLUSTERS else None
+
+
 def _misplaced(parts: SplitResult) -> bool:
     if parts.scheme == "unix":
         return bool(parts.netloc) and "@" not in parts.netloc
@@ -132,8 +158,8 @@ def _misplaced(parts: SplitResult) -> bool:
 def _sentinel_url(parts: SplitResult) -> SentinelUrl:
     login, _, hosts = parts.netloc.rpartition("@")
     service, _, database = parts.path.strip("/").partition("/")
-    nodes = tuple(_node(host) for host in hosts.split(","))
-    if not all(host for host, _ in nodes) or parts.fragment or _is_cut(parts):
+    nodes = _nodes(hosts, 26379, _no_sentinel("has a sentinel without a valid port"))
+    if nodes is None or parts.fragment or _is_cut(parts):
         raise _no_sentinel("names no sentinel where one belongs")
     if not service:
         raise _no_sentinel("does not name the master")
@@ -147,20 +173,36 @@ def _sentinel_url(parts: SplitResult) -> SentinelUrl:
     return SentinelUrl(nodes, unquote(service), server, own)
 
 
+def _cluster_url(parts: SplitResult) -> ClusterUrl:
+    login, _, hosts = parts.netloc.rpartition("@")
+    wrong = ConfigurationError(f"redis_url has a node without a valid host and port: {_CLUSTER_FORM}; {_QUOTING}")
+    nodes = _nodes(hosts, 6379, wrong)
+    if nodes is None or parts.fragment or _is_cut(parts):
+        raise wrong
+    if parts.path.strip("/") not in {"", "0"}:
+        raise ConfigurationError(f"redis_url names a database, and a cluster has only number 0: {_CLUSTER_FORM}")
+    scheme, options = parts.scheme.removesuffix("+cluster"), f"?{parts.query}" if parts.query else ""
+    return ClusterUrl(nodes, f"{scheme}://{login}{'@' if login else ''}/{options}")
+
+
 def _is_cut(parts: SplitResult) -> bool:
     # The rest of a login in the path or the query; behind `=` an `@` may belong to an option.
     return "@" in parts.path or "@" in parts.query.partition("=")[0]
 
 
-def _node(text: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text}")
-        port = parts.port
-    except ValueError:
-        raise _no_sentinel("has a sentinel without a valid port") from None
-    if port == 0:
-        raise _no_sentinel("has a sentinel without a valid port")
-    return unquote(parts.hostname or ""), port or 26379
+def _nodes(hosts: str, default_port: int, wrong: ConfigurationError) -> tuple[tuple[str, int], ...] | None:
+    """Split hosts and ports; None if a host is missing."""
+    nodes = []
+    for text in hosts.split(","):
+        try:
+            parts = urlsplit(f"//{text}")
+            port = parts.port
+        except ValueError:
+            port = 0
+        if port == 0:
+            raise wrong
+        nodes.append((unquote(parts.hostname or ""), port or default_port))
+    return tuple(nodes) if all(host for host, _ in nodes) else None
 
 
 def _check_options(parts: SplitResult) -> None:
@@ -170,6 +212,8 @@ def _check_options(parts: SplitResult) -> None:
         forms |= _TLS_OPTIONS
     if parts.scheme in _SENTINELS:
         forms |= dict.fromkeys(_SENTINEL_OPTIONS, _ANY)
+    if parts.scheme in _CLUSTERS:
+        del forms["db"]
     if parts.scheme == "unix":
         forms = {name: form for name, form in forms.items() if name not in _NETWORK_OPTIONS}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from tracejudge.log import ConfigurationError
 from tracejudge.redis_url import RedisUrl, parse_redis_url
-from tracejudge.sharding import parse_shards, split_urls
 
 _ON = frozenset({"1", "true", "yes", "on"})
 Drop = Literal["newest", "oldest"]
@@ -17,7 +16,7 @@ VARIABLES: Final = frozenset(
     f"TRACEJUDGE_{name}"
     for name in (
         *("CONTENT", "CONTEXT_TOOLS", "DISABLED", "DROP", "ENVIRONMENT", "PREFIX", "REDACT", "REDIS_URL", "RELEASE"),
-        *("SERVICE", "SHARDS"),
+        "SERVICE",
     )
 )
 """Every variable that `load_settings` reads."""
@@ -45,8 +44,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_field_bytes: int = 64 * 1024
     max_trace_bytes: int = 256 * 1024
     context_tools: tuple[str, ...] = ()
-    shards: tuple[RedisUrl, ...] = ()
-    """All Redis servers if there are several; the first is `redis_url`."""
 
 
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
@@ -69,10 +66,9 @@ def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
     is_number = isinstance(exit_timeout_s, int | float) and not isinstance(exit_timeout_s, bool)
     if not is_number or not (math.isfinite(exit_timeout_s) and exit_timeout_s >= 0):
         raise ConfigurationError("exit_timeout_s must be a finite number of seconds, 0 or more")
-    shards = _shards(arguments, environ)
     return Settings(
         service=service or "",
-        redis_url=shards[0],
+        redis_url=parse_redis_url(_text("redis_url", arguments, environ) or "redis://localhost:6379/0"),
         environment=_text("environment", arguments, environ),
         release=_text("release", arguments, environ),
         prefix=prefix,
@@ -87,34 +83,7 @@ def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
         max_field_bytes=_bound("max_field_bytes", arguments.get("max_field_bytes", 64 * 1024)),
         max_trace_bytes=_bound("max_trace_bytes", arguments.get("max_trace_bytes", 256 * 1024)),
         context_tools=_names("context_tools", arguments, environ),
-        shards=shards if len(shards) > 1 else (),
     )
-
-
-def unused_shards(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Return how many servers TRACEJUDGE_SHARDS names while an argument of `init` names one; otherwise 0."""
-    named = len(split_urls(environ.get("TRACEJUDGE_SHARDS", "")))
-    return 0 if settings.disabled or settings.shards or named < 2 else named  # noqa: PLR2004 - several
-
-
-def _shards(arguments: Mapping[str, object], environ: Mapping[str, str]) -> tuple[RedisUrl, ...]:
-    """Return the URLs of all shards; an argument of `init` goes before the variables."""
-    urls = arguments.get("shards")
-    if urls is None and arguments.get("redis_url") is None:
-        urls = split_urls(environ.get("TRACEJUDGE_SHARDS", "")) or None
-        if urls and environ.get("TRACEJUDGE_REDIS_URL") not in {None, "", urls[0]}:
-            raise ConfigurationError(
-                "TRACEJUDGE_REDIS_URL and TRACEJUDGE_SHARDS name different servers; unset one of them"
-            )
-    if urls is None:
-        return (parse_redis_url(_text("redis_url", arguments, environ) or "redis://localhost:6379/0"),)
-    if arguments.get("redis_url") is not None:
-        raise ConfigurationError("redis_url and shards exclude each other: give init one of them")
-    if not isinstance(urls, list | tuple) or not all(isinstance(url, str) for url in urls):
-        raise ConfigurationError(
-            'shards must be a list of URLs, as ["redis://redis-0:6379/0", "redis://redis-1:6379/0"]'
-        )
-    return parse_shards(urls)
 
 
 def _text(name: str, arguments: Mapping[str, object], environ: Mapping[str, str]) -> str | None:

@@ -134,7 +134,7 @@ def read_account(store: Store) -> Account:
 
 
 def summed(accounts: Sequence[Account]) -> Account:
-    """Add up the accountings of all shards; a loss on one is not evened out by a duplicate on another."""
+    """Add up the accountings of all partitions; a loss on one is not evened out by a duplicate on another."""
     totals = {
         name: sum(getattr(account, name) for account in accounts)
         for name in Account.__struct_fields__
@@ -226,17 +226,17 @@ def _waiting(store: Store) -> int:
 @REDIS
 @JSON
 def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
-    """Print the accounting, summed over all shards.
+    """Print the accounting, summed over all partitions.
 
     Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
     """
     _, store = connect(config, redis_url)
-    account = summed([read_account(shard) for shard in store.answering])
+    account = summed([read_account(partition) for partition in store.answering])
     if as_json:
         print_json(account)
     else:
         OUT.print(_account_table(account))
-    sys.exit(1 if account.lost or len(store.answering) < len(store.shards) else 0)
+    sys.exit(1 if account.lost or len(store.answering) < len(store.partitions) else 0)
 
 
 def _account_table(account: Account) -> Table:

@@ -46,14 +46,17 @@ def scan_stream(
         count = next_count(count, len(entries), size, most=most, most_bytes=CHUNK_BYTES)
 
 
-def scan_shards(
+def scan_partitions(
     store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
 ) -> Iterator[list[Entry]]:
-    """Yield the entries of a range of all shards in the order of their times, as ``scan_stream`` does of one.
+    """Yield the entries of a range of all partitions in the order of their times, as ``scan_stream`` does of one.
 
-    Entries of two shards may have the same id.
+    Entries of two partitions may have the same id.
     """
-    scans = [scan_stream(shard, stream, first, last, newest_first=newest_first, most=most) for shard in store.answering]
+    scans = [
+        scan_stream(partition, stream, first, last, newest_first=newest_first, most=most)
+        for partition in store.answering
+    ]
     if len(scans) == 1:
         yield from scans[0]
         return
@@ -64,11 +67,11 @@ def scan_shards(
 
 
 def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
-    """Read hashes of counts, each summed over all shards."""
+    """Read hashes of counts, each summed over all partitions."""
     keys = list(names)
     totals: list[Counter[str]] = [Counter() for _ in keys]
-    for shard in store.answering:
-        for total, fields in zip(totals, shard.hashes(keys), strict=True):
+    for partition in store.answering:
+        for total, fields in zip(totals, partition.hashes(keys), strict=True):
             total.update({name.decode(): int(count) for name, count in fields.items()})
     return totals
 

@@ -66,7 +66,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardParts:
+class PartitionParts:
     """The parts of a worker for one Redis server, for hooks with threads.
 
     Attributes:
@@ -323,7 +323,7 @@ class Feature:
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
-    threads: "Callable[[ShardParts], Sequence[ServiceThread]] | None" = None
+    threads: "Callable[[PartitionParts], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""

@@ -19,6 +19,7 @@ from tracejudge.dialects.values import SCALARS
 from tracejudge.ids import MAX_ID_CHARS, fresh_id, trace_id_text
 from tracejudge.log import RedactionError, class_name, report_internal_error
 from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
+from tracejudge.partitions import place_of
 from tracejudge.settings import Settings
 
 MAX_ENTRY_BYTES = 4 * 1024 * 1024  # The contract's `max_trace_bytes`: the worker accepts nothing larger.
@@ -68,6 +69,7 @@ class ItemEncoder:
     def __init__(self, settings: Settings) -> None:
         self._content = ContentPolicy(settings)
         self._sends_content = settings.content
+        self._is_cluster = settings.redis_url.is_cluster
         self._context_tools = settings.context_tools
         self._defaults = {"service": settings.service, "environment": settings.environment, "release": settings.release}
         self._stuck: list[NativeThread] = []
@@ -129,7 +131,10 @@ class ItemEncoder:
         if len(payload) > MAX_ENTRY_BYTES:
             notes.add_cause("too_large", subject, f"{len(payload):,} bytes")
             return Reason.TOO_LARGE
-        return Entry(item.kind, payload)
+        if not self._is_cluster:
+            return Entry(item.kind, payload)
+        # Late feedback names no session: a worker that does not find the trace in its partition asks the others.
+        return Entry(item.kind, payload, place_of(record.trace_id, getattr(record, "session_id", None)))
 
     def _prepared(self, record: Trace | LateFeedback) -> Any:
         try:

@@ -5,7 +5,7 @@ key type. Later items wait in the buffer, whose caps turn a lasting outage into 
 rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.reports import Reports
 from tracejudge.log import DeliveryError, ThrottledLog, class_name, report_internal_error
 from tracejudge.model import ProducerReport
+from tracejudge.partitions import place_of
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder
@@ -44,6 +45,11 @@ class BatchBuilder:
         self._sleep = sleep
         self._seen = 0
         self._clear()
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The entries so far."""
+        return self._entries
 
     @property
     def empty(self) -> bool:
@@ -134,11 +140,20 @@ class Reporter:
 
     def __init__(self, *, producer: str, service: str, now_s: float) -> None:
         self._producer = producer
+        self._own_place = place_of(producer, None)
         self._service = service
         self._reported = Totals(0, 0, {})
         self._reported_at_s = now_s
         self._seq = 0
         self._is_overtaken = False
+        self._here: int | None = None
+
+    def count_placed(self, entries: Sequence[Entry], partitions: int) -> None:
+        """Count the traces of a batch that go to the partition of the reports; others account for their own."""
+        if partitions > 1:
+            traces = (entry for entry in entries if entry.kind is Kind.TRACE)
+            here = sum(not (entry.place - self._own_place) % partitions for entry in traces)
+            self._here = (self._here or 0) + here
 
     def mark_overtaken(self) -> None:
         """Record that entries follow the last report: a cap may trim it before them, unread."""
@@ -158,19 +173,24 @@ class Reporter:
         self._is_overtaken = False
         self._reported_at_s = now_s
         self._seq += 1
+        published, accepted = totals.published, totals.accepted
+        if self._here is not None:
+            # The partitions of those in the buffer are not known yet.
+            published = self._here + sum(totals.dropped.values())
+            accepted = min(accepted, published)
         return ProducerReport(
             producer=self._producer,
             seq=self._seq,
             service=self._service,
-            published=totals.published,
-            accepted=totals.accepted,
+            published=published,
+            accepted=accepted,
             dropped=totals.dropped,
         )
 
 
 def encode_report(report: ProducerReport) -> Entry:
-    """Encode a report as an entry of the stream."""
-    return Entry(Kind.REPORT, encode(report))
+    """Encode a report as an entry of the stream; one partition has all reports of a producer."""
+    return Entry(Kind.REPORT, encode(report), place_of(report.producer, None))
 
 
 class Sender:
@@ -225,13 +245,13 @@ class Sender:
 
     def step(self) -> None:
         """Send one batch, an unconfirmed one first; wait if there is nothing to send."""
-        batch = self._unconfirmed or self._next_batch()
-        if batch is None:
-            self._wait_for_work()
-            return
         try:
             if self._stream is None:
                 self._stream = self._open_stream()
+            batch = self._unconfirmed or self._next_batch(self._stream)
+            if batch is None:
+                self._wait_for_work()
+                return
             self._stream.append(batch, self._builder.fill_ahead)
         except DeliveryError as error:
             self._log_failure(str(error))
@@ -242,12 +262,14 @@ class Sender:
             # After a batch that was not full: entries published meanwhile join the next one without a wake-up.
             self._wakeup.wait(0.02)
 
-    def _next_batch(self) -> Batch | None:
+    def _next_batch(self, stream: "RedisStream") -> Batch | None:
         flush = self._flushes.latest  # read before taking: its items are then queued or taken already
         self._builder.fill()
         # Decided for this flush, not for one requested since, whose items may not be here yet.
         completes = flush.ticket > self._flushes.completed and self._buffer.taken >= flush.target
         self._builder.reports.summarize()
+        partitions = 1 if self._builder.empty else stream.partitions()
+        self._reporter.count_placed(self._builder.entries, partitions)
         report = self._reporter.next_report(self._buffer.totals(), self._clock(), at_once=completes)
         if report is not None and report.dropped:
             counts = ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())

@@ -33,7 +33,6 @@ from worker.core.config.reading import config_path, place_of, redis_fix, unknown
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import NoTraceError, value_of
 from worker.core.storage.client import Store, StoreError, address, make_stores
-from worker.core.storage.keys import Keys
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -166,25 +165,23 @@ def note_unknown_variables(settings: Settings) -> None:
 
 
 def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
-    """Connect to Redis, of several to all; return the first, which knows the others. The error names an address.
+    """Connect to Redis; return the first partition, which knows the others. The error names an address.
 
     With ``needs_all`` one of several that does not answer is an error; else it is named, and the others are used.
     """
-    stores = make_stores(settings.redis_urls, Keys(settings.prefix))
-    # `--redis-url` may name any shard.
-    stores[0].checks_place = len(stores) > 1
+    stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
     if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
-        for shard in stores:
-            context.call_on_close(shard.close)
-    for shard in stores:
+        for store in stores:
+            context.call_on_close(store.close)
+    for store in stores:
         try:
-            shard.call(lambda client: client.ping())
+            store.call(lambda client: client.ping())
         except StoreError as error:
-            text = f"{error}: {shard.address}"
-            if shard is stores[0] or needs_all:
-                raise StoreError(f"{text}; {redis_fix(_config_file(), settings)}") from error
-            note(f"shard {shard.shard}: {text}; what it holds is missing here")
-            shard.is_away = True
+            text = f"{error}: {store.address}"
+            if store is stores[0] or needs_all:
+                raise StoreError(f"{text}; {redis_fix(_config_file())}") from error
+            note(f"partition {store.partition}: {text}; what it holds is missing here")
+            store.is_away = True
     return stores[0]
 
 

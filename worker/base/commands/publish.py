@@ -11,7 +11,7 @@ from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
-from tracejudge.sharding import shard_of
+from tracejudge.partitions import place_of
 from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, note, with_retries
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
@@ -36,9 +36,9 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     """
     settings, store = connect(config, redis_url, needs_all=True)
     # The connection only proved that Redis answers; batches go through the SDK's own, which makes them count once.
-    for one in store.shards:
-        one.close()
-    senders = [_Sender(settings, shard) for shard in range(len(settings.redis_urls))]
+    for each in store.partitions:
+        each.close()
+    sender = _Sender(settings)
     wrong = 0
     unknown: Counter[str] = Counter()
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
@@ -53,34 +53,32 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                         note(f"line {line.number}: {entry}")
                     continue
                 unknown.update(entry.unknown)
-                shard = shard_of(entry.trace.trace_id, entry.trace.session_id, len(senders))
-                if senders[shard].add(line.payload):
-                    progress.update(task, completed=sum(sender.published for sender in senders))
-            for sender in senders:
-                sender.send()
-            progress.update(task, completed=sum(sender.published for sender in senders))
+                place = place_of(entry.trace.trace_id, entry.trace.session_id)
+                if sender.add(Entry(Kind.TRACE, line.payload, place)):
+                    progress.update(task, completed=sender.published)
+            sender.send()
+            progress.update(task, completed=sender.published)
         except StoreError:
-            NOTES.print(f"{amount(sum(sender.published for sender in senders), 'trace')} published; not all arrived")
+            NOTES.print(f"{amount(sender.published, 'trace')} published; not all arrived")
             raise
-    published = sum(sender.published for sender in senders)
     note_unknown_fields(unknown)
-    NOTES.print(f"{amount(published, 'trace')} published, {amount(wrong, 'line')} skipped")
+    NOTES.print(f"{amount(sender.published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
 
 
 class _Sender:
-    """Sends numbered batches of one producer to one Redis, as the SDK does: a batch sent twice is stored once."""
+    """Sends numbered batches of one producer, as the SDK does: a batch sent twice is stored once."""
 
-    def __init__(self, settings: Settings, shard: int) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.published = 0
-        self._stream = RedisStream(producer_settings(settings, "tracejudge-publish", shard=shard), fresh_id())
+        self._stream = RedisStream(producer_settings(settings, "tracejudge-publish"), fresh_id())
         self._number = self._size = 0
-        self._chunk: list[bytes] = []
+        self._chunk: list[Entry] = []
 
-    def add(self, payload: bytes) -> bool:
+    def add(self, entry: Entry) -> bool:
         """Add a trace; return whether that sent a batch."""
-        self._chunk.append(payload)
-        self._size += len(payload)
+        self._chunk.append(entry)
+        self._size += len(entry.payload)
         is_full = len(self._chunk) >= _CHUNK or self._size >= _CHUNK_BYTES
         if is_full:
             self.send()
@@ -91,7 +89,7 @@ class _Sender:
         if not self._chunk:
             return
         self._number += 1
-        entries = tuple(Entry(Kind.TRACE, payload) for payload in self._chunk)
+        entries = tuple(self._chunk)
         batch = Batch(self._number, entries, items=len(entries), size_bytes=0, settles_through=0, flush_ticket=0)
         try:
             with_retries(lambda: self._stream.append(batch, meanwhile=lambda: None), DeliveryError, 5)

@@ -157,7 +157,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(shard.call(lambda client: client.zcard(store.keys.dead_due)) for shard in store.answering)
+    total = sum(partition.call(lambda client: client.zcard(store.keys.dead_due)) for partition in store.answering)
     NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
@@ -271,11 +271,11 @@ def retry_letters(
     letters, graders = AllDeadLetters(store), Graders(settings, configured(settings.judges))
     selected, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
-    by_shard = letters.ids(selected)
-    _check_ids(letters, [*itertools.chain(*by_shard.values())], selection)
+    by_partition = letters.ids(selected)
+    _check_ids(letters, [*itertools.chain(*by_partition.values())], selection)
     try:
-        for shard, ids in by_shard.items():
-            for group in grouped(letters.by_shard[shard].read(ids), settings.batch_size):
+        for partition, ids in by_partition.items():
+            for group in grouped(letters.by_partition[partition].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same: workers may know a model that this machine's configuration lacks.
                 if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
@@ -287,8 +287,8 @@ def retry_letters(
                     free = [dead.letter.evaluation.id for dead in group if not dead.retry.batch_id]
                     retried = Retried(free, busy, ())
                 else:
-                    _wait_for_room(settings, shard, letter.judge_model)
-                    retried = retry(shard, settings, group)
+                    _wait_for_room(settings, partition, letter.judge_model)
+                    retried = retry(partition, settings, group)
                 for name, counted in retried._asdict().items():
                     counts[name] += len(counted)
                 counts["batches"] += bool(retried.chosen)
@@ -350,16 +350,18 @@ def drop(
     settings, store = connect(config, redis_url)
     letters = AllDeadLetters(store)
     selected = _filter(store, **selection)
-    by_shard = letters.ids(selected)
-    ids = [*itertools.chain(*by_shard.values())]
+    by_partition = letters.ids(selected)
+    ids = [*itertools.chain(*by_partition.values())]
     _check_ids(letters, ids, selection)
     _warn_of_unreadable(letters)
     if ids and not yes and not dry_run:
         click.confirm(f"Drop {amount(len(ids), 'dead letter')} for good?", abort=True, err=True)
     dropped = 0
-    for shard, of_shard in ({} if dry_run else by_shard).items():
-        ledger = Ledger(shard, settings)
-        dropped += sum(sum(ledger.remove(of_shard[at : at + _AT_ONCE])) for at in range(0, len(of_shard), _AT_ONCE))
+    for partition, of_partition in ({} if dry_run else by_partition).items():
+        ledger = Ledger(partition, settings)
+        dropped += sum(
+            sum(ledger.remove(of_partition[at : at + _AT_ONCE])) for at in range(0, len(of_partition), _AT_ONCE)
+        )
     if as_json:
         print_json({"found": len(ids), "dropped": dropped, "unreadable": letters.unreadable, "dry_run": dry_run})
     else:

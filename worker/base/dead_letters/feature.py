@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Feature, ShardParts
+from worker.core.features import Feature, PartitionParts
 
 if TYPE_CHECKING:
     from worker.core.config.settings import Settings
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
 
 
-def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
+def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
     from worker.base.dead_letters.retry import AutoRetry
 
     healthy, probed = parts.judging.healthy_models, parts.judging.models_to_probe

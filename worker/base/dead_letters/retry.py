@@ -134,6 +134,7 @@ class AutoRetry(ServiceThread):
     """Retries dead letters automatically in one worker process."""
 
     role = "judge"
+    shares = True
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class AutoRetry(ServiceThread):
         if self._clock() >= self._next_look:
             self._next_look = self._clock() + self._every_s
             self.look()
-        self.stopping.wait(min(1.0, self._every_s))
+        self.pause(min(1.0, self._every_s))
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""

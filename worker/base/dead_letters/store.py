@@ -165,31 +165,31 @@ class DeadLetterStore:
 
 
 class AllDeadLetters:
-    """The dead letters of all shards, in one order."""
+    """The dead letters of all partitions, in one order."""
 
     def __init__(self, store: Store) -> None:
-        self.by_shard = {shard: DeadLetterStore(shard) for shard in store.answering}
+        self.by_partition = {partition: DeadLetterStore(partition) for partition in store.answering}
 
     @property
     def unreadable(self) -> int:
         """Letters skipped so far because another version wrote them."""
-        return sum(letters.unreadable for letters in self.by_shard.values())
+        return sum(letters.unreadable for letters in self.by_partition.values())
 
     def find(self, by: VerdictFilter, *, newest_first: bool = True) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Find letters, in the order of the times they were given up."""
-        by_shard = (letters.find(by, newest_first=newest_first) for letters in self.by_shard.values())
-        return heapq.merge(*by_shard, key=lambda letter: letter.given_up_ms, reverse=newest_first)
+        by_partition = (letters.find(by, newest_first=newest_first) for letters in self.by_partition.values())
+        return heapq.merge(*by_partition, key=lambda letter: letter.given_up_ms, reverse=newest_first)
 
     def ids(self, by: VerdictFilter) -> dict[Store, list[str]]:
         """List the evaluations of letters by Redis server, in each the oldest first."""
         return {
-            shard: [dead.letter.evaluation.id for dead in letters.find(by, newest_first=False)]
-            for shard, letters in self.by_shard.items()
+            partition: [dead.letter.evaluation.id for dead in letters.find(by, newest_first=False)]
+            for partition, letters in self.by_partition.items()
         }
 
     def read(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[DeadLetter]]:
         """Read whole letters; those that no longer exist are left out."""
-        for letters in self.by_shard.values():
+        for letters in self.by_partition.values():
             yield from letters.read(evaluation_ids)
 
 

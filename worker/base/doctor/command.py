@@ -36,7 +36,7 @@ from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
-from worker.base.scans import groups_of, scan_shards
+from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
 from worker.core.export.prometheus import find_exporters
@@ -44,15 +44,10 @@ from worker.core.features import imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
-from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.health import HEARTBEAT_MS, live_circuits, live_workers
 
-_SHARED_BROKER: Final = warning(
-    "broker place",
-    "the first shard is the broker of all: while it is away nothing is judged",
-    "set broker_url to a Redis of its own",
-)
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
@@ -121,11 +116,8 @@ def packages() -> Finding:
 
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
     """Run all checks; those that need a Redis only when it answers."""
-    urls = settings.redis_urls
-    first = [
-        of_shard(settings, shard, Check("redis", partial(lambda redis_url: [reach("redis", redis_url)], url)))
-        for shard, url in enumerate(urls)
-    ]
+    stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
+    first = [of_partition(store, Check("redis", partial(redis_answers, settings, store))) for store in stores]
     first.append(Check("metrics page", partial(page, settings, environment)))
     if settings.broker_url:
         first.append(Check("broker", partial(broker, settings)))
@@ -136,14 +128,13 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     for exporter in find_exporters(settings).values():
         first += exporter.checks(settings)
     findings = examine(first)
-    reached, others = findings[: len(urls)], findings[len(urls) :]
-    stores = make_stores(urls, Keys(settings.prefix))
+    reached, others = findings[: len(stores)], findings[len(stores) :]
     further: list[Check] = []
-    for store, url, answer in zip(stores, urls, reached, strict=True):
+    for store, answer in zip(stores, reached, strict=True):
         # Every other check of this Redis would repeat the same failure.
         store.is_away = answer.result == "broken"
         if not store.is_away:
-            further += [of_shard(settings, store.shard, check) for check in _checks_of_one(settings, store, url)]
+            further += [of_partition(store, check) for check in _checks_of_one(settings, store)]
     further += [] if stores[0].is_away else _checks_of_all(settings, stores[0])
     try:
         return [*reached, *examine(further), *others]
@@ -152,25 +143,31 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
             one.close()
 
 
-def of_shard(settings: Settings, shard: int, check: Check) -> Check:
-    """Name the findings of a check by the number of the Redis if there are several."""
-    if not settings.shards:
+def redis_answers(settings: Settings, store: Store) -> Sequence[Finding]:
+    """Check that the Redis of a partition answers."""
+    return [reach("redis", settings.redis_url, store.keys.layout)]
+
+
+def of_partition(store: Store, check: Check) -> Check:
+    """Name the findings of a check by the number of the partition if there are several."""
+    if len(store.partitions) == 1:
         return check
+    partition = store.partition
 
     def run() -> Sequence[Finding]:
-        return [structs.replace(finding, name=f"shard {shard}: {finding.name}") for finding in check.run()]
+        return [structs.replace(finding, name=f"partition {partition}: {finding.name}") for finding in check.run()]
 
-    return Check(f"shard {shard}: {check.name}", run, check.bound_s)
+    return Check(f"partition {partition}: {check.name}", run, check.bound_s)
 
 
-def _checks_of_one(settings: Settings, store: Store, url: str) -> list[Check]:
-    """Return the checks that each Redis needs by itself."""
-    commands = worker_commands(store.keys)
+def _checks_of_one(settings: Settings, store: Store) -> list[Check]:
+    """Return the checks that each partition needs by itself."""
+    url, key, commands = settings.redis_url, store.keys.layout, worker_commands(store.keys)
     return [
-        Check("redis keeping", partial(server, url)),
-        Check("redis permissions", lambda: [permissions("redis permissions", url, commands)]),
-        Check("redis keys", partial(foreign_keys, url, store.keys, store.shard)),
-        Check("clock", partial(clock, url)),
+        Check("redis keeping", partial(server, url, key)),
+        Check("redis permissions", lambda: [permissions("redis permissions", url, commands, key)]),
+        Check("redis keys", partial(foreign_keys, store)),
+        Check("clock", partial(clock, url, key)),
         Check("roles", partial(roles, settings, store)),
         Check("circuits", partial(circuits, store)),
         Check(_VERSIONS, partial(judge_versions, settings, store)),
@@ -182,7 +179,6 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     return [
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
-        *([Check("broker place", lambda: [_SHARED_BROKER])] if settings.shards and not settings.broker_url else []),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
@@ -193,7 +189,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
 
 def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
-    lost = summed([read_account(shard) for shard in store.answering]).lost
+    lost = summed([read_account(partition) for partition in store.answering]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
@@ -202,7 +198,7 @@ def accounting(store: Store) -> Sequence[Finding]:
 
 def dead_letters(store: Store) -> Sequence[Finding]:
     """Check whether evaluations were given up."""
-    dead = sum(measure(shard).dead for shard in store.answering)
+    dead = sum(measure(partition).dead for partition in store.answering)
     if not dead:
         return [ok("dead letters", "none")]
     fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"
@@ -240,7 +236,7 @@ def circuits(store: Store) -> Sequence[Finding]:
 
 def roles(settings: Settings, store: Store) -> Sequence[Finding]:
     """Look for a worker in each role, by heartbeats or by other traces of workers in Redis."""
-    # The monitor is one for all shards, and shows on the first.
+    # The monitor is one for all partitions, and shows on the first.
     exporters = {
         name: group
         for name, group in find_exporters(settings).items()
@@ -373,7 +369,7 @@ def families(model: str) -> frozenset[str]:
 def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
     names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
-    chunks = scan_shards(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
+    chunks = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
     entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST_VERDICTS)
     read = [outbox_entry.verdict for entry in entries if (outbox_entry := read_outbox_entry(entry)) is not None]
     pairs = Counter((verdict.judge_model, verdict.model) for verdict in read if verdict.model)

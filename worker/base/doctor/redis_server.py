@@ -11,10 +11,11 @@ from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
 from tracejudge.delivery.transport import make_pool
+from tracejudge.redis_url import parse_redis_url
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 from worker.core.config.settings import MIB, Settings
 from worker.core.queue.broker import broker as celery_broker
-from worker.core.storage.client import address, addresses, foreign_layout, misplaced
+from worker.core.storage.client import Store, address, addresses, wrong_keys
 from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
@@ -28,14 +29,15 @@ _BROKEN_OFF_S: Final = 60.0
 _MAX_NAMED: Final = 8
 
 
-def connect(url: str) -> "redis.Redis":
-    """Make a client with shorter timeouts than a worker's."""
-    return redis.Redis.from_pool(make_pool(url, reply_timeout_s=_TIMEOUT_S, connect_timeout_s=_TIMEOUT_S))
+def connect(url: str, key: str = "") -> "redis.Redis":
+    """Make a client with shorter timeouts than a worker's, on a cluster of the master that owns the slot of a key."""
+    pool = make_pool(url, key=key, reply_timeout_s=_TIMEOUT_S, connect_timeout_s=_TIMEOUT_S)
+    return redis.Redis.from_pool(pool)
 
 
-def reach(name: str, url: str) -> Finding:
+def reach(name: str, url: str, key: str = "") -> Finding:
     """Check that a Redis answers and accepts the login."""
-    with connect(url) as client:
+    with connect(url, key) as client:
         try:
             client.ping()
         except NoPermissionError:
@@ -70,9 +72,9 @@ def _answer(error: RedisError, where: str) -> Cause | None:
     return None
 
 
-def server(url: str) -> Sequence[Finding]:
+def server(url: str, key: str = "") -> Sequence[Finding]:
     """Check version, role, eviction, persistence and memory."""
-    with connect(url) as client:
+    with connect(url, key) as client:
         try:
             info: Mapping[str, Any] = client.info()
         except NoPermissionError:
@@ -90,9 +92,8 @@ def server(url: str) -> Sequence[Finding]:
         what = f"maxmemory-policy is {policy}: Redis deletes the records that make evaluations count once{when}"
         eviction = broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
     role = ok("redis role", "master")
-    if info.get("redis_mode") == "cluster":
-        fix = "use a Redis without cluster mode; TraceJudge changes several keys in one step"
-        role = broken("redis role", "it is part of a cluster", fix)
+    if info.get("redis_mode") == "cluster" and not parse_redis_url(url).is_cluster:
+        role = broken("redis role", "it is a node of a cluster", "set redis_url to redis+cluster://host:port")
     elif info.get("role") in {"slave", "replica"}:
         fix = "set redis_url to the address of the master, or let sentinels find it (redis+sentinel://)"
         role = broken("redis role", "it is a replica, which takes no writes", fix)
@@ -136,17 +137,16 @@ def memory(info: Mapping[str, Any]) -> Finding:
     return warning("redis memory", what, fix) if used >= 0.8 * bound else ok("redis memory", what)
 
 
-def foreign_keys(url: str, keys: Keys, shard: int = 0) -> Sequence[Finding]:
-    """Check whether another version, or another place among the shards, has written: a worker would not start."""
-    with connect(url) as client:
-        wrong = foreign_layout(client, keys) or misplaced(client, keys, shard)
+def foreign_keys(store: Store) -> Sequence[Finding]:
+    """Check whether another version, or another number of partitions, has written: a worker would not start."""
+    wrong = store.call(lambda client: wrong_keys(client, store))
     what, _, fix = (wrong or "").partition("; ")
     return [broken("redis keys", what, fix)] if wrong else []
 
 
-def clock(url: str, now: Callable[[], float] = time.time) -> Sequence[Finding]:
+def clock(url: str, key: str = "", now: Callable[[], float] = time.time) -> Sequence[Finding]:
     """Compare this machine's clock with the clock of Redis."""
-    with connect(url) as client:
+    with connect(url, key) as client:
         before = now()
         seconds, micros = client.time()
         after = now()
@@ -185,9 +185,9 @@ def _connect_by_kombu(settings: Settings, where: str) -> Finding:
     return ok("broker", where)
 
 
-def permissions(name: str, url: str, commands: Sequence[Command]) -> Finding:
+def permissions(name: str, url: str, commands: Sequence[Command], key: str = "") -> Finding:
     """Check that the user may run all these commands."""
-    with connect(url) as client:
+    with connect(url, key) as client:
         # A bare connection: the client would parse the answers as those of the commands.
         connection = client.connection_pool.get_connection()
         try:

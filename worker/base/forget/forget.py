@@ -227,19 +227,21 @@ def forget_everywhere(
     dry_run: bool = False,
     progress: Callable[[str, int], None] = lambda _place, _things: None,
 ) -> Forgotten:
-    """Erase a target from all shards; the traces of a person are found on all of them first.
+    """Erase a target from all partitions; the traces of a person are found on all of them first.
 
     Errors as of ``Forgetting.run``.
     """
-    each = [Forgetting(shard, settings, target, dry_run=dry_run, progress=progress) for shard in store.shards]
+    each = [
+        Forgetting(partition, settings, target, dry_run=dry_run, progress=progress) for partition in store.partitions
+    ]
     for forgetting in each:
         forgetting.learn()
-    # The first shard last: its incidents take examples from the verdicts of all shards.
+    # The first partition last: its incidents take examples from the verdicts of all partitions.
     for forgetting in reversed(each):
         forgetting.erase()
     if not dry_run:
         for forgetting in each:
-            # Feedback may have been handed on to a shard that was done.
+            # Feedback may have been handed on to a partition that was done.
             forgetting.erase_pending_feedback()
     results = [forgetting.result for forgetting in each]
     counts = {name: sum(getattr(result, name) for result in results) for name in Forgotten.__struct_fields__}

@@ -158,9 +158,9 @@ class UnusableInput(Selector):
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
-    """Read the last invalid entries of all shards, the newest first."""
+    """Read the last invalid entries of all partitions, the newest first."""
     key = InputKeys(store.keys.prefix).invalid
-    answers = (shard.call(lambda client: client.xrevrange(key, count=limit)) for shard in store.answering)
+    answers = (partition.call(lambda client: client.xrevrange(key, count=limit)) for partition in store.answering)
     newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)[
         :limit
     ]
@@ -170,7 +170,7 @@ def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
     key = InputKeys(store.keys.prefix).left_out
-    rows = [raw for shard in store.answering for raw in shard.call(lambda client: client.hvals(key))]
+    rows = [raw for partition in store.answering for raw in partition.call(lambda client: client.hvals(key))]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):
         latest.setdefault((row.field, row.type), row)

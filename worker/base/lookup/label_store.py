@@ -19,7 +19,7 @@ from tracejudge import Trace
 from worker.base.lookup.feature import LookupKeys
 from worker.base.monitor.corrected import Origin
 from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
-from worker.base.scans import scan_shards
+from worker.base.scans import scan_partitions
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
 from worker.core.storage.group_reader import next_count
@@ -307,16 +307,16 @@ def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[La
 
 
 class OutboxMatcher:
-    """Finds verdicts on labelled traces in the outboxes, one shard after the other, each from its oldest entry on.
+    """Finds verdicts on labelled traces in the outboxes, one partition after the other, each from its oldest entry on.
 
-    After the last shard it goes on with the first one at the place where it stopped.
+    After the last partition it goes on with the first one at the place where it stopped.
     """
 
     def __init__(self, store: Store) -> None:
         self.seen = 0
         self.attached = Attached()
         self._store = store
-        self._shards = store.shards
+        self._shards = store.partitions
         self._positions = ["-"] * len(self._shards)
         self._at = 0
         self._count = _FIRST_CHUNK_COUNT
@@ -363,7 +363,7 @@ def labelled_trace(store: Store, trace_id: str) -> Trace | None:
 
 def outbox_verdicts(store: Store) -> Iterator[Verdict]:
     """Yield all verdicts of the outboxes, the oldest first."""
-    for entries in scan_shards(store, store.keys.verdicts, most=_CHUNK_COUNT):
+    for entries in scan_partitions(store, store.keys.verdicts, most=_CHUNK_COUNT):
         yield from _judged(entries)
 
 

@@ -20,7 +20,7 @@ from worker.base.dead_letters.store import AllDeadLetters
 from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
-from worker.base.scans import scan_shards
+from worker.base.scans import scan_partitions
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -67,11 +67,11 @@ def usable_prefix(prefix: str) -> str:
 
 
 def scan_verdicts(store: Store, selected: VerdictFilter, *, newest_first: bool = True) -> Iterator[OutboxEntry]:
-    """Yield the wanted verdicts of the outboxes of all shards."""
+    """Yield the wanted verdicts of the outboxes of all partitions."""
     first = "-" if selected.since_ms is None else str(selected.since_ms)
     last = "+" if selected.until_ms is None else str(selected.until_ms)
     holds = _contains(selected.trace_ids if selected.trace_ids is not None else selected.traces or None)
-    for entries in scan_shards(store, store.keys.verdicts, first, last, newest_first=newest_first):
+    for entries in scan_partitions(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
             # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
             if holds is None or any(holds(raw) for raw in (fields or {}).values()):
@@ -130,10 +130,12 @@ class TraceLookup:
         """
         holds, key = _contains({verdict.trace_id}), self._store.keys.traces
         at_ms = int(verdict.started_at * 1000)
-        searches = [scan_shards(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)]
+        searches = [
+            scan_partitions(self._store, key, "-", str(at_ms + _CLOCKS_MS), newest_first=True, most=_NEAR_COUNT)
+        ]
         if verdict.trace_ended_at is not None and 0 < verdict.trace_ended_at < _LAST_S:
             begin = str(max(0, int(verdict.trace_ended_at * 1000) - _CLOCKS_MS))
-            searches.insert(0, scan_shards(self._store, key, begin, most=_NEAR_COUNT))
+            searches.insert(0, scan_partitions(self._store, key, begin, most=_NEAR_COUNT))
         for chunks in searches:
             seen = 0
             for chunk in chunks:
@@ -156,7 +158,7 @@ class TraceLookup:
         """Yield the traces of the stream that can be read; with ``holds`` only payloads for which it is true."""
         first = "-" if since_ms is None else str(since_ms)
         last = "+" if until_ms is None else str(until_ms)
-        for chunk in scan_shards(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
+        for chunk in scan_partitions(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
             yield from self._read(chunk, holds)
 
     def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:

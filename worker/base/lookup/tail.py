@@ -109,18 +109,18 @@ def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] |
     # Each Redis may be waited for: with several the wait is short, so that none is late.
     block_ms = _BLOCK_MS // len(positions)
     while True:
-        for shard, position in positions.items():
+        for partition, position in positions.items():
             streams: dict[Any, Any] = {store.keys.verdicts: position}
             try:
-                reply: Any = shard.call(lambda client: client.xread(streams, count=500, block=block_ms))  # noqa: B023
+                reply: Any = partition.call(lambda client: client.xread(streams, count=500, block=block_ms))  # noqa: B023
             except StoreError as error:
                 if len(positions) == 1:
                     raise
-                note(f"shard {shard.shard}: {error}; others are followed")
+                note(f"partition {partition.partition}: {error}; others are followed")
                 time.sleep(block_ms / 1000)
                 continue
             for _, arrived in reply or []:
-                positions[shard] = arrived[-1][0]
+                positions[partition] = arrived[-1][0]
                 yield from _readable(arrived, accepts)
 
 
@@ -149,7 +149,9 @@ def _newest(
             entry = entry._replace(verdict=verdict)  # noqa: PLW2901
         if accepts is None or accepts(entry):
             newest_entries.append(entry)
-    return newest_entries[::-1], {shard: entries[0][0] if entries else b"0" for shard, entries in newest.items()}
+    return newest_entries[::-1], {
+        partition: entries[0][0] if entries else b"0" for partition, entries in newest.items()
+    }
 
 
 def _readable(entries: Iterable[Entry], accepts: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:

@@ -61,7 +61,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
 def counted_until(store: Store, now: float) -> float:
     """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
 
-    A shard that does not answer is left out: it must not hold up the detection of what the others show.
+    A partition that does not answer is left out: it must not hold up the detection of what the others show.
     """
 
     def read(pipe: Any) -> None:
@@ -69,11 +69,11 @@ def counted_until(store: Store, now: float) -> float:
         pipe.xrevrange(store.keys.verdicts, count=1)
 
     until = now
-    for shard in store.answering:
+    for partition in store.answering:
         try:
-            acknowledged, newest = shard.pipeline(read)
+            acknowledged, newest = partition.pipeline(read)
         except StoreError:
-            if shard is store:
+            if partition is store:
                 raise
             continue
         last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from worker.base.monitor.counts import Failure, failures_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import Series
-from worker.base.scans import scan_shards
+from worker.base.scans import scan_partitions
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store
 
@@ -36,7 +36,7 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
     segments = (series.segment,) if series.segment else ()
     searched, counted = 0, traces["confirmed" if confirmed else "failed"]
     begin = str(int(since * 1000))
-    for entries in scan_shards(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
+    for entries in scan_partitions(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
         for entry in map(read_outbox_entry, entries):
             if entry is not None and entry.kind == "j":
                 for of_series, failure in failures_of(entry.verdict, segments):

@@ -85,7 +85,7 @@ class MonitorKeys(KeySpace):
     quality_series = Key("quality:series", "Hash of the monitor's series: id to labels as JSON. No TTL.")
     quality_positions = Key(
         "quality:positions",
-        "Hash of shard to the last entry of its outbox that is in the monitor's sums; only on the first. No TTL.",
+        "Hash of partition to the last entry of its outbox that is in the monitor's sums; only on the first. No TTL.",
     )
     quality_examples = Key(
         "quality:examples",
@@ -128,12 +128,12 @@ def _process_threads(
     settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
 ) -> "Sequence[tuple[ServiceThread, Store]]":
     """Make a thread a server: the sums are on the first one, whichever this worker serves."""
-    from worker.base.monitor.sums import QualitySums, ShardSums
+    from worker.base.monitor.sums import PartitionSums, QualitySums
 
     if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
-    return (sums, stores[0]), *((ShardSums(store, sums), store) for store in stores[1:])
+    return (sums, stores[0]), *((PartitionSums(store, sums), store) for store in stores[1:])
 
 
 FEATURE: Final = Feature(

@@ -3,9 +3,9 @@
 One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
 do not change the sums.
 
-The sums are on the first shard. The outbox of another shard is read in its order from a position beside the sums, which
+The sums are on the first partition. The outbox of another partition is read in its order from a position beside the sums, which
 the script that adds to them moves, so that each verdict is in them once. Then its group there moves on.
-A verdict that a shard loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
+A verdict that a partition loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
 import binascii
@@ -82,9 +82,9 @@ _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 
 
 class Source(NamedTuple):
-    """Where entries of another shard come from: the shard, and the position before them, empty for its begin."""
+    """Where entries of another partition come from: the partition, and the position before them, empty for its begin."""
 
-    shard: int
+    partition: int
     after: str
 
 
@@ -136,7 +136,7 @@ class _Plan:
         """Encode the plan."""
         plan = {
             "group": MONITOR_GROUP,
-            "shard": "" if self._source is None else str(self._source.shard),
+            "partition": "" if self._source is None else str(self._source.partition),
             "after": "" if self._source is None else self._source.after,
             "last": "-".join(map(str, self._last)),
             "max_clusters": _MAX_CLUSTERS,
@@ -183,7 +183,7 @@ class QualitySums(ExportConsumer):
         self._counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
         self.is_active = False
-        # Outboxes of other shards are read by threads of their own.
+        # Outboxes of other partitions are read by threads of their own.
         self.adding = threading.Lock()
         self._known: set[str] = set()
         # New series of the entries that are being added.
@@ -236,7 +236,7 @@ class QualitySums(ExportConsumer):
 
         Args:
             entries: In the order of their outbox.
-            source: Where entries of another shard come from.
+            source: Where entries of another partition come from.
             last: The end of what was read, where that is none of these entries.
 
         Raises:
@@ -332,8 +332,8 @@ class QualitySums(ExportConsumer):
         self._values = Counter(segment_of(labels) for labels in by_id.values() if labels.segment)
 
 
-class ShardSums(ServiceThread):
-    """Reads the outbox of another shard than the first, while this worker is the active monitor."""
+class PartitionSums(ServiceThread):
+    """Reads the outbox of another partition than the first, while this worker is the active monitor."""
 
     role = "monitor"
 
@@ -353,11 +353,11 @@ class ShardSums(ServiceThread):
             self._after = None
             self.stopping.wait(_STANDBY_S)
             return
-        shard, keys = self._store.shard, self._store.keys
+        partition, keys = self._store.partition, self._store.keys
         if self._after is None:
             # Another worker may have moved it, or ended before the group followed.
             key = MonitorKeys(keys.prefix).quality_positions
-            stored = self._store.first.call(lambda client: client.hget(key, str(shard)))
+            stored = self._store.first.call(lambda client: client.hget(key, str(partition)))
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
         begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
@@ -368,7 +368,7 @@ class ShardSums(ServiceThread):
             # Entries that cannot be read are passed.
             entries = [read for read in map(read_outbox_entry, rows) if read is not None]
             with self._sums.adding:
-                is_added = self._sums.add(entries, Source(shard, after), last)
+                is_added = self._sums.add(entries, Source(partition, after), last)
             if not is_added:
                 return
             self._pass_group(last)

@@ -164,7 +164,7 @@ def _published(settings: Settings, store: Store, trace_id: str) -> tuple[str, st
 
 
 class _Replay(NamedTuple):
-    """A replay of one shard that is ready to run."""
+    """A replay of one partition that is ready to run."""
 
     store: Store
     cursor: Cursor
@@ -173,38 +173,38 @@ class _Replay(NamedTuple):
 
 
 def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Replay]:
-    """Store a new replay in each shard, all under one name."""
+    """Store a new replay in each partition, all under one name."""
     replays: list[_Replay] = []
-    for shard in store.answering:
+    for partition in store.answering:
         try:
-            asked = first_state(settings, shard, options)
+            asked = first_state(settings, partition, options)
         except ReplayOptionsError as error:
             raise click.UsageError(str(error)) from error
-        cursor = Cursor(shard, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
+        cursor = Cursor(partition, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
         state = cursor.begin(asked.question, asked.next_id)
-        replays.append(_Replay(shard, cursor, state, Chooser(settings, shard, asked.question, options.judges)))
+        replays.append(_Replay(partition, cursor, state, Chooser(settings, partition, asked.question, options.judges)))
     return replays
 
 
 def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
     replays = []
-    for shard in store.answering:
-        cursor = Cursor(shard, settings.ledger_ttl_s, name)
+    for partition in store.answering:
+        cursor = Cursor(partition, settings.ledger_ttl_s, name)
         try:
             state = cursor.read()
         except ReplayError as error:
             # A server that was away when the replay began.
             if any(name in names_of_replays(other) for other in store.answering):
-                note(f"shard {shard.shard}: {error}")
+                note(f"partition {partition.partition}: {error}")
                 continue
-            raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(shard))}") from error
+            raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(partition))}") from error
         judges = judges_named(settings, *state.question.judges)
         now = versions_of(settings, judges)
         changed = [name for name, version in now.items() if version != state.question.judges[name]]
         if changed:
             # One replay must not mix verdicts of two versions.
             raise click.UsageError(f"--continue: {', '.join(changed)} has another version by now; begin a new replay")
-        replays.append(_Replay(shard, cursor, state, Chooser(settings, shard, state.question, judges)))
+        replays.append(_Replay(partition, cursor, state, Chooser(settings, partition, state.question, judges)))
     return replays
 
 
@@ -216,7 +216,7 @@ def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end
 
 
 class _Run:
-    """Runs the replay of one shard after the other with a progress bar, and prints its result."""
+    """Runs the replay of one partition after the other with a progress bar, and prints its result."""
 
     def __init__(self, settings: Settings, replays: Sequence[_Replay], expected: Any, *, as_json: bool) -> None:
         self._expected = expected

@@ -18,7 +18,6 @@ from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
 from judges.requests.redaction import pattern_fault
 from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
-from tracejudge.sharding import parse_shards
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import collected, installed
@@ -68,18 +67,25 @@ def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> It
 
 
 def _servers(settings: Settings) -> Iterator[Fault]:
-    """Check the addresses of all Redis servers, and the numbers of those that this worker serves."""
-    key = "shards" if settings.shards else "redis_url"
+    """Check the address of Redis, the number of partitions, and those that this worker serves."""
     try:
-        parse_shards(settings.shards) if settings.shards else parse_redis_url(settings.redis_url)
+        is_cluster = parse_redis_url(settings.redis_url).is_cluster
     except ConfigurationError as error:
         # The message of the SDK begins with the key in most cases.
         first, _, rest = str(error).partition(" ")
-        yield fault_of(first.rstrip(":"), rest) if first.startswith(key) else fault_of(key, str(error))
-    last = len(settings.redis_urls) - 1
-    for number in settings.served_shards:
-        if number > last:
-            yield Fault("served_shards", f"there is no shard {number}", f"the last one is {last}", "unknown-name")
+        yield fault_of("redis_url", rest if first == "redis_url" else str(error))
+        return
+    if not is_cluster and settings.partition_count > 1:
+        yield Fault("partitions", "needs a cluster", "set redis_url to redis+cluster://host:6379, or leave it out")
+    if is_cluster and settings.broker_url is None:
+        fix = 'set it to another server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"'
+        yield Fault("broker_url", "is required with a cluster, which Celery cannot use as its broker", fix)
+    served = settings.served
+    if not served:
+        yield Fault("served_partitions", "has a range that ends before it begins", "write the smaller number first")
+    elif served[-1] >= settings.partition_count:
+        fix = f"the last one is {settings.partition_count - 1}"
+        yield Fault("served_partitions", f"there is no partition {served[-1]}", fix, "unknown-name")
 
 
 def _broker_and_proxy(settings: Settings) -> Iterator[Fault]:
@@ -113,7 +119,7 @@ def with_files(
     settings: Settings, environment: Mapping[str, str], endpoints: Sequence[str] | None = None
 ) -> Iterator[Fault]:
     """Open the files for TLS with Redis and the broker; with the endpoints of its models, all that a worker opens."""
-    keys = dict.fromkeys(settings.redis_urls, "shards" if settings.shards else "redis_url")
+    keys = {settings.redis_url: "redis_url"}
     keys |= dict.fromkeys(each(settings.broker_url or ""), "broker_url")
     needs_authorities = False
     files: list[tuple[str, str, str | None]] = []

@@ -19,7 +19,6 @@ from judges.custom.definition import conversion_fault, missing_fault, read_toml,
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
-from tracejudge.sharding import split_urls
 from worker.core.config.checks import setting_faults, with_files
 from worker.core.config.settings import JudgeCalibration, Rule, Seconds, Settings, Size
 from worker.core.features import installed_tables
@@ -27,7 +26,7 @@ from worker.core.features import installed_tables
 T = TypeVar("T")
 CONFIG_NAME: Final = "tracejudge.toml"
 _PREFIX: Final = "TRACEJUDGE_"
-_LISTS: Final = ("series_labels", "roles", "user_keys_former", "served_shards")
+_LISTS: Final = ("series_labels", "roles", "user_keys_former")
 _NAMED: Final = ("models", "judges", "rules", "calibrations")
 _ROWS: Final = {"rules": Rule, "calibrations": JudgeCalibration}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -105,30 +104,18 @@ def read(
                 yield fault_of("", f"{error}", "unreadable-file", variable)
     for key, value in (arguments or {}).items():
         if value is not None:
-            # `--shards` of the worker chooses, as `served_shards` does.
+            # `--partitions` of the worker chooses, as `served_partitions` does.
             raw[key], origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
     return Given(raw, origin, path)
 
 
-def _choose_servers(raw: dict[str, Any], origin: Mapping[str, str]) -> Iterator[Fault]:
-    """Make `redis_url` the first shard; `--redis-url` names one server alone."""
-    if origin.get("redis_url") == "--redis-url":
-        raw.pop("shards", None)
-        raw.pop("served_shards", None)
-    shards = raw.get("shards")
-    if isinstance(shards, list | tuple) and shards:
-        if "redis_url" in raw and raw["redis_url"] != shards[0]:
-            yield Fault("redis_url", "is not the first of shards", "leave it out where shards are set", "conflict")
-        raw["redis_url"] = shards[0]
-
-
-def producer_settings(settings: Settings, service: str, *, shard: int = 0, **further: Any) -> SdkSettings:
-    """Build the SDK's settings of a producer within this program to one Redis, without the SDK's environment.
+def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
+    """Build the SDK's settings of a producer within this program, without the SDK's environment.
 
     `TRACEJUDGE_DISABLED` and the like are meant for services.
     """
     bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
-    place = {"redis_url": settings.redis_urls[shard], "prefix": settings.prefix}
+    place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
     return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)
 
 
@@ -144,10 +131,8 @@ def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
     return variable if is_set else path or "defaults"
 
 
-def redis_fix(path: str | None, settings: Settings) -> str:
+def redis_fix(path: str | None) -> str:
     """Return how to correct the address of Redis; ``path`` is the configuration file."""
-    if settings.shards:
-        return f"start it, or correct shards{f' in {path}' if path else ''} or {_PREFIX}SHARDS"
     return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
 
 
@@ -212,8 +197,6 @@ def _from_variable(key: str, text: str) -> object:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError("is not UTF-8; set it to UTF-8") from error
-    if key == "shards":
-        return split_urls(text)
     if key in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
     if key == "redact" and text.strip().lower() in _SWITCHES:
@@ -231,7 +214,6 @@ def convert(sources: Given) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
     raw, wrong, values = dict(sources.values), set[str](), dict[str, Any]()
     types, named = key_types(), named_keys()
-    yield from _choose_servers(raw, sources.origin)
     for key, value in raw.items():
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())

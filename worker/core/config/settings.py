@@ -17,6 +17,8 @@ from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 -
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
+from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
+from tracejudge.redis_url import cluster_url
 from worker.core.features import collected, installed, installed_tables
 from worker.core.storage.client import address
 
@@ -28,8 +30,8 @@ SeriesLabel = Literal["name", "model", "release"]
 MAX_VALUE_CHARS: Final = 100
 """Of a value of a segment."""
 Role = Literal["ingest", "judge", "export", "monitor"]
-_OF_ONE_PROCESS: Final = ("roles", "served_shards", "metrics_host", "metrics_port", "log_level", "log_verdicts")
-_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "shards", "broker_url", "proxy")
+_OF_ONE_PROCESS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -168,14 +170,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
     Attributes:
-        redis_url: Where traces, batches, verdicts and accounting are kept: `redis://`, `rediss://` (TLS), `unix://`, or
-            `redis+sentinel://host1:26379,host2:26379/master-name`.
-        shards: Several Redis servers in place of `redis_url`, over which traces are spread, as
-            `["redis://redis-0:6379/0", "redis://redis-1:6379/0"]`; the same list, in the same order, for all services
-            and workers. New ones are added at its end. The first one also keeps what belongs to no trace.
-        served_shards: The numbers of the shards, from 0, that this worker reads and judges; all unless given. The
-            role `monitor` reads all shards in any case.
-        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set, of several the first.
+        redis_url: Where traces, batches, verdicts and accounting are kept: `redis://`, `rediss://` (TLS), `unix://`,
+            `redis+sentinel://host1:26379,host2:26379/master-name`, or a Redis Cluster by some of its nodes,
+            `redis+cluster://host1:6379,host2:6379`.
+        partitions: How many partitions a Redis Cluster has, 8 unless given; the same for all workers, and fixed once a
+            worker has run. One Redis, also behind sentinels, has one.
+        served_partitions: The partitions that this worker reads, judges and exports, as `0-3`; all unless given. The
+            role `monitor` reads all in any case.
+        broker_url: Celery's broker, which carries the judging tasks; the same Redis unless set. Required with a
+            cluster, for which Celery has no transport.
         prefix: First part of every Redis key and queue name.
         metrics_host: Address of the metrics page; 0.0.0.0 lets other machines read it.
         metrics_port: Port of the metrics page; 0 takes any free one, which is then logged.
@@ -234,8 +237,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     redis_url: str = "redis://localhost:6379/0"
-    shards: tuple[str, ...] = ()
-    served_shards: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] | None = None
+    served_partitions: Annotated[str, Meta(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*\Z")] | None = None
     broker_url: str | None = None
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
     metrics_host: str = "127.0.0.1"
@@ -297,14 +300,22 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return cls(**keys, tables=changed)
 
     @property
-    def redis_urls(self) -> tuple[str, ...]:
-        """The Redis servers, the first one first; more than one with `shards`."""
-        return self.shards or (self.redis_url,)
+    def is_cluster(self) -> bool:
+        """Whether Redis is a cluster."""
+        return cluster_url(self.redis_url) is not None
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return self.partitions or (CLUSTER_PARTITIONS if self.is_cluster else 1)
 
     @property
     def served(self) -> tuple[int, ...]:
-        """The numbers of the shards that this worker reads and judges."""
-        return self.served_shards or tuple(range(len(self.redis_urls)))
+        """The numbers of the partitions that this worker serves."""
+        if self.served_partitions is None:
+            return tuple(range(self.partition_count))
+        ranges = (part.partition("-") for part in self.served_partitions.split(","))
+        return tuple(sorted({n for first, _, last in ranges for n in range(int(first), int(last or first) + 1)}))
 
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.

@@ -60,7 +60,7 @@ class UserKeys:
         try:
             key = self._kept()
         except StoreError:
-            # The first shard is away, and others are judged on.
+            # The first partition is away, and others are judged on.
             if self._made is None:
                 raise
             return self._made

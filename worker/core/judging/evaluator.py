@@ -293,7 +293,7 @@ class BatchEvaluator:
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
-        # The keys of users belong to the installation, and not to a shard.
+        # The keys of users belong to the installation, and not to a partition.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
         parts = Parts(settings, metrics, ledger, rules)

@@ -28,8 +28,8 @@ from worker.core.telemetry.service import ServiceThread
 log = structlog.get_logger("tracejudge.notify")
 TASK: Final = "tracejudge.judge"
 MESSAGE_VERSION: Final = 2
-"""Of messages for the only Redis, which workers of the last release read too."""
-SHARD_VERSION: Final = 3
+"""Of messages for the only partition."""
+PARTITION_VERSION: Final = 3
 """Of messages that name one of several."""
 _LOOK_S: Final = 0.5
 # Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
@@ -46,18 +46,16 @@ _exchange: Any = Exchange
 class BrokerSender:
     """The broker as a sender of notifications uses it: one connection, made anew after each error."""
 
-    def __init__(self, app: Celery, settings: Settings, shard: int = 0) -> None:
+    def __init__(self, app: Celery, settings: Settings) -> None:
         self._app = app
         self._settings = settings
-        # All shards share the queues.
-        self._shards = len(settings.redis_urls)
-        self._named = {"v": SHARD_VERSION, "shard": shard} if self._shards > 1 else {"v": MESSAGE_VERSION}
+        self._partitions = settings.partition_count  # which share the queues
         self._connection: Any = None
         self._channel: Any = None
         self._sent_at: dict[str, float] = {}
 
-    def send(self, label: str, at_most: int) -> None:
-        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each shard.
+    def send(self, partition: int, label: str, at_most: int) -> None:
+        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each partition.
 
         Raises:
             Exception: The broker is away; the type depends on its driver.
@@ -73,10 +71,13 @@ class BrokerSender:
             # A transport of kombu that does not count messages answers 0, from this default method.
             if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
                 is_recent = time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S
-                waiting = at_most * self._shards if is_recent else 0
-            if waiting < at_most * self._shards:
+                waiting = at_most * self._partitions if is_recent else 0
+            if waiting < at_most * self._partitions:
                 producer = self._app.amqp.Producer(self._channel, auto_declare=False)
-                body = {**self._named, "model": label}
+                named = (
+                    {"v": PARTITION_VERSION, "partition": partition} if self._partitions > 1 else {"v": MESSAGE_VERSION}
+                )
+                body = {**named, "model": label}
                 self._app.send_task(TASK, kwargs=body, queue=queue, producer=producer, ignore_result=True, retry=False)
                 self._sent_at[label] = time.monotonic()
         except Exception:
@@ -106,10 +107,18 @@ class Notifier(ServiceThread):
     """
 
     role = "judge"
+    shares = True
 
-    def __init__(self, store: Store, send: Callable[[str, int], None], judge_models: Collection[str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        send: Callable[[str, int], None],
+        judge_models: Collection[str],
+        wake: threading.Event | None = None,
+    ) -> None:
         """Prepare the thread; ``send`` sends a notification for a label unless its queue holds so many messages."""
-        super().__init__("notify")
+        self._asked = wake or threading.Event()
+        super().__init__("notify", self._asked)
         self.dropped = 0
         self.workers = 1
         self._labels = {mark(name): queue_label(name) for name in judge_models}
@@ -118,7 +127,6 @@ class Notifier(ServiceThread):
         self._send = send
         self._lock = threading.Lock()
         self._wanted: dict[str, int | None] = {}
-        self._asked = threading.Event()
         self._is_away = False
         self._counted_at = -_COUNT_WORKERS_S
 
@@ -147,18 +155,18 @@ class Notifier(ServiceThread):
             self.notify(label)
 
     def run_once(self) -> None:
-        """Send the requested notifications; wait for a request if there is none."""
+        """Send the requested notifications, then wait for the next request."""
         if time.monotonic() - self._counted_at >= _COUNT_WORKERS_S:
             self._counted_at = time.monotonic()
             try:
                 self.workers = max(1, sum("judge" in each.roles for each in live_workers(self._store)))
             except StoreError as error:
                 log.debug("workers not counted", error=str(error))
-        if not self._asked.wait(_LOOK_S):
-            return
-        self._asked.clear()
+        self.pause(_LOOK_S)
         with self._lock:
             requests, self._wanted = self._wanted, {}
+        if not requests:
+            return
         try:
             while requests:
                 label, at_most = requests.popitem()

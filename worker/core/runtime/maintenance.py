@@ -51,11 +51,11 @@ def forget_producers(store: Store) -> int:
 
 
 class BacklogGauges:
-    """The gauges of the backlog, summed over the shards that this worker serves. Safe to share between threads.
+    """The gauges of the backlog, summed over the partitions that this worker serves. Safe to share between threads.
 
     The gauges of Redis' memory show the fullest server.
 
-    A shard that is away keeps its last measured values in the sums, and its gauge `shard_up` is 0.
+    A partition that is away keeps its last measured values in the sums, and its gauge `partition_up` is 0.
 
     Attributes:
         lag: The backlog, for remote control.
@@ -74,19 +74,19 @@ class BacklogGauges:
         }
         self.lag: dict[str, Any] = {}
 
-    def down(self, shard: int) -> None:
-        """Report that a shard does not answer."""
-        self._metrics.shard_up.labels(str(shard)).set(0)
+    def down(self, partition: int) -> None:
+        """Report that a partition does not answer."""
+        self._metrics.partition_up.labels(str(partition)).set(0)
 
-    def show(self, shard: int, backlog: Backlog, memory: Memory | None) -> None:
-        """Set the gauges and counters from what was measured on a shard."""
+    def show(self, partition: int, backlog: Backlog, memory: Memory | None) -> None:
+        """Set the gauges and counters from what was measured on a partition."""
         metrics = self._metrics
-        metrics.shard_up.labels(str(shard)).set(1)
+        metrics.partition_up.labels(str(partition)).set(1)
         metrics.cut_off.inc(backlog.traces.newly_cut)
         for exporter, position in backlog.outbox.items():
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
         with self._lock:
-            self._measured[shard] = backlog, memory
+            self._measured[partition] = backlog, memory
             every = [backlog for backlog, _ in self._measured.values()]
             memories = [used for _, used in self._measured.values() if used is not None]
             outbox: Counter[str] = Counter()
@@ -120,6 +120,7 @@ class Maintenance(ServiceThread):
     """Keeps the streams of one Redis within their caps and the gauges up to date."""
 
     role = "maintenance"
+    shares = True
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Maintenance(ServiceThread):
         """Prepare the thread.
 
         ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` belong to all
-        shards, if this worker serves several; ``chores`` run once a minute.
+        partitions, if this worker serves several; ``chores`` run once a minute.
         """
         super().__init__("maintenance")
         self._settings = settings
@@ -170,18 +171,18 @@ class Maintenance(ServiceThread):
         backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
         self._backpressure.set_waiting(backlog.waiting)
-        self._gauges.show(self._store.shard, backlog, memory(self._store))
+        self._gauges.show(self._store.partition, backlog, memory(self._store))
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
-        shard = self._store.shard
-        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused, shard)
-        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles(shard)})
-        self.stopping.wait(_INTERVAL_S)
+        partition = self._store.partition
+        self._readiness.update(flow_positions(self._store, self._groups, self._capacity()), paused, partition)
+        self._heartbeat.beat({state.role: state.ready for state in self._readiness.roles(partition)})
+        self.pause(_INTERVAL_S)
 
     def backoff(self, error: Exception) -> None:
-        """Report the shard as away, and wait."""
+        """Report the partition as away, and wait."""
         if isinstance(error, StoreError):
-            self._gauges.down(self._store.shard)
+            self._gauges.down(self._store.partition)
         super().backoff(error)
 
     def stop(self, timeout_s: float) -> bool:
@@ -211,6 +212,7 @@ class Sweeper(ServiceThread):
     """
 
     role = "judge"
+    shares = True
 
     def __init__(
         self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
@@ -230,7 +232,7 @@ class Sweeper(ServiceThread):
         self._judging.renew_overdue()
         if self._store.hold(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
             self.sweep()
-        self.stopping.wait(_INTERVAL_S)
+        self.pause(_INTERVAL_S)
 
     def sweep(self) -> None:
         """Requeue batches that are due, for all judge models that have any, and notify."""

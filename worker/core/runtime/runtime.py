@@ -24,20 +24,19 @@ from worker.core.features import collected, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
-from worker.core.runtime.shard import Shard, Shared
+from worker.core.runtime.partition import Partition, Shared
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import LayoutError, StoreError, make_stores
-from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import Metrics
-from worker.core.telemetry.service import OUTAGE, LoopEndedError, stop_threads
+from worker.core.telemetry.service import OUTAGE, LoopEndedError, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
 _SHARD_STOP_S: Final = 5.0
-"""How long a shard may take to stop beside the grace."""
+"""How long a partition may take to stop beside the grace."""
 _PANELS_AT_ONCE: Final = 256
 """Evaluations of one panel at a time: each only reads the verdicts of its members."""
 
@@ -64,7 +63,7 @@ class Runtime:
 
         Args:
             settings: The settings.
-            send: Sends a notification for batches of a shard unless its queue holds so many.
+            send: Sends a notification for batches of a partition unless its queue holds so many.
             serves: Returns whether this worker consumes a queue now.
             config: The configuration file, for errors.
 
@@ -73,7 +72,7 @@ class Runtime:
         """
         self.settings = settings
         self._config = config
-        self.stores = make_stores(settings.redis_urls, Keys(settings.prefix))
+        self.stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
         self.metrics = Metrics(settings)
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
@@ -101,18 +100,19 @@ class Runtime:
             exporters=exporters,
             serves=serves,
         )
-        self.shards = {
-            number: Shard(self._shared, self.stores[number], partial(send, number)) for number in settings.served
+        numbers = range(settings.partition_count) if self._shared.has("judge") else settings.served
+        self.partitions = {
+            number: Partition(self._shared, self.stores[number], partial(send, number)) for number in numbers
         }
-        # The monitor reads the outboxes of all shards, whichever this worker serves: its sums are on the first.
+        # The monitor reads the outboxes of all partitions, whichever this worker serves: its sums are on the first.
         factories = (feature.process_threads for feature in installed())
         threads = collected(factories, settings, self.metrics, self.stores, rules)
         self._process_threads = [thread for thread, _ in threads]
         for thread, store in threads:
-            # Without the first shard nothing can be added, and another one that is away holds up nothing.
+            # Without the first partition nothing can be added, and another one that is away holds up nothing.
             is_first = store is store.first
-            self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.shard)
-        if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.shards:
+            self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.partition)
+        if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.partitions:
             self._readiness.add_flow(monitor_flow())
         self._readiness.publish(self.metrics.ready)
 
@@ -128,12 +128,12 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
-        OUTAGE.fix = redis_fix(self._config, settings)
+        OUTAGE.fix = redis_fix(self._config)
         for store in self.stores:
             try:
                 store.open()
             except LayoutError as error:
-                key = "shards" if settings.shards else "redis_url"
+                key = "partitions" if settings.is_cluster else "redis_url"
                 raise SettingsError(f"{place_of(key, os.environ, self._config)}: {key}: {error}") from error
             except StoreError as error:
                 OUTAGE.report(error)
@@ -142,26 +142,27 @@ class Runtime:
         page = self._http_server.start(Listen.of(settings, "metrics_"))
         if self._shared.has("judge"):
             self._shared.loop.start()
-        for shard in self.shards.values():
-            shard.start()
+        share_threads(thread for partition in self.partitions.values() for thread in partition.threads)
+        for partition in self.partitions.values():
+            partition.start()
         for thread in self._process_threads:
             thread.start()
         judge_models = {model.judge_model for model in settings.models.values()}
         log.info(
             "worker started",
             roles=settings.roles,
-            redis=", ".join(shard.store.address for shard in self.shards.values()),
+            redis=self.stores[0].address,
             metrics=page,
             judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code else set())),
             pid=os.getpid(),
         )
 
     def stop(self) -> None:
-        """Stop all shards at once, so that none uses up the grace of another, then what they share."""
+        """Stop all partitions at once, so that none uses up the grace of another, then what they share."""
         began = time.monotonic()
         self._readiness.begin_stop()
         log.info("worker stopping", grace_s=self.settings.grace_s)
-        stops = [threading.Thread(target=shard.stop, daemon=True) for shard in self.shards.values()]
+        stops = [threading.Thread(target=partition.stop, daemon=True) for partition in self.partitions.values()]
         for thread in stops:
             thread.start()
         # One whose server hangs is left behind, so that what they share ends in order.
@@ -181,20 +182,20 @@ class Runtime:
 
     def hurry(self) -> None:
         """Cut the grace of a stop short: leases of evaluations in progress are released at once."""
-        for shard in self.shards.values():
-            shard.judging.hurry()
+        for partition in self.partitions.values():
+            partition.judging.hurry()
 
     def pause_ingest(self, *, paused: bool) -> None:
         """Pause or resume ingest; any thread may call it."""
-        for shard in self.shards.values():
-            shard.pause_ingest(paused=paused)
+        for partition in self.partitions.values():
+            partition.pause_ingest(paused=paused)
 
     def state(self) -> dict[str, Any]:
         """Return the shifts, roles and backlog for remote control, without asking Redis."""
         roles = {each.role: {"state": each.state, "why": each.why} for each in self._readiness.roles()}
         shifts: dict[str, list[dict[str, Any]]] = {}
-        for shard in self.shards.values():
-            for label, running in shard.judging.shifts().items():
+        for partition in self.partitions.values():
+            for label, running in partition.judging.shifts().items():
                 shifts.setdefault(label, []).extend(running)
         return {"shifts": shifts, "roles": roles, "lag": self._shared.gauges.lag}
 

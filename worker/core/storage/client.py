@@ -16,12 +16,14 @@ from typing import Any, Final, NamedTuple
 
 import redis
 import structlog
-from redis.exceptions import AuthenticationError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, MovedError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as LostConnectionError
 
 from tracejudge.delivery.transport import make_pool
-from tracejudge.redis_url import mask_url
+from tracejudge.partitions import partition_prefix
+from tracejudge.redis_url import cluster_url, mask_url
 from worker.core.features import installed
+from worker.core.storage.cluster import PartitionClient
 from worker.core.storage.keys import Keys
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
@@ -46,7 +48,7 @@ _MEANINGS: Final = {
     "has no permissions": _FORBIDDEN,
 }
 # Errors of a server that is not, no longer, or not yet, the master.
-_NO_MASTER: Final = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING")
+_NO_MASTER: Final = ("READONLY", "UNBLOCKED", "MASTERDOWN", "LOADING", "CLUSTERDOWN")
 _INCLUDE: Final = re.compile(r"^-- @include (.+)$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
 
@@ -82,22 +84,24 @@ class LayoutError(StoreError):
     """The keys under the prefix were written by another version."""
 
 
-def connect(url: str) -> "redis.Redis":
+def connect(url: str, key: str = "") -> "redis.Redis":
     """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
 
     Args:
-        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`), which each new
-            connection asks for the master.
+        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`) or nodes of a cluster
+            (`redis+cluster://`), which each new connection asks for the master.
+        key: On a cluster the client is of the master that owns its slot.
     """
     pool = make_pool(
         url,
+        key=key,
         reply_timeout_s=_SOCKET_TIMEOUT_S,
         connect_timeout_s=_CONNECT_TIMEOUT_S,
         # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
         socket_read_size=_READ_BYTES,
         health_check_interval=30,
     )
-    return redis.Redis.from_pool(pool)
+    return (redis.Redis if cluster_url(url) is None else PartitionClient).from_pool(pool)
 
 
 @cache
@@ -132,59 +136,59 @@ def script_sources() -> dict[str, str]:
 
 
 class Store:
-    """Redis with our scripts. Safe to share between threads.
+    """One partition: a Redis with our scripts, or a part of a cluster. Safe to share between threads.
 
     Attributes:
-        shard: Its number among the Redis servers of the installation, from 0.
+        partition: Its number, from 0.
         address: Where it is, without user and password.
         is_away: Whether it did not answer when it was last asked.
-        checks_place: Whether it must be the shard of this number; not for a command that reads one server alone.
     """
 
-    def __init__(self, url: str, keys: Keys, shard: int = 0) -> None:
+    def __init__(self, url: str, keys: Keys, partition: int = 0) -> None:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
-        self.shard = shard
+        self.partition = partition
         self.address = address(url)
         # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
-        self._shards: tuple[Store, ...] | None = None
+        self._partitions: tuple[Store, ...] | None = None
         self.is_away = False
-        self.checks_place = True
-        self._redis = connect(url)
-        self._scripts = {name: self._redis.register_script(source) for name, source in script_sources().items()}
+        self._redis = connect(url, keys.layout)
+        sources = script_sources()
+        # A script that touches a key which has moved away stops half-way. One that declares a key that exists, and one
+        # that does not, is refused as a whole while the slot moves. The script itself does not see the two.
+        self._guards: tuple[str, ...] = ()
+        if cluster_url(url) is not None:
+            self._guards = keys.layout, keys.never
+            sources = {name: f"KEYS[#KEYS] = nil KEYS[#KEYS] = nil {source}" for name, source in sources.items()}
+        self._scripts = {name: self._redis.register_script(source) for name, source in sources.items()}
         self._is_open = False
 
     @property
-    def shards(self) -> "tuple[Store, ...]":
-        """All Redis servers of the installation in order, this one included."""
-        return (self,) if self._shards is None else self._shards
+    def partitions(self) -> "tuple[Store, ...]":
+        """All partitions of the installation in order, this one included."""
+        return (self,) if self._partitions is None else self._partitions
 
-    @shards.setter
-    def shards(self, stores: "tuple[Store, ...]") -> None:
-        self._shards = stores if len(stores) > 1 else None
+    @partitions.setter
+    def partitions(self, stores: "tuple[Store, ...]") -> None:
+        self._partitions = stores if len(stores) > 1 else None
 
     @property
     def first(self) -> "Store":
-        """The first Redis server, which keeps what belongs to no trace."""
-        return self.shards[0]
+        """The first partition, which keeps what belongs to no trace."""
+        return self.partitions[0]
 
     @property
     def answering(self) -> "tuple[Store, ...]":
-        """All servers but those that did not answer when they were last asked; this one in any case."""
-        return tuple(shard for shard in self.shards if shard is self or not shard.is_away)
+        """All partitions but those that did not answer when they were last asked; this one in any case."""
+        return tuple(each for each in self.partitions if each is self or not each.is_away)
 
     def open(self) -> None:
-        """Check the version of the keys and the number of the shard, and load all scripts into Redis.
+        """Check the version of the keys and the number of partitions, and load all scripts into Redis.
 
         Raises:
-            LayoutError: The keys under the prefix were written by another version, or as another shard.
+            LayoutError: Another version, or a worker with another number of partitions, wrote the keys.
         """
-        wrong = self.call(
-            lambda client: (
-                foreign_layout(client, self.keys)
-                or (misplaced(client, self.keys, self.shard) if self.checks_place else None)
-            )
-        )
+        wrong = self.call(lambda client: wrong_keys(client, self))
         if wrong is not None:
             raise LayoutError(wrong)
         self._load()
@@ -200,14 +204,15 @@ class Store:
             # Redis was away when the process began: nothing is written before the version of the keys is known.
             self.open()
         sha, encoded = self._scripts[script].sha, list(arguments)
+        declared = (*keys, *self._guards)
 
         def run(client: "redis.Redis") -> Any:
             try:
-                return client.evalsha(sha, len(keys), *keys, *encoded)
+                return client.evalsha(sha, len(declared), *declared, *encoded)
             except NoScriptError:
                 # Redis was restarted, or another server is the master now.
                 self._load()
-                return client.evalsha(sha, len(keys), *keys, *encoded)
+                return client.evalsha(sha, len(declared), *declared, *encoded)
 
         return self.call(run)
 
@@ -223,7 +228,8 @@ class Store:
         def run(client: "redis.Redis", some: "Sequence[ScriptCall]") -> list[Any]:
             pipe = client.pipeline(transaction=False)
             for script, keys, arguments in some:
-                pipe.evalsha(self._scripts[script].sha, len(keys), *keys, *arguments)
+                declared = (*keys, *self._guards)
+                pipe.evalsha(self._scripts[script].sha, len(declared), *declared, *arguments)
             replies: list[Any] = pipe.execute(raise_on_error=False)
             return replies
 
@@ -286,9 +292,10 @@ class Store:
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
         keys = self.keys
-        names = (stream, keys.account_all, keys.groups, keys.layout, keys.shard)
+        names = (stream, keys.account_all, keys.groups, keys.layout, keys.partitions)
         name = f"{stream.removeprefix(keys.prefix)[1:]}:{group}"
-        self.run("open_group", names, (group, name, int(stream == keys.verdicts), LAYOUT, self.shard))
+        count = len(self.partitions) if self is self.first else ""
+        self.run("open_group", names, (group, name, int(stream == keys.verdicts), LAYOUT, count))
 
     def read_group(self, stream: str, group: str, consumer: str, *, count: int, block_ms: int) -> list[Entry]:
         """Read new entries; waits up to ``block_ms`` for the first one."""
@@ -319,26 +326,26 @@ class Store:
         self._redis.close()
 
 
-def make_stores(urls: Sequence[str], keys: Keys) -> tuple[Store, ...]:
-    """Make the stores of all Redis servers of an installation, in the order of the configuration."""
-    stores = tuple(Store(url, keys, number) for number, url in enumerate(urls))
+def make_stores(url: str, prefix: str, count: int) -> tuple[Store, ...]:
+    """Make the stores of all partitions of an installation."""
+    if cluster_url(url) is None:
+        return (Store(url, Keys(prefix)),)
+    stores = tuple(Store(url, Keys(partition_prefix(prefix, number)), number) for number in range(count))
     for store in stores:
-        store.shards = stores
+        store.partitions = stores
     return stores
 
 
-def misplaced(client: "redis.Redis", keys: Keys, shard: int) -> str | None:
-    """Return an error text if this Redis has another number than the configuration gives it, else None."""
-    stored: Any = client.get(keys.shard)
-    if stored is None and client.exists(keys.layout):
-        # An earlier release wrote the keys of its only server, which hold the monitor's sums.
-        stored = b"0"
-    if stored is None or stored == str(shard).encode():
+def wrong_keys(client: "redis.Redis", store: Store) -> str | None:
+    """Return an error text if another version, or one with other partitions, has written the keys, else None."""
+    keys, count = store.keys, len(store.partitions)
+    if (wrong := foreign_layout(client, keys)) is not None or store is not store.first:
+        return wrong
+    stored: Any = client.get(keys.partitions)
+    if stored is None or stored == str(count).encode():
         return None
-    return (
-        f"this Redis is shard {stored.decode(errors='replace')} by its key {keys.shard} and stands at place {shard} of "
-        "shards; restore the order, and add new servers at the end"
-    )
+    number = stored.decode(errors="replace")
+    return f"Redis has {number} partitions by its key {keys.partitions}, not {count}; set partitions to {number}"
 
 
 def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
@@ -365,6 +372,8 @@ def _describe(error: RedisError) -> str:
         return "Redis refuses the user or the password"
     if text.startswith(_REFUSED):
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
+    if isinstance(error, MovedError):
+        return "Redis is a cluster, or its slots have moved: write redis_url as redis+cluster://host:port"
     meaning = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
     if meaning or isinstance(error, ResponseError):
         return meaning or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"

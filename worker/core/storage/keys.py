@@ -39,9 +39,10 @@ class Keys(KeySpace):
         "groups", "Hash of consumer group to its last acknowledged entry, used if somebody destroys the group. No TTL."
     )
     layout = Key("layout", "String, version of all keys; written by the first worker. No TTL.")
-    shard = Key(
-        "shard", "String, the number of this Redis among the configured ones; written by the first worker. No TTL."
+    partitions = Key(
+        "partitions", "String, how many partitions there are; in the first one, written by the first worker. No TTL."
     )
+    never = Key("never", "No key: it never exists. On a cluster all scripts declare it and ``layout`` (client.py).")
     caps = Key("caps", "Hash of caps that the SDK's script obeys: ``max_stream``. No TTL.")
 
     # --- batches ---

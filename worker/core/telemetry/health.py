@@ -74,7 +74,7 @@ class _Part(NamedTuple):
     name: str
     role: str | None
     watched: Watched
-    shard: int | None
+    partition: int | None
 
 
 class Flow(NamedTuple):
@@ -83,7 +83,7 @@ class Flow(NamedTuple):
     name: str
     role: str
     stalled: str
-    shard: int = 0
+    partition: int = 0
 
 
 class _FlowState:
@@ -103,7 +103,7 @@ class _FlowState:
 class Readiness:
     """The state of all roles of one worker. Safe to share between threads.
 
-    A role works on each Redis server, or shard, by itself: it is ready while it makes progress on one of them.
+    A role works on each Redis server, or partition, by itself: it is ready while it makes progress on one of them.
     """
 
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,25 +117,25 @@ class Readiness:
         self._paused: dict[int, frozenset[str]] = {}
         self._stopping = False
 
-    def watch(self, name: str, role: str | None, watched: Watched, shard: int | None = 0) -> None:
-        """Add a thread; one without a role counts for liveness only, one without a shard is needed for all of them."""
-        self._parts.append(_Part(name, role, watched, shard))
+    def watch(self, name: str, role: str | None, watched: Watched, partition: int | None = 0) -> None:
+        """Add a thread; one without a role counts for liveness only, one without a partition is needed for all of them."""
+        self._parts.append(_Part(name, role, watched, partition))
 
     def add_flow(self, flow: Flow) -> None:
         """Add a flow; its positions are expected from now on."""
-        self._flows[flow.shard, flow.name] = _FlowState(flow, self._clock())
+        self._flows[flow.partition, flow.name] = _FlowState(flow, self._clock())
 
-    def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), shard: int = 0) -> None:
-        """Set the positions of a shard's flows, as ``flow_positions`` returns them, and the roles that pause there.
+    def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), partition: int = 0) -> None:
+        """Set the positions of a partition's flows, as ``flow_positions`` returns them, and the roles that pause there.
 
         Unknown flows are ignored.
         """
         now = self._clock()
         with self._lock:
-            self._paused[shard] = frozenset(paused)
-            for (of_shard, name), state in self._flows.items():
-                if of_shard == shard and name in positions:
-                    state.update(None if state.flow.role in self._paused[shard] else positions[name], now)
+            self._paused[partition] = frozenset(paused)
+            for (of_partition, name), state in self._flows.items():
+                if of_partition == partition and name in positions:
+                    state.update(None if state.flow.role in self._paused[partition] else positions[name], now)
 
     def begin_stop(self) -> None:
         """Report every role as stopping from now on, and threads that end as not dead."""
@@ -150,31 +150,35 @@ class Readiness:
         for state in self.roles():
             gauge.labels(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
 
-    def roles(self, shard: int | None = None) -> list[RoleState]:
-        """Return the state of each role, in the order in which threads were added; on one shard only if it is given."""
-        parts = [part for part in self._parts if shard is None or part.shard in {None, shard}]
+    def roles(self, partition: int | None = None) -> list[RoleState]:
+        """Return the state of each role, in the order in which threads were added; on one partition only if it is given."""
+        parts = [part for part in self._parts if partition is None or part.partition in {None, partition}]
         names = dict.fromkeys(part.role for part in parts if part.role is not None)
-        return [self.role(name) if shard is None else self._on_shard(name, shard) for name in names]
+        return [self.role(name) if partition is None else self._on_partition(name, partition) for name in names]
 
     def role(self, role: str) -> RoleState:
-        """Return the state of one role on the shard with the best state."""
-        shards = dict.fromkeys(part.shard for part in self._parts if part.role == role and part.shard is not None)
-        states = [self._on_shard(role, shard) for shard in shards or (0,)]
+        """Return the state of one role on the partition with the best state."""
+        partitions = dict.fromkeys(
+            part.partition for part in self._parts if part.role == role and part.partition is not None
+        )
+        states = [self._on_partition(role, partition) for partition in partitions or (0,)]
         return max(states, key=lambda state: (state.ready, state.state == "ready", -state.seconds))
 
-    def _on_shard(self, role: str, shard: int) -> RoleState:
-        """Return the state of one role on one shard: the worst state of its threads and flows."""
+    def _on_partition(self, role: str, partition: int) -> RoleState:
+        """Return the state of one role on one partition: the worst state of its threads and flows."""
         now = self._clock()
         pulses = {
-            part.name: part.watched.pulse for part in self._parts if part.role == role and part.shard in {None, shard}
+            part.name: part.watched.pulse
+            for part in self._parts
+            if part.role == role and part.partition in {None, partition}
         }
         with self._lock:
             flows = [
                 (state.flow.stalled, state.moved_at, state.updated_at)
                 for state in self._flows.values()
-                if state.flow.role == role and state.flow.shard == shard
+                if state.flow.role == role and state.flow.partition == partition
             ]
-            paused = role in self._paused.get(shard, ())
+            paused = role in self._paused.get(partition, ())
         moved = [*(pulse.progressed_at for pulse in pulses.values()), *(moved_at for _, moved_at, _ in flows)]
         seconds = max(0.0, now - min(moved))
         if self._stopping:
@@ -204,20 +208,22 @@ class Readiness:
         return ""
 
 
-def flows(roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str], shard: int = 0) -> list[Flow]:
+def flows(
+    roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str], partition: int = 0
+) -> list[Flow]:
     """List the flows of a worker with these roles, exporters by name with their roles, and judge models."""
-    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", shard)]
+    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", partition)]
     every += [
-        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read", shard)
+        Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read", partition)
         for group, role in groups.items()
     ]
     stalled = "batches are ready, there is capacity, and none is leased"
-    every += [Flow(f"judge:{judge_model}", "judge", stalled, shard) for judge_model in judge_models]
+    every += [Flow(f"judge:{judge_model}", "judge", stalled, partition) for judge_model in judge_models]
     return [flow for flow in every if flow.role in roles]
 
 
 def monitor_flow() -> Flow:
-    """Return the flow of the monitor, on the first shard."""
+    """Return the flow of the monitor, on the first partition."""
     (flow,) = flows(("monitor",), {MONITOR_GROUP: "monitor"}, ())
     return flow
 

@@ -231,7 +231,7 @@ class Metrics(ProcessMetrics):
     redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (), "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),
         "1 while the role makes progress, as on /readyz", stability=_STABLE)
-    shard_up = Metric(Gauge, "shard_up", "boolean", ("shard",),
+    partition_up = Metric(Gauge, "partition_up", "boolean", ("partition",),
         "1 while the Redis of this number answers the worker, 0 while it does not; the only one has the number 0")
     # fmt: on
 

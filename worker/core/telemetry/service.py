@@ -6,8 +6,8 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 import structlog
@@ -76,12 +76,20 @@ class ServiceThread(ABC):
     """A thread that calls ``run_once`` until it is stopped.
 
     ``run_once`` must return within about a second: stopping waits for it, and ``progressed_at`` is updated after it.
+
+    Attributes:
+        role: The role that needs it.
+        shares: Whether those of all partitions run in one thread (`share_threads`). Then ``run_once`` ends with
+            ``pause`` and does not wait for long itself.
+        wake: Ends a pause when it is set; those that share a thread have the same.
     """
 
     role: str
+    shares: ClassVar[bool] = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, wake: threading.Event | None = None) -> None:
         self.stopping = threading.Event()
+        self.wake = wake
         self.progressed_at = time.monotonic()
         self.name = name
         self._begun = False
@@ -89,7 +97,9 @@ class ServiceThread(ABC):
         self._trouble: str | None = None
         self._troubled_at = 0.0
         self._failures = 0
-        self._thread = threading.Thread(target=self._run, name=f"tracejudge-{name}", daemon=True)
+        self._prepared = False
+        self._next_run = 0.0
+        self._thread = threading.Thread(target=_run_in_turn, args=((self,),), name=f"tracejudge-{name}", daemon=True)
 
     @property
     def pulse(self) -> Pulse:
@@ -105,12 +115,23 @@ class ServiceThread(ABC):
         """Do one piece of work."""
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless it shares one that runs."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def share(self, thread: threading.Thread) -> None:
+        """Run in a thread of others instead; called before the start."""
+        self._thread = thread
+
+    def pause(self, seconds: float) -> None:
+        """Let ``run_once`` be called again after so many seconds, or once ``wake`` is set."""
+        self._next_run = time.monotonic() + seconds
 
     def stop(self, timeout_s: float) -> bool:
         """Ask the thread to end and wait for it; return whether it has ended."""
         self.stopping.set()
+        if self.wake is not None:
+            self.wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -136,30 +157,58 @@ class ServiceThread(ABC):
             OUTAGE.report(error, self)
         else:
             log.warning("service retrying", thread=self.name, error=str(error), seconds=round(pause_s, 2))
-        self.stopping.wait(pause_s)
+        self.pause(pause_s)
 
-    def _run(self) -> None:
-        prepared = False
-        while not self.stopping.is_set():
-            try:
-                if not prepared:
-                    self.prepare()
-                    prepared = True
-                self.run_once()
-            except StoreError as error:
-                # Redis may come back without the prepared state.
-                prepared = False
-                self.backoff(error)
-            except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
-                # Only the type: the text of an unexpected error may quote a trace.
-                log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
-                self.backoff(RuntimeError(type(error).__name__))
-            else:
-                self.record_progress()
-                while self._away:
-                    OUTAGE.end(self._away.popitem()[0], self)
-                self._begun = True
-                self._failures = 0
+    def step(self) -> float:
+        """Run once, and back off after an error; return when it is to run again."""
+        self._next_run = 0.0
+        try:
+            if not self._prepared:
+                self.prepare()
+                self._prepared = True
+            self.run_once()
+        except StoreError as error:
+            # Redis may come back without the prepared state.
+            self._prepared = False
+            self.backoff(error)
+        except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
+            # Only the type: the text of an unexpected error may quote a trace.
+            log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
+            self.backoff(RuntimeError(type(error).__name__))
+        else:
+            self.record_progress()
+            while self._away:
+                OUTAGE.end(self._away.popitem()[0], self)
+            self._begun = True
+            self._failures = 0
+        return self._next_run
+
+
+def share_threads(threads: Iterable[ServiceThread]) -> None:
+    """Let those of one name run in one thread, if their kind does; called before the start."""
+    by_name: dict[str, list[ServiceThread]] = {}
+    for thread in threads:
+        if thread.shares:
+            by_name.setdefault(thread.name, []).append(thread)
+    for name, members in by_name.items():
+        shared = threading.Thread(target=_run_in_turn, args=(members,), name=f"tracejudge-{name}", daemon=True)
+        for member in members:
+            member.share(shared)
+
+
+def _run_in_turn(members: Sequence[ServiceThread]) -> None:
+    """Run each member when it is due, until all are stopped."""
+    due = dict.fromkeys(members, 0.0)
+    while due := {member: at for member, at in due.items() if not member.stopping.is_set()}:
+        member = min(due, key=due.__getitem__)
+        if (left_s := due[member] - time.monotonic()) <= 0:
+            due[member] = member.step()
+        elif member.wake is None:
+            # All partitions stop at once.
+            next(iter(due)).stopping.wait(left_s)
+        elif member.wake.wait(left_s):
+            member.wake.clear()
+            due = dict.fromkeys(due, 0.0)
 
 
 def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:

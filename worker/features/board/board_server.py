@@ -10,7 +10,6 @@ from worker.base.web_server import WebServer
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
-from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
 from worker.features.board.access import Access, BoardMetrics
@@ -35,7 +34,7 @@ class BoardServer:
         """
         board = BOARD.of(settings)
         access = Access(settings, environment)
-        self._store = make_stores(settings.redis_urls, Keys(settings.prefix))[0]
+        self._store = make_stores(settings.redis_url, settings.prefix, settings.partition_count)[0]
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index)
         self._threads = (index, overview)
@@ -71,8 +70,8 @@ class BoardServer:
             for thread in self._threads:
                 thread.stop(_THREAD_STOP_S)
             self._pages.stop()
-            for shard in self._store.shards:
-                shard.close()
+            for partition in self._store.partitions:
+                partition.close()
 
     def __enter__(self) -> Self:
         self._thread.start()

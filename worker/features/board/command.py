@@ -44,7 +44,7 @@ def command(
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     listen = {name: value for name, value in options if value is not None}
     settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **listen))
-    OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
+    OUTAGE.fix = redis_fix(config_path(os.environ, config))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there

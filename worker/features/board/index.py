@@ -24,7 +24,7 @@ from worker.core.telemetry.service import ServiceThread
 log = structlog.get_logger("tracejudge.board")
 _BLOCK_MS: Final = 500
 _COLUMNS: Final = (
-    *("entry", "shard", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
+    *("entry", "partition", "at_ms", "evaluation_id", "trace_id", "span_id", "service", "judge", "origin", "outcome"),
     # Of the score that is labelled. `place` is from 0 to 1 by the hash of the evaluation: labels are drawn below a
     # rate. `rated` is 2 for a live verdict that a label can be compared with, 1 for one of another origin, else 0.
     *("reason", "cost", "metric", "passed", "probability", "place", "rated"),
@@ -67,12 +67,12 @@ def _rated(verdict: Verdict) -> int:
     return 0 if score is None or score.passed is None else _RATED.get(verdict.origin, 1)
 
 
-def _row(entry: OutboxEntry, shard: int) -> tuple[object, ...]:
-    """Make the row of an entry; two shards may have entries of one id."""
+def _row(entry: OutboxEntry, partition: int) -> tuple[object, ...]:
+    """Make the row of an entry; two partitions may have entries of one id."""
     verdict, (metric, score) = entry.verdict, leading_score(entry.verdict)
     return (
-        f"{shard}@{entry.entry_id}",
-        shard,
+        f"{partition}@{entry.entry_id}",
+        partition,
         entry_position(entry.entry_id)[0],
         verdict.evaluation_id,
         verdict.trace_id,
@@ -132,43 +132,43 @@ class VerdictIndex(ServiceThread):
 
     def run_once(self) -> None:
         """Read the outboxes as they are, then what is new; remove what was trimmed."""
-        for shard in self._store.shards:
+        for partition in self._store.partitions:
             try:
-                self.follow(shard)
+                self.follow(partition)
             except StoreError as error:
-                if shard is self._store:
+                if partition is self._store:
                     raise
                 # Its verdicts stay in the index; their texts cannot be shown.
-                log.debug("shard not followed", shard=shard.shard, error=str(error))
+                log.debug("partition not followed", partition=partition.partition, error=str(error))
             if self.stopping.is_set():
                 return
         self.is_complete = True
 
     def follow(self, store: Store) -> None:
         """Read one outbox."""
-        key, shard = store.keys.verdicts, store.shard
-        if shard not in self._positions:
+        key, partition = store.keys.verdicts, store.partition
+        if partition not in self._positions:
             for entries in scan_stream(store, key):
-                self._add(entries, shard)
+                self._add(entries, partition)
                 if self.stopping.is_set():
                     return
-            self._positions.setdefault(shard, "0")
-        position = self._positions[shard]
-        block_ms = _BLOCK_MS // len(store.shards) if self.is_complete else 1
+            self._positions.setdefault(partition, "0")
+        position = self._positions[partition]
+        block_ms = _BLOCK_MS // len(store.partitions) if self.is_complete else 1
         streams: dict[Any, Any] = {key: position}
         reply: Any = store.call(lambda client: client.xread(streams, count=500, block=block_ms))
         for _, arrived in reply or []:
-            self._add(arrived, shard)
+            self._add(arrived, partition)
         first = store.call(lambda client: client.xrange(key, count=1))
         oldest_ms = entry_position(first[0][0])[0] if first else 1 << 62
         with self._lock:
-            self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND shard = ?", (oldest_ms, shard))
+            self._database.execute("DELETE FROM verdicts WHERE at_ms < ? AND partition = ?", (oldest_ms, partition))
         newest = store.call(lambda client: client.xrevrange(key, count=1))
-        if newest and entry_position(newest[0][0])[0] < entry_position(self._positions[shard])[0]:
+        if newest and entry_position(newest[0][0])[0] < entry_position(self._positions[partition])[0]:
             # Redis came back without its last data: its new entries have ids that were read before.
             with self._lock:
-                self._database.execute("DELETE FROM verdicts WHERE shard = ?", (shard,))
-            del self._positions[shard]
+                self._database.execute("DELETE FROM verdicts WHERE partition = ?", (partition,))
+            del self._positions[partition]
 
     def select(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
         """Return the names of the newest selected entries, only those before an entry if one is named."""
@@ -196,16 +196,18 @@ class VerdictIndex(ServiceThread):
 
     def read(self, names: Sequence[str]) -> dict[str, OutboxEntry]:
         """Read entries from Redis by their names; those that were erased there leave the index."""
-        by_shard: dict[int, list[str]] = {}
+        by_partition: dict[int, list[str]] = {}
         for name in names:
-            by_shard.setdefault(int(name.partition("@")[0]), []).append(name)
+            by_partition.setdefault(int(name.partition("@")[0]), []).append(name)
         key, read = self._store.keys.verdicts, dict[str, OutboxEntry]()
-        for shard, some in by_shard.items():
+        for partition, some in by_partition.items():
             ids = [name.partition("@")[2] for name in some]
             try:
-                replies = self._store.shards[shard].pipeline(lambda pipe: [pipe.xrange(key, id_, id_) for id_ in ids])  # noqa: B023
+                replies = self._store.partitions[partition].pipeline(
+                    lambda pipe: [pipe.xrange(key, id_, id_) for id_ in ids]
+                )
             except StoreError:
-                if shard == self._store.shard:
+                if partition == self._store.partition:
                     raise
                 continue
             entries = {name: read_outbox_entry(reply[0]) for name, reply in zip(some, replies, strict=True) if reply}
@@ -215,11 +217,11 @@ class VerdictIndex(ServiceThread):
                 self._database.executemany("DELETE FROM verdicts WHERE entry = ?", gone)
         return {name: read[name] for name in names if name in read}
 
-    def _add(self, entries: Sequence[Entry], shard: int) -> None:
+    def _add(self, entries: Sequence[Entry], partition: int) -> None:
         read = [entry for entry in map(read_outbox_entry, entries) if entry is not None]
         with self._lock:
             self._database.execute("BEGIN")
-            self._database.executemany(_INSERT, (_row(entry, shard) for entry in read))
+            self._database.executemany(_INSERT, (_row(entry, partition) for entry in read))
             self._database.execute("COMMIT")
         verdicts = [entry.verdict for entry in read]
         for kind, names in (
@@ -229,5 +231,5 @@ class VerdictIndex(ServiceThread):
             if len(self._names[kind]) < _MAX_NAMES:
                 # Another set, since pages may be reading this one.
                 self._names[kind] = self._names[kind] | {name for name in names if neutralise(name) == name}
-        self._positions[shard] = entries[-1][0].decode()
+        self._positions[partition] = entries[-1][0].decode()
         self.record_progress()

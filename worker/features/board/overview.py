@@ -207,7 +207,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
 
 def read_funnel(store: Store) -> Funnel:
     """Lay out the accounting as stages."""
-    account = summed([read_account(shard) for shard in store.answering])
+    account = summed([read_account(partition) for partition in store.answering])
     arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
     traces = [
         _stage("published", account.published, "by services", account, _UNREAD),
@@ -221,10 +221,12 @@ def read_funnel(store: Store) -> Funnel:
         _stage("scored", account.scored, "with a score", account, {}),
     ]
     pending, behind = Counter[str](), Counter[str]()
-    for shard in store.answering:
-        groups = groups_of(shard, shard.keys.verdicts)
+    for partition in store.answering:
+        groups = groups_of(partition, partition.keys.verdicts)
         pending.update(groups)
-        behind.update({name: position.lag for name, position in measure(shard, groups=tuple(groups)).outbox.items()})
+        behind.update(
+            {name: position.lag for name, position in measure(partition, groups=tuple(groups)).outbox.items()}
+        )
     exports = [(name, behind[name], waiting) for name, waiting in sorted(pending.items()) if name in behind]
     return Funnel(traces, evaluations, exports, account.lost)
 

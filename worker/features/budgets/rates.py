@@ -81,7 +81,7 @@ class RateSelector(Selector):
             try:
                 self._exchange(now)
             except StoreError as error:
-                # The first shard is away: the factors stay as they are, and this stream is read on.
+                # The first partition is away: the factors stay as they are, and this stream is read on.
                 if self._store is self._store.first:
                     raise
                 _ingest_log.warning("factors of rates not exchanged", error=str(error))

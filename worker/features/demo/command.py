@@ -26,7 +26,7 @@ import tracejudge
 from worker.base.accounting import Account, read_account
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
-from worker.base.scans import scan_shards
+from worker.base.scans import scan_partitions
 from worker.core.config.settings import Has, Rule, Settings, Where
 from worker.core.export.prometheus import find_exporters
 from worker.core.features import is_installed
@@ -348,7 +348,7 @@ def run(session: Session, seconds: float) -> Outcome:
         session.worker.check()
         account = read_account(store)
         lag = sum(position.lag for position in measure(store, groups=exporters).outbox.values())
-        entries = (entry for chunk in scan_shards(store, store.keys.verdicts) for entry in chunk)
+        entries = (entry for chunk in scan_partitions(store, store.keys.verdicts) for entry in chunk)
         outcome = Outcome(account, delivered, lag, Results(entries, began_at + seconds / 2))
         if outcome.fault is None or not delivered or time.monotonic() > deadline:
             return outcome

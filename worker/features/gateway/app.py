@@ -35,7 +35,7 @@ from worker.features.gateway.gathering import Gatherers
 from worker.features.gateway.intake import Encoder, Intake, read_intake
 from worker.features.gateway.otlp import Request as OtlpRequest
 from worker.features.gateway.otlp import read_request, reply_content
-from worker.features.gateway.publishing import Streams
+from worker.features.gateway.publishing import Publisher
 
 log = structlog.get_logger("tracejudge.gateway")
 _ANSWER_S: Final = 10.0  # How long a request waits for Redis; then the client sends it again.
@@ -57,7 +57,7 @@ class Gateway:
         access: Access,
         bodies: Bodies,
         encoder: Callable[[], Encoder],
-        streams: Streams,
+        publisher: Publisher,
         gatherer: Gatherers,
         executor: Executor,
         metrics: GatewayMetrics,
@@ -66,7 +66,7 @@ class Gateway:
         self._access = access
         self._bodies = bodies
         self._encoder = encoder
-        self._streams = streams
+        self._publisher = publisher
         self._gatherer = gatherer
         self._executor = executor
         self._large = asyncio.Semaphore(2)
@@ -100,7 +100,7 @@ class Gateway:
                     message = "send a token of this gateway, as Authorization: Bearer TOKEN"
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
                 form = form_of(request, accepted)
-                self._streams.check()
+                self._publisher.check()
                 reply = await handler(request, client, form)
             except RefusedError as error:
                 self._losses.refuse(error, path)
@@ -146,7 +146,7 @@ class Gateway:
                 body.size_bytes,
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            written = self._streams.submit(intake.entries, are_repeatable=intake.is_repeatable)
+            written = self._publisher.submit(intake.entries)
             await self._answered(written, _ANSWER_S, _LATE)
         finally:
             body.release()

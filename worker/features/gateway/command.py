@@ -30,7 +30,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **listen))
-    OUTAGE.fix = redis_fix(config_path(os.environ, config), settings)
+    OUTAGE.fix = redis_fix(config_path(os.environ, config))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there

@@ -18,7 +18,7 @@ from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import RawEvent, RawSpan, names
 from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
-from tracejudge.sharding import shard_of
+from tracejudge.partitions import place_of
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import where
 from worker.core.telemetry.service import ServiceThread
@@ -26,7 +26,7 @@ from worker.features.gateway.admission import Loss, Losses, RefusedError, full
 from worker.features.gateway.feature import Gateway, GatewayKeys
 from worker.features.gateway.intake import Encoder
 from worker.features.gateway.otlp import Decoded, Part, Request, Source, decode_parts
-from worker.features.gateway.publishing import Streams, away
+from worker.features.gateway.publishing import Publisher
 
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
@@ -107,41 +107,31 @@ class Gatherer:
 
 
 class Gatherers:
-    """The gathered spans of all Redis servers: those of a trace are on the server of its trace id."""
+    """The gathered spans of all partitions: those of a trace are in the partition of its trace id."""
 
     def __init__(self, stores: Sequence[Store], settings: Gateway) -> None:
-        self._stores = stores
         self.each = [Gatherer(store, settings) for store in stores]
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all gathered spans when the servers were last asked."""
+        """Bytes of all gathered spans when Redis was last asked."""
         return sum(gatherer.held_bytes for gatherer in self.each)
 
     def add(self, request: Request) -> None:
         """Store the spans of a request.
 
         Raises:
-            RefusedError: A server is away, or has no room for all; what others store is stored once, however often it
-                is sent.
-            StoreError: A server did not answer; the same.
+            RefusedError: A partition has no room for all; what others store is stored once, however often it is sent.
+            StoreError: Redis did not answer; the same.
         """
         if len(self.each) == 1:
             self.each[0].add(request)
             return
-        by_shard: dict[int, set[str]] = {}
+        trace_ids: dict[int, set[str]] = {}
         for trace_id in request.traces:
-            by_shard.setdefault(shard_of(trace_id, None, len(self.each)), set()).add(trace_id)
-        failed: Exception | None = None
-        for shard, trace_ids in by_shard.items():
-            try:
-                if self._stores[shard].is_away:
-                    raise away(shard)
-                self.each[shard].add(request, trace_ids)
-            except (RefusedError, StoreError) as error:
-                failed = error
-        if failed is not None:
-            raise failed
+            trace_ids.setdefault(place_of(trace_id, None) % len(self.each), set()).add(trace_id)
+        for number, own in trace_ids.items():
+            self.each[number].add(request, own)
 
 
 def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
@@ -214,52 +204,53 @@ class Joiner(ServiceThread):
 
     def __init__(
         self,
-        gatherer: Gatherer,
+        gatherers: Sequence[Gatherer],
         encoder: Encoder,
-        streams: Streams,
+        publisher: Publisher,
         losses: Losses,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
-        self._gatherer = gatherer
+        self._gatherers = gatherers
         self._encoder = encoder
-        self._streams = streams
+        self._publisher = publisher
         self._losses = losses
         self._clock = clock
 
     def run_once(self) -> None:
         """Join and publish some of the traces that are due; wait if there is none, or no room for them."""
         self._losses.write()
-        room = self._streams.room
-        # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
-        taken = self._gatherer.take(room) if room > 0 else []
+        failure: Exception | None = None
+        taken = False
+        for gatherer in self._gatherers:
+            try:
+                taken |= self._publish(gatherer)
+            except StoreError as error:
+                # The traces of other partitions go on.
+                failure = error
+        if failure is not None:
+            raise failure
         if not taken:
-            self.stopping.wait(0.25)
-            return
-        # By where their entries go: a Redis that is away holds up its own traces only.
-        by_shards: dict[frozenset[int], tuple[list[Taken], list[Entry]]] = {}
+            self.pause(0.25)
+
+    def _publish(self, gatherer: Gatherer) -> bool:
+        """Join and publish some traces of a partition; return whether there were any."""
+        room = self._publisher.room
+        # In a full stream a joined trace would cost one that nobody has read; here it stays in Redis.
+        taken = gatherer.take(room) if room > 0 else []
+        if not taken:
+            return False
+        entries: list[Entry] = []
         for lease in taken:
-            entries: list[Entry] = []
             with self._guarded(lease.trace_id, len(lease.parts)):
                 entries += self._joined(lease)
-            there, of_them = by_shards.setdefault(frozenset(map(self._streams.shard_of, entries)), ([], []))
-            there.append(lease)
-            of_them += entries
-        own = self._gatherer.store
-        failed: Exception | None = None
-        for shards, (there, of_them) in by_shards.items():
-            is_own = shards <= {own.shard}
-            try:
-                # What is not written in time is joined again when the lease ends.
-                self._streams.submit(of_them).result(timeout=_LEASE_MS / 1000 if is_own else 2.0)
-            except (RefusedError, FutureTimeoutError) as error:
-                # For the sessions of another Redis, which is away, this one is no less ready.
-                if is_own:
-                    failed = error
-            else:
-                self._gatherer.finish(there)
-        if failed is not None:
-            raise StoreError(str(failed) or "Redis does not answer", own.address) from failed
+        try:
+            # What is not written in time is joined again when the lease ends.
+            self._publisher.submit(entries).result(timeout=_LEASE_MS / 1000)
+        except (RefusedError, FutureTimeoutError) as error:
+            raise StoreError(str(error) or "Redis does not answer", gatherer.store.address) from error
+        gatherer.finish(taken)
+        return True
 
     def _joined(self, taken: Taken) -> Iterator[Entry]:
         if not taken.parts:

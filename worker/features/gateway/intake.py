@@ -104,7 +104,6 @@ class Intake:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.is_repeatable = True  # Whether all entries have the same ids when the request is sent again.
         self.trace_ids: list[str] = []
         self.rejected: list[Rejected] = []
         self.left_out: Counter[LeftOut] = Counter()
@@ -175,7 +174,6 @@ def read_intake(
                 trace_id = _complete(fields, record, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
                 is_repeatable = record.trace_id is not None or bool(repeat_key)
-                intake.is_repeatable &= is_repeatable
                 outcome = encoder.encode(Kind.TRACE, fields, 0.0 if is_repeatable else now_s)
                 intake.add_unknown(encoder.notes)
                 left_out += losses(encoder.notes)

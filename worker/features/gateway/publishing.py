@@ -6,21 +6,19 @@ sent twice is stored once.
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
-from msgspec import Struct
 
-from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.delivery.buffer import Batch, Entry
 from tracejudge.delivery.transport import RedisStream
 from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError, RedisFullError
 from tracejudge.settings import Settings as SdkSettings
-from tracejudge.sharding import shard_of
 from worker.core.config.settings import MIB, Settings
 from worker.core.storage.client import Store, StoreError, StoreFullError
 from worker.core.telemetry.backlog import Caps, measure
@@ -35,7 +33,7 @@ _MAX_WAITING_BYTES: Final = 64 * MIB
 
 
 class Capacity(ServiceThread):
-    """Measures each second how much the stream has room for: its cap removes traces, those that nobody has read too.
+    """Measures each second how much the streams have room for: a cap removes traces, those that nobody has read too.
 
     Between two measurements the process counts what it writes itself. The share of the cap that is kept free is for
     what others write meanwhile.
@@ -43,37 +41,51 @@ class Capacity(ServiceThread):
 
     role = "capacity"
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, stores: Sequence[Store]) -> None:
         super().__init__("gateway-capacity")
-        self._store = store
+        self._stores = stores
         self._caps = Caps("0", settings.max_stream_bytes, settings.max_stream, 10_000, settings.max_outbox_bytes)
         # Before the first measurement the requests wait for Redis in any case.
-        self._most = self.room = settings.max_stream  # How many entries may be written until the next measurement.
+        self._most = [settings.max_stream for _ in stores]
+        self._rooms = list(self._most)  # How many entries may be written until the next measurement.
+
+    @property
+    def room(self) -> int:
+        """How many entries the emptiest stream has room for."""
+        return max(self._rooms)
 
     def run_once(self) -> None:
         """Measure, and wait."""
-        # The cap that a worker has set applies to all who write.
-        cap = self._store.call(lambda client: client.hget(self._store.keys.caps, "max_stream"))
-        entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
-        backlog = measure(self._store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
-        self._most = int(0.95 * backlog.capacity)
-        room = self._most - backlog.traces.lag
-        if room <= 0 < self.room:
-            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
-        self.room = room
-        self.stopping.wait(1.0)
+        for store in self._stores:
+            self._measure(store)
+        self.pause(1.0)
 
-    def check(self, entries: int = 0) -> None:
-        """Check that there is room for entries.
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Count entries that are to be written.
 
         Raises:
-            RefusedError: There is none now, or there never can be.
+            RefusedError: There is no room for them now, or there never can be.
         """
-        if entries > self._most:
-            message = f"the stream of traces holds {self._most:,} at most; send fewer items at once"
-            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
-        if entries > self.room or self.room <= 0:
-            raise stream_full()
+        counts = Counter(entry.place % len(self._rooms) for entry in entries)
+        for number, count in counts.items():
+            if count > self._most[number]:
+                message = f"the stream of traces holds {self._most[number]:,} at most; send fewer items at once"
+                raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)
+            if count > self._rooms[number]:
+                raise stream_full()
+        for number, count in counts.items():
+            self._rooms[number] -= count
+
+    def _measure(self, store: Store) -> None:
+        # The cap that a worker has set applies to all who write.
+        cap = store.call(lambda client: client.hget(store.keys.caps, "max_stream"))
+        entries = int(cap) if cap and cap.isdigit() else self._caps.max_entries
+        backlog = measure(store, self._caps._replace(max_entries=min(entries, self._caps.max_entries)))
+        self._most[store.partition] = int(0.95 * backlog.capacity)
+        room = self._most[store.partition] - backlog.traces.lag
+        if room <= 0 < self._rooms[store.partition]:
+            log.warning("intake paused", why="the stream is at its cap and its entries are not read")
+        self._rooms[store.partition] = room
 
 
 class _Waiting(NamedTuple):
@@ -104,8 +116,17 @@ class Publisher(ServiceThread):
 
     @property
     def room(self) -> int:
-        """How many entries the stream has room for."""
+        """How many entries the emptiest stream has room for."""
         return self._capacity.room
+
+    def check(self) -> None:
+        """Check that at least one stream has room.
+
+        Raises:
+            RefusedError: There is none now.
+        """
+        if self.room <= 0:
+            raise stream_full()
 
     def submit(self, entries: Sequence[Entry]) -> "Future[None]":
         """Queue entries; the future ends when Redis has all of them.
@@ -118,11 +139,10 @@ class Publisher(ServiceThread):
             waiting.future.set_result(None)
             return waiting.future
         with self._lock:
-            self._capacity.check(len(entries))
             if self._waiting_bytes > _MAX_WAITING_BYTES:
                 raise full("Redis does not keep up; send this again later")
+            self._capacity.take(entries)
             self._waiting_bytes += waiting.size_bytes
-            self._capacity.room -= len(entries)
         self._queue.put(waiting)
         return waiting.future
 
@@ -186,103 +206,6 @@ class Publisher(ServiceThread):
             self._waiting_bytes -= waiting.size_bytes
 
 
-class _Named(Struct):
-    """The part of an entry's payload that decides about its shard."""
-
-    trace_id: str
-    session_id: str | None = None
-
-
-class Streams:
-    """The streams of all Redis servers: each entry goes to that of its session, or else of its trace."""
-
-    def __init__(self, publishers: Sequence[Publisher], stores: Sequence[Store]) -> None:
-        self._publishers = publishers
-        self._stores = stores
-
-    @property
-    def room(self) -> int:
-        """How many entries the emptiest stream has room for."""
-        return max(publisher.room for publisher in self._publishers)
-
-    def shard_of(self, entry: Entry) -> int:
-        """Return the number of the Redis that an entry goes to."""
-        if len(self._stores) == 1:
-            return 0
-        # Written by our own encoder; an entry of any other form would be invalid everywhere.
-        named = msgspec.json.decode(entry.payload, type=_Named)
-        session_id = named.session_id if entry.kind is Kind.TRACE else None
-        return shard_of(named.trace_id, session_id, len(self._stores))
-
-    def check(self) -> None:
-        """Check that at least one stream has room; ``submit`` checks those that are needed.
-
-        Raises:
-            RefusedError: There is none now.
-        """
-        if self.room <= 0:
-            raise stream_full()
-
-    def submit(self, entries: Sequence[Entry], *, are_repeatable: bool = True) -> "Future[None]":
-        """Queue entries; the future ends when every Redis has its own.
-
-        Raises:
-            RefusedError: One of them is away, or has no room. The entries of the others are written all the same if
-                they are repeatable: sent again, they count once.
-        """
-        by_shard: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_shard.setdefault(self.shard_of(entry), []).append(entry)
-        if len(by_shard) <= 1 and len(self._stores) == 1:
-            return self._publishers[0].submit(entries)
-        # Each repeat of others would be further traces, for as long as a server is away.
-        for shard in () if are_repeatable else by_shard:
-            if self._stores[shard].is_away:
-                raise away(shard)
-            if self._publishers[shard].room <= 0:
-                raise stream_full()
-        refused: RefusedError | None = None
-        queued = []
-        for shard, some in by_shard.items():
-            try:
-                if self._stores[shard].is_away:
-                    raise away(shard)
-                queued.append(self._publishers[shard].submit(some))
-            except RefusedError as error:
-                refused = error
-        if refused is not None:
-            raise refused
-        return together(queued)
-
-
-def together(futures: "Sequence[Future[None]]") -> "Future[None]":
-    """Return a future that ends with the last of these, or with the first error."""
-    whole: Future[None] = Future()
-    lock, left = threading.Lock(), len(futures)
-
-    def ended(future: "Future[None]") -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            error = future.exception()
-            if not whole.done() and error is not None:
-                whole.set_exception(error)
-            elif not whole.done() and not left:
-                whole.set_result(None)
-
-    if not futures:
-        whole.set_result(None)
-    for future in futures:
-        future.add_done_callback(ended)
-    return whole
-
-
 def stream_full() -> RefusedError:
     """Return the refusal of what a stream has no room for."""
     return full("the stream of traces is full; send this again later", 5.0)
-
-
-def away(shard: int) -> RefusedError:
-    """Return the refusal of what belongs to a Redis that is away."""
-    message = f"shard {shard} does not answer; send this again later"
-    return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", message, 1)

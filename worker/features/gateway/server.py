@@ -12,25 +12,21 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import structlog
-from msgspec import structs
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tracejudge.redis_url import parse_redis_url
 from worker.base.input.unusable import UnusableInput
 from worker.base.web_server import WebServer
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings
 from worker.core.storage.client import make_stores
-from worker.core.storage.keys import Keys
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
-from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherers, Joiner
 from worker.features.gateway.intake import Encoder, sdk_settings
-from worker.features.gateway.publishing import Capacity, Publisher, Streams
+from worker.features.gateway.publishing import Capacity, Publisher
 
 log = structlog.get_logger("tracejudge.gateway")
 _HEAD_S: Final = 10.0
@@ -147,22 +143,16 @@ class GatewayServer:
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
-        self._stores = make_stores(settings.redis_urls, Keys(settings.prefix))
-        capacities = [Capacity(settings, store) for store in self._stores]
-        publishers = [
-            Publisher(structs.replace(sdk, redis_url=parse_redis_url(url)), capacity, self._metrics)
-            for url, capacity in zip(settings.redis_urls, capacities, strict=True)
-        ]
-        streams = Streams(publishers, self._stores)
+        self._stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
+        capacity = Capacity(settings, self._stores)
+        publisher = Publisher(sdk, capacity, self._metrics)
         gatherer = Gatherers(self._stores, GATEWAY.of(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
-        joiners = [Joiner(shard_gatherer, Encoder(sdk), streams, self._losses) for shard_gatherer in gatherer.each]
-        # Stopped from the last to the first: a joiner needs the publishers.
-        self._threads: list[ServiceThread] = [*publishers, *capacities, *joiners]
+        # Stopped from the last to the first: the joiner needs the publisher.
+        self._threads = [publisher, capacity, Joiner(gatherer.each, Encoder(sdk), publisher, self._losses)]
         self._readiness = Readiness()
-        for threads in (publishers, capacities, joiners):
-            for shard, thread in enumerate(threads):
-                self._readiness.watch(thread.name, "intake", thread, shard)
+        for thread in self._threads:
+            self._readiness.watch(thread.name, "intake", thread)
         self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
         self._executor = _DaemonPool(4)
         bodies = Bodies(GATEWAY.of(settings).max_body_bytes)
@@ -179,7 +169,7 @@ class GatewayServer:
             access=access,
             bodies=bodies,
             encoder=encoder,
-            streams=streams,
+            publisher=publisher,
             gatherer=gatherer,
             executor=self._executor,
             metrics=self._metrics,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import Seconds
-from worker.core.features import Feature, Parts, Selector, ShardParts, Table
+from worker.core.features import Feature, PartitionParts, Parts, Selector, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ WAIT: Final = Table(
 class FeedbackKeys(KeySpace):
     feedback_taken = Key(
         "feedback:taken",
-        "Sorted set of late feedback that another shard handed over, so that each is taken once; TTL of a day.",
+        "Sorted set of late feedback that another partition handed over, so that each is taken once; TTL of a day.",
     )
 
 
@@ -34,7 +34,7 @@ def _select(parts: Parts) -> Selector | None:
     return FeedbackIntake(WAIT.of(parts.settings)) if asks else None
 
 
-def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
+def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: feedback of an earlier configuration may be pending.
     from worker.features.late_feedback.search import LateFeedbackPasses
 

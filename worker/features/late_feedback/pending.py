@@ -28,7 +28,7 @@ _VERSION: Final = 1
 
 
 class FeedbackItem(Struct, frozen=True, kw_only=True):
-    """One `f` entry as it is stored. Version 1; workers without shards ignore ``asked``."""
+    """One `f` entry as it is stored. Version 1."""
 
     v: int = _VERSION
     entry_id: str
@@ -36,7 +36,7 @@ class FeedbackItem(Struct, frozen=True, kw_only=True):
     score: float
     comment: str | None = None
     asked: tuple[int, ...] = ()
-    """The shards that do not know the trace, in the order in which they were asked."""
+    """The partitions that do not know the trace, in the order in which they were asked."""
 
 
 class FeedbackMember(NamedTuple):
@@ -111,26 +111,26 @@ class PendingFeedback:
         return members
 
     def hand_over(self, member: FeedbackMember, *, asks_away: bool = True) -> bool:
-        """Hand feedback on an unknown trace to a shard that was not asked; False if all were.
+        """Hand feedback on an unknown trace to a partition that was not asked; False if all were.
 
-        The other shard takes it once, however often this is repeated, and only then it is removed here. Without
-        ``asks_away`` a shard that did not answer before is not waited for once more.
+        The other partition takes it once, however often this is repeated, and only then it is removed here. Without
+        ``asks_away`` a partition that did not answer before is not waited for once more.
 
         Raises:
-            StoreError: A shard does not answer; the feedback stays here.
+            StoreError: A partition does not answer; the feedback stays here.
         """
-        asked = (*member.item.asked, self._store.shard)
-        shards = [shard for shard in self._store.shards if shard.shard not in asked]
-        if not shards:
+        asked = (*member.item.asked, self._store.partition)
+        partitions = [partition for partition in self._store.partitions if partition.partition not in asked]
+        if not partitions:
             return False
-        # A shard that is away is asked last.
-        next_shard = min(shards, key=lambda shard: (shard.is_away, shard.shard))
-        if next_shard.is_away and not asks_away:
-            raise StoreError(f"shard {next_shard.shard} does not answer")
+        # A partition that is away is asked last.
+        next_partition = min(partitions, key=lambda partition: (partition.is_away, partition.partition))
+        if next_partition.is_away and not asks_away:
+            raise StoreError(f"partition {next_partition.partition} does not answer")
         passed = msgspec.json.encode(msgspec.structs.replace(member.item, asked=asked))
         name = f"{asked[0]}:{member.item.entry_id}"
-        keys = self._keys.feedback, FeedbackKeys(self._keys.prefix).feedback_taken
-        next_shard.run("take_feedback", keys, (passed, name, 24 * 3600))
+        keys = next_partition.keys.feedback, FeedbackKeys(next_partition.keys.prefix).feedback_taken
+        next_partition.run("take_feedback", keys, (passed, name, 24 * 3600))
         self._store.call(lambda client: client.zrem(self._keys.feedback, member.raw))
         return True
 

@@ -4,8 +4,8 @@ Ingest has moved the feedback from the stream into a sorted set and acknowledged
 until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
 repeats its pass.
 
-Feedback goes to the shard of its trace id, but the trace may be on the shard of its session. So a shard without the
-trace hands the feedback to the next shard, and the last shard counts it as not found.
+Feedback goes to the partition of its trace id, but the trace may be on the partition of its session. So a partition without the
+trace hands the feedback to the next partition, and the last partition counts it as not found.
 
 Nothing is chosen for a judge model that is away while too much of its work waits. Feedback that asks for it is
 postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
@@ -333,6 +333,7 @@ class LateFeedbackPasses(ServiceThread):
     """The passes of one worker; of several workers one makes a pass at a time."""
 
     role = "ingest"
+    shares = True
 
     def __init__(
         self,
@@ -363,14 +364,14 @@ class LateFeedbackPasses(ServiceThread):
             if self._feedback.is_due() and self._feedback.acquire():
                 self._pass = _Pass(self._store, self._feedback.read_all(), self._index)
             else:
-                self.stopping.wait(self._look_every_s)
+                self.pause(self._look_every_s)
         elif not self._feedback.acquire():
             # This worker was away for longer than the lease, and another one repeats the pass from its beginning.
             self._pass = None
         elif current.seeking:
             current.seeking = current.search.step()
             if current.seeking:
-                self.stopping.wait(_PIECE_PAUSE_S)
+                self.pause(_PIECE_PAUSE_S)
             else:
                 current.advance()
         elif current.part is None:
@@ -380,14 +381,14 @@ class LateFeedbackPasses(ServiceThread):
             self._feedback.release()
         elif self._pressure.bounds.paused:
             # The lease is renewed by each turn, so a pause does not lose the pass.
-            self.stopping.wait(_PRESSURE_PAUSE_S)
+            self.pause(_PRESSURE_PAUSE_S)
         else:
             self.select(current, current.part)
 
     def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
         """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
 
-        Feedback on traces that are not here goes to other shards first; if no shard has the trace, it ends here.
+        Feedback on traces that are not here goes to other partitions first; if no partition has the trace, it ends here.
 
         Raises:
             StoreError: Redis did not answer; it is safe to call again.
@@ -402,7 +403,7 @@ class LateFeedbackPasses(ServiceThread):
                 ]
             except StoreError as error:
                 if not is_away:
-                    log.info("late feedback waits for a shard", error=str(error))
+                    log.info("late feedback waits for a partition", error=str(error))
                 is_away = True
                 self._feedback.postpone([member.raw.encode() for member in feedback.members])
                 continue

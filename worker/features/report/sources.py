@@ -18,7 +18,7 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
-from worker.base.scans import scan_shards, summed_counts
+from worker.base.scans import scan_partitions, summed_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store
@@ -136,7 +136,7 @@ def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: f
     """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
     newest = {(each.service, each.judge): 0.0 for each in series.values()}
     if not newest:
-        newest_first = scan_shards(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
+        newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
         entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
         for at, verdict in _decoded(entries):
             newest.setdefault((verdict.service, verdict.judge), at)
@@ -215,12 +215,14 @@ def _labels(scope: Scope, series: Series) -> Labels:
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally = Tally(scope)
-    firsts = (shard.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for shard in store.answering)
+    firsts = (
+        partition.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for partition in store.answering
+    )
     # Of several outboxes, the time from which all hold their verdicts.
     oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.
     begin = scope.period.since if costs_only else scope.history
-    for entries in scan_shards(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
+    for entries in scan_partitions(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
         for at, verdict in _decoded(entries):
             tally.add(verdict, at, only="cost" if costs_only else "all")
     return _Outbox(tally, oldest)

@@ -155,8 +155,8 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
     low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
     ends = [
         entries[0][0]
-        for shard in store.answering
-        for entries in shard.pipeline(
+        for partition in store.answering
+        for entries in partition.pipeline(
             lambda pipe: (pipe.xrange(stream, low, high, count=1), pipe.xrevrange(stream, high, low, count=1))
         )
         if entries
@@ -197,12 +197,12 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     samples: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    length = sum(shard.call(lambda client: client.xlen(store.keys.traces)) for shard in store.answering)
+    length = sum(partition.call(lambda client: client.xlen(store.keys.traces)) for partition in store.answering)
     is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
-    for (low, high), shard in product(_slots(begin, end), store.answering):
-        entries: list[Entry] = shard.call(
+    for (low, high), partition in product(_slots(begin, end), store.answering):
+        entries: list[Entry] = partition.call(
             lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
         if not entries:
@@ -241,8 +241,8 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
                 of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
-    for (low, high), shard in product(_slots(begin, end), store.answering):
-        entries = shard.call(
+    for (low, high), partition in product(_slots(begin, end), store.answering):
+        entries = partition.call(
             lambda client: client.xrange(store.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
         )
         for entry in filter(None, map(read_outbox_entry, entries)):

@@ -290,6 +290,7 @@ class SessionPasses(ServiceThread):
     """Looks for conversations that are due; of several workers one does at a time."""
 
     role = "ingest"
+    shares = True
 
     def __init__(
         self,
@@ -317,11 +318,11 @@ class SessionPasses(ServiceThread):
         """Choose the evaluations of some conversations that are due, or wait."""
         if self._pressure.bounds.paused:
             # Ingest adds no trace meanwhile.
-            self.stopping.wait(_PRESSURE_PAUSE_S)
+            self.pause(_PRESSURE_PAUSE_S)
             return
         ids, is_early = self._due()
         if not ids or not self._store.hold(self._store.keys.sessions_pass, self._holder, _LEASE_MS):
-            self.stopping.wait(self._look_every_s)
+            self.pause(self._look_every_s)
             return
         for due in self._read(ids):
             answer = self._selector.select(due, self._pressure.bounds.shed, drops=is_early)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import HOUR_S, Seconds
-from worker.core.features import Feature, Parts, Selector, ShardParts, Table
+from worker.core.features import Feature, PartitionParts, Parts, Selector, Table
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _select(parts: Parts) -> Selector:
     return SessionGathering(parts)
 
 
-def _threads(parts: ShardParts) -> "Sequence[ServiceThread]":
+def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: conversations of an earlier configuration may be gathered.
     from worker.features.sessions.conversations import SessionPasses, SessionSelector
 

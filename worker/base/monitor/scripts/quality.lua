@@ -17,23 +17,23 @@
 
 -- @script add_quality
 -- Acknowledges outbox entries for the monitor and adds their judgements to the sums, in one step. Entries of another
--- shard's outbox cannot be acknowledged here: they are added once because the position in that outbox moves with them.
+-- partition's outbox cannot be acknowledged here: they are added once because the position in that outbox moves with them.
 --
--- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua; with plan.shard:
--- KEYS[1] quality:positions   hash, shard -> the last entry of its outbox that is in the sums; no TTL
+-- KEYS[1] verdicts, stream · KEYS[2] account:all · KEYS[3] groups, see streams.lua; with plan.partition:
+-- KEYS[1] quality:positions   hash, partition -> the last entry of its outbox that is in the sums; no TTL
 -- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
 -- ARGV[1] the plan, as msgpack, see worker/base/monitor/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
---         shard and after, the position that the entries follow, both '' for entries of this Redis,
+--         partition and after, the position that the entries follow, both '' for entries of this Redis,
 --         places {hour's key, its field, five minutes' key, its field},
 --         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a
 --         session has also the place of its sums over sessions, the cluster's key, the cluster
 -- Returns how many entries were added now for the first time, at least 1 where the position moved, and how many of their judgements came without their
--- cluster because its hash is full. 0 entries with plan.shard: the position is another one.
+-- cluster because its hash is full. 0 entries with plan.partition: the position is another one.
 local plan = cmsgpack.unpack(ARGV[1])
 local writes = {}
 -- Rights are checked on one hash for all: they are given by the prefix.
 if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
-local is_here = plan.shard == ''
+local is_here = plan.partition == ''
 if is_here then
   writes[#writes + 1] = {KEYS[1], 'stream', unpack(OF_STREAM)}
   writes[#writes + 1] = {KEYS[2], 'hash', 'HINCRBY'}
@@ -44,7 +44,7 @@ end
 local exported = 'exported:' .. plan.group
 local refused = guard(writes) or (is_here and guard_counters(KEYS[2], {exported}) or nil)
 if refused then return refused end
-if not is_here and (redis.call('HGET', KEYS[1], plan.shard) or '') ~= plan.after then return {0, 0} end
+if not is_here and (redis.call('HGET', KEYS[1], plan.partition) or '') ~= plan.after then return {0, 0} end
 
 local function is_of_class(field) return #field == 3 and field:byte(3) <= 90 end
 
@@ -210,7 +210,7 @@ end
 if is_here then
   redis.call('HINCRBY', KEYS[2], exported, fresh)
 else
-  redis.call('HSET', KEYS[1], plan.shard, plan.last)
+  redis.call('HSET', KEYS[1], plan.partition, plan.last)
   fresh = math.max(1, fresh)
 end
 return {fresh, unclustered}

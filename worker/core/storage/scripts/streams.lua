@@ -89,17 +89,17 @@ end
 -- KEYS[2] account:all          hash of counts; no TTL
 -- KEYS[3] groups               hash, <stream>:<group> -> id of the last entry acknowledged; no TTL
 -- KEYS[4] layout               string, version of all keys; no TTL
--- KEYS[5] shard                string, number of this Redis among the configured ones; no TTL
+-- KEYS[5] partitions           string, how many there are; in the first only; no TTL
 -- ARGV[1] group · ARGV[2] its field in KEYS[3] · ARGV[3] '1' for an exporter's group · ARGV[4] version of the keys
--- ARGV[5] number of this Redis
+-- ARGV[5] number of partitions, '' in all but the first
 -- Returns 1 if it was created.
 local refused = guard({{KEYS[2], 'hash', 'HSET', 'HINCRBY'}, {KEYS[1], 'stream'}, {KEYS[3], 'hash', 'HDEL'}, {KEYS[4], 'string', 'SET'},
   {KEYS[5], 'string'}})
 if refused then return refused end
--- Two addresses of one server: both were empty when they were checked.
-local number = redis.call('GET', KEYS[5])
-if number and number ~= ARGV[5] then
-  return refusal('this server is shard ', number, ' by ', KEYS[5], ' and stands at place ', ARGV[5], ' of shards; name each server once')
+-- Two workers with different numbers may both have found none.
+local count = redis.call('GET', KEYS[5])
+if count and ARGV[5] ~= '' and count ~= ARGV[5] then
+  return refusal('there are ', count, ' partitions by ', KEYS[5], ', and ', ARGV[5], ' configured; set partitions to ', count)
 end
 
 local function number_of(field)
@@ -107,7 +107,7 @@ local function number_of(field)
 end
 
 redis.call('SET', KEYS[4], ARGV[4], 'NX')
-redis.call('SET', KEYS[5], ARGV[5], 'NX')
+if ARGV[5] ~= '' then redis.call('SET', KEYS[5], ARGV[5], 'NX') end
 if group_state(KEYS[1], ARGV[1]) then return 0 end
 local position = redis.call('HGET', KEYS[3], ARGV[2])
 if position then

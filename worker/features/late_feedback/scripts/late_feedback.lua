@@ -50,11 +50,11 @@ return cjson.encode({outcomes = filled(feedback), made = filled(made)})
 
 -- @script take_feedback
 -- @include streams
--- Takes late feedback that another shard hands over because its stream does not have the trace, once.
+-- Takes late feedback that another partition hands over because its stream does not have the trace, once.
 --
 -- KEYS[1] feedback:due     sorted set, feedback as JSON -> time of its pass in ms; TTL set by ingest, else ARGV[3]
 -- KEYS[2] feedback:taken   sorted set, name of what was taken -> when, in ms; TTL ARGV[3] in seconds
--- ARGV[1] the feedback · ARGV[2] its name: the shard where it arrived, and its entry there · ARGV[3] a TTL
+-- ARGV[1] the feedback · ARGV[2] its name: the partition where it arrived, and its entry there · ARGV[3] a TTL
 -- Returns 1 if it was taken now.
 local refused = guard({{KEYS[1], 'zset', 'ZADD', 'TTL', 'EXPIRE'}, {KEYS[2], 'zset', 'ZADD', 'EXPIRE', 'ZRANGEBYSCORE', 'ZREM'}})
 if refused then return refused end

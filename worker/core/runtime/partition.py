@@ -1,9 +1,10 @@
-"""What one worker process runs for one Redis server: store, threads and judging, built, started and stopped in order.
+"""What one worker process runs for one partition: store, threads and judging, built, started and stopped in order.
 
-A worker serves several servers, the shards, with one of these for each. None waits for another: a server that is away
-stops its own threads only.
+On a cluster a worker has one of these for each partition. Readers and exporters wait in Redis, so each has a thread of
+its own; of all others one thread serves all partitions (`share_threads`).
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, Parts, ShardParts, collected, installed, make_selectors
+from worker.core.features import Exporter, PartitionParts, Parts, collected, installed, make_selectors
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves
@@ -34,7 +35,7 @@ log = structlog.get_logger("tracejudge.worker")
 
 @dataclass
 class Shared:
-    """What all shards of one process share: judges and models with their limits, metrics, and the event loop.
+    """What all partitions of one process share: judges and models with their limits, metrics, and the event loop.
 
     Attributes:
         exporters: Those of all workers.
@@ -52,9 +53,10 @@ class Shared:
     serves: Serves
 
     def __post_init__(self) -> None:
+        self.wake = threading.Event()
         self.gauges = BacklogGauges(self.settings, self.metrics)
         self.code_slots = code_slots(self.rules.graders)
-        self.slots = {judge_model: Slots(len(self.settings.served)) for judge_model in self.limits}
+        self.slots = {judge_model: Slots(self.settings.partition_count) for judge_model in self.limits}
         self.loop = EventLoopThread("tracejudge-judging")
 
     def has(self, role: str) -> bool:
@@ -62,12 +64,12 @@ class Shared:
         return role in self.settings.roles
 
 
-class Shard:
-    """The threads and the judging for one Redis server.
+class Partition:
+    """The threads and the judging of one partition.
 
     Attributes:
-        store: The server.
-        judging: Judges the batches in it.
+        store: The partition.
+        judging: Judges its batches.
     """
 
     def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
@@ -75,8 +77,12 @@ class Shard:
         settings, metrics, rules = shared.settings, shared.metrics, shared.rules
         self._shared = shared
         self.store = store
+        # Any worker judges the batches of all partitions, as its messages name them; reading them is divided.
+        reads = store.partition in settings.served
+        self._judges = shared.has("judge")
+        roles = [role for role in settings.roles if reads or role == "judge"]
         ledger = Ledger(store, settings)
-        self._notifier = Notifier(store, send, shared.limits)
+        self._notifier = Notifier(store, send, shared.limits, shared.wake)
         self.judging = JudgingConsumer(
             settings,
             store,
@@ -109,7 +115,7 @@ class Shard:
             gauges=shared.gauges,
             chores=collected((feature.chores for feature in installed()), settings, metrics, store),
         )
-        parts = ShardParts(
+        parts = PartitionParts(
             settings=settings,
             metrics=metrics,
             judges=shared.judges,
@@ -123,7 +129,7 @@ class Shard:
         if wrong := [thread.name for thread in made if thread.role not in {"ingest", "judge"}]:
             raise ValueError(f"threads of features are of the role ingest or judge: {', '.join(wrong)}")
         self._ingest: list[ServiceThread] = []
-        if shared.has("ingest"):
+        if "ingest" in roles:
             selectors = make_selectors(Parts(settings, metrics, ledger, rules))
             # A sampler of its own: selectors adjust its rates in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
@@ -131,29 +137,34 @@ class Shard:
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
             )
             self._ingest = [ingest, *(thread for thread in made if thread.role == "ingest")]
-        self._notifiers = [self._notifier] if shared.has("ingest") or shared.has("judge") else []
+        self._notifiers = [self._notifier] if "ingest" in roles or self._judges else []
         self._sweepers: list[ServiceThread] = []
-        if shared.has("judge"):
+        if self._judges:
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        makers = (exporter.make for exporter in shared.exporters.values() if shared.has(exporter.role))
+        makers = (exporter.make for exporter in shared.exporters.values() if exporter.role in roles)
         self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
-        readiness, number = shared.readiness, store.shard
+        readiness, number = shared.readiness, store.partition
         for thread in (*self._ingest, *self._sweepers, *self.exporters):
             readiness.watch(thread.name, thread.role, thread, number)
-        if shared.has("judge"):
+        if self._judges:
             readiness.watch("event-loop", "judge", self.judging, number)
         for thread in (*self._notifiers, self._maintenance):
             readiness.watch(thread.name, None, thread, number)
         groups = {name: exporter.role for name, exporter in shared.exporters.items() if exporter.role != "monitor"}
-        for flow in flows(shared.settings.roles, groups, list(shared.limits), number):
+        for flow in flows(roles, groups, list(shared.limits), number):
             readiness.add_flow(flow)
+
+    @property
+    def threads(self) -> list[ServiceThread]:
+        """All its threads, in the order of their start."""
+        return [self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self.exporters]
 
     def start(self) -> None:
         """Start all threads; a server that is away is waited for."""
-        if self._shared.has("judge"):
+        if self._judges:
             self.judging.start()
-        for thread in (self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self.exporters):
+        for thread in self.threads:
             thread.start()
 
     def stop(self) -> None:
@@ -168,7 +179,7 @@ class Shard:
             # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.
             thread.stopping.set()
         stop_threads(self._sweepers)
-        if self._shared.has("judge"):
+        if self._judges:
             self.judging.stop(self._shared.settings.grace_s)
         stop_threads(self.exporters)
         late = self._ingest if self.judging.hurried else []
