@@ -4,6 +4,7 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import Any, Final
 
 import click
@@ -157,7 +158,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(partition.call(lambda client: client.zcard(store.keys.dead_due)) for partition in store.answering)
+    total = sum(each.call(methodcaller("zcard", each.keys.dead_due)) for each in store.answering)
     NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 

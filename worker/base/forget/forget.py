@@ -345,7 +345,8 @@ class Forgetting:
         """Find the traces of a person or session: feedback, and other parts of a trace, name neither."""
         if not self.target.is_person and self.target.session_id is None:
             return
-        key, first = self._lookup_keys.forgetting(self.target.name), self.store.first
+        first = self.store.first
+        key = LookupKeys(first.keys.prefix).forgetting(self.target.name)
         self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for eraser in self._erasers:
             self.target.learn(eraser.owners())

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -159,8 +160,8 @@ class UnusableInput(Selector):
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all partitions, the newest first."""
-    key = InputKeys(store.keys.prefix).invalid
-    answers = (partition.call(lambda client: client.xrevrange(key, count=limit)) for partition in store.answering)
+    key = InputKeys(store.first.keys.prefix).invalid
+    answers = (each.call(methodcaller("xrevrange", each.here(key), count=limit)) for each in store.answering)
     newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)[
         :limit
     ]
@@ -169,8 +170,9 @@ def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
-    key = InputKeys(store.keys.prefix).left_out
-    rows = [raw for partition in store.answering for raw in partition.call(lambda client: client.hvals(key))]
+    key = InputKeys(store.first.keys.prefix).left_out
+    hashes = [fields for each in store.answering for fields in each.hashes([each.here(key)])]
+    rows = [raw for fields in hashes for raw in fields.values()]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):
         latest.setdefault((row.field, row.type), row)

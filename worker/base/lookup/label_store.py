@@ -316,14 +316,14 @@ class OutboxMatcher:
         self.seen = 0
         self.attached = Attached()
         self._store = store
-        self._shards = store.partitions
-        self._positions = ["-"] * len(self._shards)
+        self._partitions = store.partitions
+        self._positions = ["-"] * len(self._partitions)
         self._at = 0
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
         """Read the next entries and attach their verdicts; return whether this round may have more."""
-        store, position = self._shards[self._at], self._positions[self._at]
+        store, position = self._partitions[self._at], self._positions[self._at]
         entries: list[Entry] = []
         try:
             # Another one than the first is left out while it is away: the monitor must not wait for it.
@@ -340,7 +340,7 @@ class OutboxMatcher:
             size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
             self._count = next_count(self._count, len(entries), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
             return True
-        self._at, self._count = (self._at + 1) % len(self._shards), _FIRST_CHUNK_COUNT
+        self._at, self._count = (self._at + 1) % len(self._partitions), _FIRST_CHUNK_COUNT
         return self._at > 0
 
 

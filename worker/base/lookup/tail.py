@@ -5,6 +5,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any, get_args
 
 import click
@@ -110,7 +111,7 @@ def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] |
     block_ms = _BLOCK_MS // len(positions)
     while True:
         for partition, position in positions.items():
-            streams: dict[Any, Any] = {store.keys.verdicts: position}
+            streams: dict[Any, Any] = {partition.keys.verdicts: position}
             try:
                 reply: Any = partition.call(lambda client: client.xread(streams, count=500, block=block_ms))  # noqa: B023
             except StoreError as error:
@@ -131,8 +132,7 @@ def _newest(
     # A rare verdict among millions must not make Redis return the whole outbox.
     searched = _SEARCHED if last and accepts else max(1, last)
     newest = {
-        server: server.call(lambda client: client.xrevrange(store.keys.verdicts, count=searched))
-        for server in store.answering
+        each: each.call(methodcaller("xrevrange", each.keys.verdicts, count=searched)) for each in store.answering
     }
     entries = heapq.merge(*newest.values(), key=lambda entry: entry_position(entry[0]), reverse=True)
     newest_entries, answered = list[OutboxEntry](), set[str]()

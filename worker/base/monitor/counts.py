@@ -16,7 +16,7 @@ from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of, utc_days
 from worker.core.queue.batch import CascadeStep, First
 from worker.core.storage.client import Store, StoreError
-from worker.core.storage.keys import MONITOR_GROUP
+from worker.core.storage.keys import MONITOR_GROUP, Keys
 
 GRACE_S: Final = 60.0
 """Verdicts that another worker had read come this late into their bucket."""
@@ -63,17 +63,17 @@ def counted_until(store: Store, now: float) -> float:
 
     A partition that does not answer is left out: it must not hold up the detection of what the others show.
     """
-
-    def read(pipe: Any) -> None:
-        pipe.hget(store.keys.groups, f"verdicts:{MONITOR_GROUP}")
-        pipe.xrevrange(store.keys.verdicts, count=1)
-
     until = now
-    for partition in store.answering:
+    for each in store.answering:
+
+        def read(pipe: Any, keys: Keys = each.keys) -> None:
+            pipe.hget(keys.groups, f"verdicts:{MONITOR_GROUP}")
+            pipe.xrevrange(keys.verdicts, count=1)
+
         try:
-            acknowledged, newest = partition.pipeline(read)
+            acknowledged, newest = each.pipeline(read)
         except StoreError:
-            if partition is store:
+            if each is store:
                 raise
             continue
         last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)

@@ -3,9 +3,9 @@
 One worker is active at a time, by a lock in Redis. Another takes over within 30 s after its end. Restarts and kills
 do not change the sums.
 
-The sums are on the first partition. The outbox of another partition is read in its order from a position beside the sums, which
-the script that adds to them moves, so that each verdict is in them once. Then its group there moves on.
-A verdict that a partition loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
+The sums are in the first partition. The outbox of another is read in its order from a position beside the sums, which
+the script that adds to them moves, so that each verdict is in them once. Then its group there moves on. A verdict that
+a partition loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
 import binascii
@@ -82,7 +82,7 @@ _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 
 
 class Source(NamedTuple):
-    """Where entries of another partition come from: the partition, and the position before them, empty for its begin."""
+    """Where entries of another partition come from: its number, and the position before them, empty for its begin."""
 
     partition: int
     after: str
@@ -336,6 +336,7 @@ class PartitionSums(ServiceThread):
     """Reads the outbox of another partition than the first, while this worker is the active monitor."""
 
     role = "monitor"
+    shares = True
 
     def __init__(self, store: Store, sums: QualitySums) -> None:
         super().__init__(f"export-{MONITOR_GROUP}")
@@ -351,12 +352,12 @@ class PartitionSums(ServiceThread):
         """Add what follows the position in the outbox; then let entries gather."""
         if not self._sums.is_active:
             self._after = None
-            self.stopping.wait(_STANDBY_S)
+            self.pause(_STANDBY_S)
             return
         partition, keys = self._store.partition, self._store.keys
         if self._after is None:
             # Another worker may have moved it, or ended before the group followed.
-            key = MonitorKeys(keys.prefix).quality_positions
+            key = MonitorKeys(self._store.first.keys.prefix).quality_positions
             stored = self._store.first.call(lambda client: client.hget(key, str(partition)))
             self._after = stored.decode() if stored else ""
             self._pass_group(self._after)
@@ -374,7 +375,7 @@ class PartitionSums(ServiceThread):
             self._pass_group(last)
             self._after = last
         if len(rows) < count:
-            self.stopping.wait(self._sums.gather_s)
+            self.pause(self._sums.gather_s)
 
     def _pass_group(self, entry_id: str) -> None:
         keys = self._store.keys

@@ -142,7 +142,9 @@ class Runtime:
         page = self._http_server.start(Listen.of(settings, "metrics_"))
         if self._shared.has("judge"):
             self._shared.loop.start()
-        share_threads(thread for partition in self.partitions.values() for thread in partition.threads)
+        share_threads(
+            [*self._process_threads, *(thread for each in self.partitions.values() for thread in each.threads)]
+        )
         for partition in self.partitions.values():
             partition.start()
         for thread in self._process_threads:

@@ -182,6 +182,10 @@ class Store:
         """All partitions but those that did not answer when they were last asked; this one in any case."""
         return tuple(each for each in self.partitions if each is self or not each.is_away)
 
+    def here(self, key: str) -> str:
+        """Return the key of this partition with the name of a key of the first."""
+        return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
+
     def open(self) -> None:
         """Check the version of the keys and the number of partitions, and load all scripts into Redis.
 

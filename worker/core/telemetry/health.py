@@ -118,7 +118,7 @@ class Readiness:
         self._stopping = False
 
     def watch(self, name: str, role: str | None, watched: Watched, partition: int | None = 0) -> None:
-        """Add a thread; one without a role counts for liveness only, one without a partition is needed for all of them."""
+        """Add a thread; one without a role counts for liveness only, one without a partition is needed for all."""
         self._parts.append(_Part(name, role, watched, partition))
 
     def add_flow(self, flow: Flow) -> None:
@@ -151,7 +151,7 @@ class Readiness:
             gauge.labels(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
 
     def roles(self, partition: int | None = None) -> list[RoleState]:
-        """Return the state of each role, in the order in which threads were added; on one partition only if it is given."""
+        """Return the state of each role, in the order in which threads were added; of one partition if it is given."""
         parts = [part for part in self._parts if partition is None or part.partition in {None, partition}]
         names = dict.fromkeys(part.role for part in parts if part.role is not None)
         return [self.role(name) if partition is None else self._on_partition(name, partition) for name in names]

@@ -199,13 +199,12 @@ class VerdictIndex(ServiceThread):
         by_partition: dict[int, list[str]] = {}
         for name in names:
             by_partition.setdefault(int(name.partition("@")[0]), []).append(name)
-        key, read = self._store.keys.verdicts, dict[str, OutboxEntry]()
+        read = dict[str, OutboxEntry]()
         for partition, some in by_partition.items():
+            store = self._store.partitions[partition]
             ids = [name.partition("@")[2] for name in some]
             try:
-                replies = self._store.partitions[partition].pipeline(
-                    lambda pipe: [pipe.xrange(key, id_, id_) for id_ in ids]
-                )
+                replies = store.pipeline(lambda pipe: [pipe.xrange(store.keys.verdicts, id_, id_) for id_ in ids])  # noqa: B023
             except StoreError:
                 if partition == self._store.partition:
                     raise

@@ -59,7 +59,7 @@ class RateSelector(Selector):
 
     def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
-        self._keys = BudgetKeys(store.keys.prefix)
+        self._keys = BudgetKeys(store.first.keys.prefix)
         self._clock = clock
         self._next = 0.0
         self._counts: Counter[tuple[str, str]] = Counter()

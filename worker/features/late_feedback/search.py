@@ -4,8 +4,8 @@ Ingest has moved the feedback from the stream into a sorted set and acknowledged
 until the script ``choose_late_feedback`` removes it in the step that writes the batches: if a worker dies, another
 repeats its pass.
 
-Feedback goes to the partition of its trace id, but the trace may be on the partition of its session. So a partition without the
-trace hands the feedback to the next partition, and the last partition counts it as not found.
+Feedback goes to the partition of its trace id, but the trace may be in the partition of its session. So a partition
+without the trace hands the feedback to the next one, and the last one counts it as not found.
 
 Nothing is chosen for a judge model that is away while too much of its work waits. Feedback that asks for it is
 postponed from pass to pass until the model is back, or until the stream's caps have removed the trace.
@@ -388,7 +388,7 @@ class LateFeedbackPasses(ServiceThread):
     def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
         """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
 
-        Feedback on traces that are not here goes to other partitions first; if no partition has the trace, it ends here.
+        Feedback on traces that are not here goes to other partitions first; if none has the trace, it ends here.
 
         Raises:
             StoreError: Redis did not answer; it is safe to call again.

@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -215,9 +216,7 @@ def _labels(scope: Scope, series: Series) -> Labels:
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally = Tally(scope)
-    firsts = (
-        partition.call(lambda client: client.xrange(store.keys.verdicts, count=1)) for partition in store.answering
-    )
+    firsts = (each.call(methodcaller("xrange", each.keys.verdicts, count=1)) for each in store.answering)
     # Of several outboxes, the time from which all hold their verdicts.
     oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.

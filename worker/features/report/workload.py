@@ -1,6 +1,7 @@
 """Expected work of the judges: judgements, calls, tokens and cost, estimated from a sample of the retained traces.
 
 The sample is spread evenly over time, and each of its traces stands for as many as came meanwhile. Tokens are estimated
+from operator import methodcaller
 from the requests that the judges would send, corrected by what past verdicts of the outbox really took.
 """
 
@@ -152,14 +153,12 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
         NoTrafficError: The stream retains no trace of this time.
         StoreError: Redis did not answer.
     """
-    low, high, stream = str(max(0, int(since_s * 1000))), str(int(until_s * 1000)), store.keys.traces
+    low, high = str(max(0, int(since_s * 1000))), str(int(until_s * 1000))
     ends = [
         entries[0][0]
-        for partition in store.answering
-        for entries in partition.pipeline(
-            lambda pipe: (pipe.xrange(stream, low, high, count=1), pipe.xrevrange(stream, high, low, count=1))
-        )
-        if entries
+        for each in store.answering
+        for read, *bounds in (("xrange", low, high), ("xrevrange", high, low))
+        if (entries := each.call(methodcaller(read, each.keys.traces, *bounds, count=1)))
     ]
     if not ends:
         raise NoTrafficError(
@@ -197,13 +196,13 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     samples: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    length = sum(partition.call(lambda client: client.xlen(store.keys.traces)) for partition in store.answering)
+    length = sum(each.call(methodcaller("xlen", each.keys.traces)) for each in store.answering)
     is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
     for (low, high), partition in product(_slots(begin, end), store.answering):
         entries: list[Entry] = partition.call(
-            lambda client: client.xrange(store.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
+            lambda client: client.xrange(partition.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
         if not entries:
             continue
@@ -243,7 +242,7 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
 
     for (low, high), partition in product(_slots(begin, end), store.answering):
         entries = partition.call(
-            lambda client: client.xrange(store.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
+            lambda client: client.xrange(partition.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
         )
         for entry in filter(None, map(read_outbox_entry, entries)):
             add(entry.verdict)
