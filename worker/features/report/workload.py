@@ -1,7 +1,6 @@
 """Expected work of the judges: judgements, calls, tokens and cost, estimated from a sample of the retained traces.
 
 The sample is spread evenly over time, and each of its traces stands for as many as came meanwhile. Tokens are estimated
-from operator import methodcaller
 from the requests that the judges would send, corrected by what past verdicts of the outbox really took.
 """
 
@@ -11,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
+from operator import methodcaller
 from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 

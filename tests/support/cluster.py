@@ -1,0 +1,131 @@
+"""A Redis Cluster of real servers on loopback: three masters with a replica each, and what a test does to them."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from redis import Redis, RedisError
+from redis.crc import key_slot
+
+from support.processes import wait_until
+from support.redis_kinds import TunedRedis
+from tracejudge.partitions import partition_prefix
+from worker.base.embedded import find_servers
+
+NODE_TIMEOUT_MS = 2_000
+
+
+class Node(TunedRedis):
+    """One server of a cluster."""
+
+    def __init__(self, *, appendonly: bool = False) -> None:
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS))
+        super().__init__(next(iter(find_servers())), *options, "--repl-diskless-sync-delay", "0")
+        self._appendonly = appendonly
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def ask(self, *command: Any) -> Any:
+        with Redis(port=self.port, socket_timeout=5, decode_responses=True) as client:
+            return client.execute_command(*command)
+
+    @property
+    def id(self) -> str:
+        return str(self.ask("CLUSTER", "MYID"))
+
+    def is_master(self) -> bool:
+        with Redis(port=self.port, socket_timeout=5) as client:
+            return bool(client.info("replication")["role"] == "master")
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+class Cluster:
+    """Six nodes, of which three are masters, and further ones that a test adds."""
+
+    def __init__(self, nodes: list[Node], stack: ExitStack) -> None:
+        self.nodes = nodes
+        self._stack = stack
+
+    @property
+    def url(self) -> str:
+        """Names two nodes, the first of which may be away."""
+        return f"redis+cluster://{self.nodes[0].address},{self.nodes[-1].address}"
+
+    def cli(self, *arguments: str) -> str:
+        done = subprocess.run(["redis-cli", "--cluster", *arguments], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
+        return done.stdout
+
+    def slots(self) -> list[tuple[int, int, int]]:
+        """List ranges of slots with the port of their master, as a node that answers knows them."""
+        for node in self.nodes:
+            try:
+                rows = node.ask("CLUSTER", "SLOTS")
+                return [(int(row[0]), int(row[1]), int(row[2][1])) for row in rows]
+            except (RedisError, OSError):
+                continue
+        raise AssertionError("no node answers")
+
+    def master_of(self, key: str) -> Node:
+        slot = key_slot(key.encode())
+        port = next(port for first, last, port in self.slots() if first <= slot <= last)
+        return next(node for node in self.nodes if node.port == port)
+
+    def of_partition(self, number: int, prefix: str = "tracejudge") -> Node:
+        return self.master_of(f"{partition_prefix(prefix, number)}:traces")
+
+    def replicas_of(self, master: Node) -> list[Node]:
+        own = master.id
+        rows = [line.split() for line in self.nodes[-1].ask("CLUSTER", "NODES").splitlines()]
+        ports = {int(row[1].split("@")[0].rpartition(":")[2]) for row in rows if row[3] == own}
+        return [node for node in self.nodes if node.port in ports]
+
+    def is_well(self) -> bool:
+        """Return whether every node that answers agrees that all slots are served."""
+        states = []
+        for node in self.nodes:
+            try:
+                states.append("cluster_state:ok" in str(node.ask("CLUSTER", "INFO")))
+            except (RedisError, OSError):
+                continue
+        return bool(states) and all(states)
+
+    def wait_well(self) -> None:
+        wait_until(self.is_well, 60, "the cluster to be well")
+
+    def add(self) -> Node:
+        """Add an empty master."""
+        node = self._stack.enter_context(Node())
+        self.cli("add-node", node.address, self.nodes[0].address)
+        self.nodes.append(node)
+        wait_until(lambda: len(self.nodes[0].ask("CLUSTER", "NODES").splitlines()) == len(self.nodes), 30, "the node")
+        time.sleep(1)  # redis-cli refuses to move slots until all nodes agree, and has no command that waits for it
+        return node
+
+    def move(self, slot: int, source: Node, target: Node) -> None:
+        """Move one slot with its keys, as redis-cli does."""
+        count = ("--cluster-slots", "1", "--cluster-yes")
+        self.cli("reshard", source.address, "--cluster-from", source.id, "--cluster-to", target.id, *count)
+        del slot
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Run three masters with a replica each."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(Node()) for _ in range(6)]
+        cluster = Cluster(nodes, stack)
+        cluster.cli("create", *(node.address for node in nodes), "--cluster-replicas", "1", "--cluster-yes")
+        cluster.wait_well()
+        yield cluster
