@@ -113,18 +113,28 @@ class Cluster:
         time.sleep(1)  # redis-cli refuses to move slots until all nodes agree, and has no command that waits for it
         return node
 
-    def move(self, slot: int, source: Node, target: Node) -> None:
-        """Move one slot with its keys, as redis-cli does."""
-        count = ("--cluster-slots", "1", "--cluster-yes")
-        self.cli("reshard", source.address, "--cluster-from", source.id, "--cluster-to", target.id, *count)
-        del slot
+    def reshard(self, key: str, target: Node) -> None:
+        """Move the slot of a key to another master with redis-cli, and all slots that this moves before it."""
+        source, slot = self.master_of(key), key_slot(key.encode())
+        count = sum(min(last, slot) - first + 1 for first, last, port in self.slots() if port == source.port and first <= slot)
+        arguments = ("--cluster-from", source.id, "--cluster-to", target.id, "--cluster-slots", str(count))
+        self.cli("reshard", source.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
+
+    def remove(self, node: Node) -> None:
+        """Move all slots of a master to another one, and take it out of the cluster."""
+        target = next(each for each in self.nodes if each is not node and each.is_master())
+        count = sum(last - first + 1 for first, last, port in self.slots() if port == node.port)
+        arguments = ("--cluster-from", node.id, "--cluster-to", target.id, "--cluster-slots", str(count))
+        self.cli("reshard", target.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
+        wait_until(self.is_well, 60, "the cluster to be well")
+        self.cli("del-node", target.address, node.id)
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
+def running_cluster(*, appendonly: bool = False) -> Iterator[Cluster]:
     """Run three masters with a replica each."""
     with ExitStack() as stack:
-        nodes = [stack.enter_context(Node()) for _ in range(6)]
+        nodes = [stack.enter_context(Node(appendonly=appendonly)) for _ in range(6)]
         cluster = Cluster(nodes, stack)
         cluster.cli("create", *(node.address for node in nodes), "--cluster-replicas", "1", "--cluster-yes")
         cluster.wait_well()
