@@ -63,7 +63,9 @@ class Cluster:
         return f"redis+cluster://{self.nodes[0].address},{self.nodes[-1].address}"
 
     def cli(self, *arguments: str) -> str:
-        done = subprocess.run(["redis-cli", "--cluster", *arguments], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            ["redis-cli", "--cluster", *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
         return done.stdout
 
@@ -116,7 +118,8 @@ class Cluster:
     def reshard(self, key: str, target: Node) -> None:
         """Move the slot of a key to another master with redis-cli, and all slots that this moves before it."""
         source, slot = self.master_of(key), key_slot(key.encode())
-        count = sum(min(last, slot) - first + 1 for first, last, port in self.slots() if port == source.port and first <= slot)
+        before = [(first, min(last, slot)) for first, last, port in self.slots() if port == source.port]
+        count = sum(last - first + 1 for first, last in before if first <= slot)
         arguments = ("--cluster-from", source.id, "--cluster-to", target.id, "--cluster-slots", str(count))
         self.cli("reshard", source.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
 
@@ -128,6 +131,8 @@ class Cluster:
         self.cli("reshard", target.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
         wait_until(self.is_well, 60, "the cluster to be well")
         self.cli("del-node", target.address, node.id)
+        self.nodes.remove(node)
+        node.kill()
 
 
 @contextmanager

@@ -12,15 +12,23 @@ from contextlib import closing, contextmanager
 from functools import partial
 from hashlib import sha1
 from pkgutil import get_data
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, cast
 
 from redis import ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.backoff import NoBackoff
 from redis.connection import parse_url as _parse_url
 from redis.crc import key_slot
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as LostConnectionError
-from redis.exceptions import MovedError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -69,9 +77,9 @@ class ClusterNodes:
                 failure = type(error).__name__
                 continue
             masters = {(row[0], row[1]): (_host_of(row[2][0], host), int(row[2][1])) for row in rows}
-            self._known = ((host, port), *masters.values())
             for (first, last), master in masters.items():
                 if first <= slot <= last:
+                    self._known = ((host, port), *masters.values())
                     return master
         raise LostConnectionError(f"the cluster names no master for {key}: {failure}")
 
@@ -153,6 +161,7 @@ def pack(*arguments: Argument) -> bytes:
 _SCRIPT = get_data("tracejudge", "scripts/append.lua") or b""
 _DIGEST = sha1(_SCRIPT, usedforsecurity=False).hexdigest()
 _CONNECT_TIMEOUT_S = 2.0
+_MOVING_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4)  # a slot of small keys moves in less
 # A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
 # connection takes a moment.
 _IDLE_S = 30.0
@@ -195,21 +204,28 @@ class _Lane:
             self.disconnect()
 
     def finish(self, number: int) -> None:
-        """Wait for the confirmation."""
-        try:
-            if not self._connected:
+        """Wait for the confirmation; while the slot moves, send the batch again."""
+        for wait_s in (*_MOVING_WAITS_S, None):
+            try:
+                if not self._connected:
+                    self._send("EVALSHA", _DIGEST)
+                self._read()
+                break
+            except (LostConnectionError, OSError, MovedError) as error:
+                # An idle connection may have been cut, or its slot has moved, which is no failure yet. Sending again is
+                # safe: the script appends a number once.
+                if not self._may_be_stale or wait_s is None:
+                    raise
+                self.disconnect()
+                self._may_be_stale = False
+                if isinstance(error, MovedError):
+                    self._pool.sentinel_manager.prefer(error.node_addr)
+            except (AskError, TryAgainError):
+                # Nothing of the script has run.
+                if wait_s is None:
+                    raise
+                sleep(wait_s)
                 self._send("EVALSHA", _DIGEST)
-            self._read()
-        except (LostConnectionError, OSError, MovedError) as error:
-            # An idle connection may have been cut, or its slot moved, which is no failure yet. Sending again is safe:
-            # the script appends a number once.
-            if not self._may_be_stale:
-                raise
-            self.disconnect()
-            if isinstance(error, MovedError):
-                self._pool.sentinel_manager.prefer(error.node_addr)
-            self._send("EVALSHA", _DIGEST)
-            self._read()
         self._used_s = monotonic()
         if number > self._confirmed_number:
             self._confirmed_number = number
