@@ -42,7 +42,18 @@ MEMORY_BYTES: Final = 6 << 30
 _SPARE_S: Final = 30
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("worker", "judges", "deploy", "producers/tracejudge")
-NOT_COPIED: Final = (".venv", ".git", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info")
+NOT_COPIED: Final = (
+    ".venv",
+    ".git",
+    "__pycache__",
+    ".*_cache",
+    ".hypothesis",
+    "*.egg-info",
+    ".receivers",
+    ".browser",
+    "site",
+)
+"""Among them the environments of Phoenix and MLflow, which have 1.7 GB."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ __all__ = ["FULL_LENGTH", "TIERS", "ByModuleFixture", "check", "check_tier", "ru
 TIERS: Final = ("slow", "endurance")
 FULL_LENGTH: Final = ("faults", "scenarios")
 """Markers of tests whose length an environment variable scales."""
-_WAITING: Final = ("faults", "end_to_end", "gateway")
+_WAITING: Final = ("faults", "pipeline", "gateway")
 """Folders whose tests mostly wait for processes."""
 _PIPELINES: Final = {"pipeline", "new_pipeline", "at_redis"}
 
