@@ -18,6 +18,7 @@ from typing import Final
 from benchmarks.against import compare
 from benchmarks.board import board
 from benchmarks.capacity import capacity
+from benchmarks.cluster import cluster
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.ingest import ingest
@@ -49,6 +50,7 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "monitor": monitor,
     "board": board,
     "capacity": capacity,
+    "cluster": cluster,
 }
 _TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 
