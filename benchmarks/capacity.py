@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import redis
 
 import tracejudge
-from benchmarks.figures import Figure, tell
+from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.traces import make
 from benchmarks.workers import Pipeline, pipeline

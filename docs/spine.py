@@ -36,12 +36,12 @@ in which their hooks run. A hook that a configuration does not need is not built
 
 The SDK appends a trace to the stream `traces`. The ingest thread reads it through a consumer group, and a hash of the
 trace id decides by the rules which judges see it. Script `choose` acknowledges the entry and writes, in the same step,
-each evaluation to the ledger, a batch per judge model, and the account. A Celery message names the judge model,
-and on a cluster the partition. The task that receives it leases ready batches from Redis while the model has capacity. The event loop of
-the process judges all evaluations of a batch at the same time. Script `record` writes a verdict to the ledger if the
-ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch whose evaluations have all
-ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its own consumer group. The
-sweeper looks every second for leases that ended and for batches that nobody was told of.
+each evaluation to the ledger, a batch per judge model, and the account. A Celery message names the judge model, and on
+a cluster the partition. The task that receives it leases ready batches from Redis while the model has capacity. The
+event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a verdict to the
+ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch whose evaluations
+have all ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its own consumer
+group. The sweeper looks every second for leases that ended and for batches that nobody was told of.
 
 ## Why it is safe
 

@@ -68,7 +68,9 @@ def pipeline(minutes: int, each: float) -> World:
         world.gauge("tracejudge_outbox_lag", f"40x{minutes}", exporter=exporter)
     world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
     world.gauge("tracejudge_redis_used_bytes", f"1000x{minutes}").gauge("tracejudge_redis_max_bytes", f"2000x{minutes}")
-    world.gauge("tracejudge_dead_letters", f"500x{minutes}").gauge("tracejudge_partition_up", f"1x{minutes}", partition="0")
+    world.gauge("tracejudge_dead_letters", f"500x{minutes}").gauge(
+        "tracejudge_partition_up", f"1x{minutes}", partition="0"
+    )
     world.counter("tracejudge_budget_refused_total", Minutes(minutes), born=40, budget="all")
     # Usual in the hours of most traffic, and calls in flight at the end of the hour.
     world.gauge("tracejudge_budget_rate_factor", f"0.25x{minutes}", budget="all")

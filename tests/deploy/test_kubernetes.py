@@ -383,7 +383,10 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
             {**CLUSTER, "workers": {"all": {"partitions": "0,2-4"}}, "config": "partitions = 4"},
             r"workers\.all\.partitions: there is no partition 4; the last one is 3\. Set partitions in config",
         ),
-        ({**CLUSTER, "workers": {"all": {"partitions": "3-1"}}}, r"workers\.all\.partitions: 3-1 ends before it begins"),
+        (
+            {**CLUSTER, "workers": {"all": {"partitions": "3-1"}}},
+            r"workers\.all\.partitions: 3-1 ends before it begins",
+        ),
         ({**CLUSTER, "workers": {"all": {"partitions": "0-"}}}, "partitions.*does not match pattern"),
         ({**CLUSTER, "workers": HALVES}, "no worker runs the role ingest of partition 4; add the number"),
         (
