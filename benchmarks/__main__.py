@@ -1,6 +1,7 @@
 """Run the benchmarks: without a name all of them, which takes about eight minutes.
 
-They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` with the table that follows from them. With names only those run, and only print: what stands in a file is all of one run on one machine. `--against COMMIT`
+They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` with the table that follows from them.
+With names only those run, and only print: what stands in a file is all of one run on one machine. `--against COMMIT`
 runs them in turns with those of another commit.
 """
 

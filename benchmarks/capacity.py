@@ -104,8 +104,8 @@ def with_rows(text: str) -> str:
             f"{traces * 60 * _TRACE_MEMORY / masters / 1e9:.1f} GB",
         )
         rows.append(f"| {' | '.join(cells)} |\n")
-    heads = (" judge calls a second", "cores of workers", "workers", "cores of Redis", "partitions", "masters")
-    heads = (*heads, "a minute of traces on each master")
+    heads = [" judge calls a second", "cores of workers", "workers", "cores of Redis", "partitions", "masters"]
+    heads.append("a minute of traces on each master")
     table = f"{' | '.join(heads)} |\n|{' --- |' * (len(heads) + 1)}\n{''.join(rows)}"
     return _TABLE.sub(lambda _: table, text)
 

@@ -71,12 +71,13 @@ def test_each_key_that_the_page_places_exists() -> None:
 
 def test_the_table_of_sizes_is_computed_from_the_figures_of_its_page() -> None:
     text = SIZING.read_text(encoding="utf-8")
-    assert with_rows(text) == text, "write it anew: python -c 'from benchmarks.capacity import *; …'"
+    assert with_rows(text) == text, "write what `with_rows` returns into the page"
 
 
 @pytest.mark.slow("starts a cluster")
 def test_the_user_of_a_service_can_publish_on_a_cluster_and_the_page_quotes_another_number_of_partitions() -> None:
-    (user,) = re.findall(r"^ACL SETUSER (support-bot .*cluster\|slots)$", (DOCS / "connecting.md").read_text(), re.M)
+    text = (DOCS / "connecting.md").read_text(encoding="utf-8")
+    (user,) = re.findall(r"^ACL SETUSER (support-bot .*cluster\|slots)$", text, re.MULTILINE)
     with running_cluster() as cluster:
         for node in cluster.nodes:
             node.ask("ACL", "SETUSER", *user.replace(">PASSWORD", ">secret").split())
