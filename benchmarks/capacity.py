@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -85,7 +86,7 @@ def write_sizing() -> None:
 
 
 def with_rows(text: str) -> str:
-    """Return the page with the table of traces a second as its figures make it."""
+    """Return the page with the table of traces a second, and the formulas of CPU, as its figures make them."""
     cost = {what: _stated(text, what) / 1e6 for what in (_READ, _READ_KB, _REDIS_TRACE, _EVALUATION, _REDIS_EVALUATION)}
     rows = []
     for traces in _VOLUMES:
@@ -107,6 +108,16 @@ def with_rows(text: str) -> str:
     heads = [" judge calls a second", "cores of workers", "workers", "cores of Redis", "partitions", "masters"]
     heads.append("a minute of traces on each master")
     table = f"{' | '.join(heads)} |\n|{' --- |' * (len(heads) + 1)}\n{''.join(rows)}"
+    for whose, rows_of in {
+        "workers": (_READ, _READ_KB, _EVALUATION),
+        "Redis": (_REDIS_TRACE, _REDIS_EVALUATION),
+    }.items():
+        formula = re.search(rf"^\| cores of {whose} \|.*$", text, re.MULTILINE)
+        if formula is not None:
+            # Its numbers in their order, between words that stay.
+            values = [f"{1e6 * cost[row]:.4g}" for row in rows_of]
+            words = re.split(r"[\d.]+(?= µs)", formula[0])
+            text = text.replace(formula[0], "".join(chain.from_iterable(zip_longest(words, values, fillvalue=""))))
     return _TABLE.sub(lambda _: table, text)
 
 
@@ -115,7 +126,7 @@ def _divided(cores: float) -> tuple[int, int]:
     if cores <= _BUSY:
         return 1, 1
     for partitions in (CLUSTER_PARTITIONS, MAX_PARTITIONS):
-        on_one = int(_BUSY * partitions / cores)
+        on_one = max(1, int(_BUSY * partitions / cores))
         # At least two, so that a master has room for one of another that fails.
         if on_one > 1:
             break
@@ -128,7 +139,8 @@ def _measure() -> dict[str, float]:
     small, large = _reading(small=True), _reading(small=False)
     published = _publishing()
     judged = _judging()
-    per_kb = (large.worker - small.worker) / (_LARGE_KB - _SMALL_KB)
+    # On a busy machine the difference is mostly noise.
+    per_kb = max(0.0, (large.worker - small.worker) / (_LARGE_KB - _SMALL_KB))
     return {
         _READ: small.worker - _RATE * judged.worker - per_kb * _SMALL_KB,
         _READ_KB: per_kb,

@@ -4,6 +4,7 @@ import datetime as dt
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
@@ -75,12 +76,21 @@ def test_the_table_of_sizes_is_computed_from_the_figures_of_its_page() -> None:
 
 
 @pytest.mark.slow("starts a cluster")
-def test_the_user_of_a_service_can_publish_on_a_cluster_and_the_page_quotes_another_number_of_partitions() -> None:
+def test_the_pages_commands_and_errors_are_those_of_a_real_cluster() -> None:
+    """An empty slot is moved, the user of a service publishes, and another number of partitions is refused."""
     text = (DOCS / "connecting.md").read_text(encoding="utf-8")
     (user,) = re.findall(r"^ACL SETUSER (support-bot .*cluster\|slots)$", text, re.MULTILINE)
     with running_cluster() as cluster:
         for node in cluster.nodes:
             node.ask("ACL", "SETUSER", *user.replace(">PASSWORD", ">secret").split())
+        source = cluster.of_partition(3)
+        target = next(node for node in cluster.nodes if node.is_master() and node is not source)
+        words: dict[str, Any] = {"TO": target, "FROM": source, "TO_ID": target.id, "FROM_ID": source.id}
+        words["SLOT"] = key_slot(partition_prefix("tracejudge", 3).encode())
+        for host, command in re.findall(r"^redis-cli -h (\w+) (cluster setslot .*)$", PAGE, re.MULTILINE):
+            words[host].ask(*(words.get(word, word) for word in command.split()))
+        assert cluster.of_partition(3) is target
+        assert "All 16384 slots covered" in cluster.cli("check", target.address)
         stores = make_stores(cluster.url, "tracejudge", 8)
         for store in stores:
             store.make_group(store.keys.traces, "g")
