@@ -1,6 +1,7 @@
-"""Run the benchmarks: without a name all of them, which writes `benchmarks/RESULTS.md` and takes about eight minutes.
+"""Run the benchmarks: without a name all of them, which takes about eight minutes.
 
-With names only those run, and only print: what stands in the file is all of one run on one machine. `--against COMMIT`
+They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` with the table that follows from them.
+With names only those run, and only print: what stands in a file is all of one run on one machine. `--against COMMIT`
 runs them in turns with those of another commit.
 """
 
@@ -17,7 +18,7 @@ from typing import Final
 
 from benchmarks.against import compare
 from benchmarks.board import board
-from benchmarks.capacity import capacity
+from benchmarks.capacity import capacity, write_sizing
 from benchmarks.cluster import cluster
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         lines = [*_head(), *(line for name, figures in sections.items() for line in _section(name, figures))]
         _RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_sizing()
     return 0
 
 

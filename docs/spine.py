@@ -36,12 +36,12 @@ in which their hooks run. A hook that a configuration does not need is not built
 
 The SDK appends a trace to the stream `traces`. The ingest thread reads it through a consumer group, and a hash of the
 trace id decides by the rules which judges see it. Script `choose` acknowledges the entry and writes, in the same step,
-each evaluation to the ledger, a batch per judge model, and the account. A Celery message names the judge model, and
-nothing else. The task that receives it leases ready batches from Redis while the model has capacity. The event loop of
-the process judges all evaluations of a batch at the same time. Script `record` writes a verdict to the ledger if the
-ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch whose evaluations have all
-ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its own consumer group. The
-sweeper looks every second for leases that ended and for batches that nobody was told of.
+each evaluation to the ledger, a batch per judge model, and the account. A Celery message names the judge model, and on
+a cluster the partition. The task that receives it leases ready batches from Redis while the model has capacity. The
+event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a verdict to the
+ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch whose evaluations
+have all ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its own consumer
+group. The sweeper looks every second for leases that ended and for batches that nobody was told of.
 
 ## Why it is safe
 
@@ -99,6 +99,7 @@ hook sees every trace: `select` takes part in the choice, `after_verdict` follow
 _FILES: Final = (
     ("storage/keys.py", "which keys exist, with type and TTL"),
     ("storage/client.py", "how scripts and commands reach Redis, and what each error means"),
+    ("storage/cluster.py", "what a command does while its slot moves"),
     ("storage/group_reader.py", "how many entries one read takes"),
     ("config/settings.py", "which keys the configuration has, and their defaults"),
     ("config/loading.py", "which mistakes stop a start; the checks of judges, models and rules"),
@@ -132,7 +133,7 @@ _FILES: Final = (
     ("telemetry/http_server.py", "who may read the pages"),
     ("telemetry/logs.py", "how a line of the log is written without blocking"),
     ("runtime/maintenance.py", "what is trimmed each second and each minute, and what the sweeper repairs"),
-    ("runtime/shard.py", "which threads serve one Redis server, and in which order they stop"),
+    ("runtime/partition.py", "which threads serve one partition, and in which order they stop"),
     ("runtime/runtime.py", "what one process runs"),
     ("runtime/worker_control.py", "how a worker starts, what a signal does, and which remote control is allowed"),
 )

@@ -67,7 +67,7 @@ class Watcher(_Part, frozen=True):
     scores_late: Watch
     stream: Watch
     memory: Watch
-    shard_away: Watch
+    partition_away: Watch
     cut_off: Watch
     dead_letters: Watch
     producer_drops: Watch

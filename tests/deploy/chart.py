@@ -105,7 +105,10 @@ def settings(objects: Objects, folder: Path, container: Mapping[str, Any]) -> Se
         or f"redis://:{variable['valueFrom']['secretKeyRef']['key']}@secret:6379/0"
         for variable in container["env"]
     }
-    return load(environment, str(written(objects, folder)), needs_rules=container["args"][0] == "worker")
+    words = container["args"]
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    served = {"served_partitions": options.get("--partitions")}
+    return load(environment, str(written(objects, folder)), served, needs_rules=words[0] == "worker")
 
 
 def problems(manifest: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ SLOW = "TraceJudgeJudgeSlow"
 LATE = "TraceJudgeScoresLate"
 STREAM = "TraceJudgeStreamNearlyFull"
 MEMORY = "TraceJudgeRedisNearlyFull"
-SHARD = "TraceJudgeShardAway"
+PARTITION = "TraceJudgePartitionAway"
 CUT_OFF = "TraceJudgeTracesCutOff"
 DEAD = "TraceJudgeDeadLettersGrowing"
 DROPS = "TraceJudgeProducerDrops"
@@ -24,7 +24,7 @@ EXHAUSTED = "TraceJudgeBudgetExhausted"
 REDUCED = "TraceJudgeBudgetRatesReduced"
 OVERSPENT = "TraceJudgeBudgetOverspent"
 COUNTED = (NO_VERDICTS, STOPPED, SLOW, LATE, CUT_OFF, DROPS, DROPPED, CHANGED, EXHAUSTED)
-ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, SHARD, DEAD, NOT_READY, BEHIND, ABSENT, REDUCED, OVERSPENT)
+ALL = (*COUNTED, CIRCUIT, STREAM, MEMORY, PARTITION, DEAD, NOT_READY, BEHIND, ABSENT, REDUCED, OVERSPENT)
 
 SERIES = {
     "service": SERVICE,
@@ -68,7 +68,9 @@ def pipeline(minutes: int, each: float) -> World:
         world.gauge("tracejudge_outbox_lag", f"40x{minutes}", exporter=exporter)
     world.gauge("tracejudge_stream_lag", f"120x{minutes}").gauge("tracejudge_stream_capacity", f"200000x{minutes}")
     world.gauge("tracejudge_redis_used_bytes", f"1000x{minutes}").gauge("tracejudge_redis_max_bytes", f"2000x{minutes}")
-    world.gauge("tracejudge_dead_letters", f"500x{minutes}").gauge("tracejudge_shard_up", f"1x{minutes}", shard="0")
+    world.gauge("tracejudge_dead_letters", f"500x{minutes}").gauge(
+        "tracejudge_partition_up", f"1x{minutes}", partition="0"
+    )
     world.counter("tracejudge_budget_refused_total", Minutes(minutes), born=40, budget="all")
     # Usual in the hours of most traffic, and calls in flight at the end of the hour.
     world.gauge("tracejudge_budget_rate_factor", f"0.25x{minutes}", budget="all")
@@ -165,18 +167,22 @@ def memory(share: str, used_mib: int) -> dict[str, list[Fires]]:
     )
 
 
-def shards(first: str, second: str) -> World:
-    return World().gauge("tracejudge_shard_up", first, shard="0").gauge("tracejudge_shard_up", second, shard="1")
+def partitions(*values: str) -> World:
+    world = World()
+    for number, each in enumerate(values):
+        world.gauge("tracejudge_partition_up", each, partition=str(number))
+    return world
 
 
-def shard_away(shard: str) -> dict[str, list[Fires]]:
+def partition_away(partition: str) -> dict[str, list[Fires]]:
     return watcher(
-        SHARD,
+        PARTITION,
         "page",
-        f"Redis server {shard} of several does not answer",
-        "No worker reaches it. Services keep its share of the traces in their buffers and drop what these cannot hold, "
-        "and its verdicts wait. The other servers go on. `tracejudge doctor` names it by its address.",
-        shard=shard,
+        f"Partition {partition} of the Redis Cluster does not answer",
+        "No worker reaches the master that holds it. Its verdicts wait, and services keep all their traces in their "
+        "buffers and drop what these cannot hold, since a batch has entries of many partitions. The cluster should "
+        "promote a replica within seconds: `redis-cli cluster info` shows whether it does.",
+        partition=partition,
     )
 
 
@@ -482,10 +488,10 @@ SCENES = [
     Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(
         15, memory("100%", 8192), all_failed=[MEMORY]
     ),
-    Scene("one of two servers is away", shards("1x30", "1x10 0x20"))
-    .at(11, not_yet=[SHARD])
-    .at(15, shard_away("1"), fires=[SHARD]),
-    Scene("both servers are away", shards("1x10 0x20", "1x10 0x20")).at(15, all_failed=[SHARD]),
+    Scene("one of two partitions is away", partitions("1x30", "1x10 0x20"))
+    .at(11, not_yet=[PARTITION])
+    .at(15, partition_away("1"), fires=[PARTITION]),
+    Scene("both partitions are away", partitions("1x10 0x20", "1x10 0x20")).at(15, all_failed=[PARTITION]),
     Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
     .at(59, not_yet=[CUT_OFF])

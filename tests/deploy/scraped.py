@@ -147,7 +147,7 @@ class Traffic:
             metrics.stored_bytes.labels(what).set(2**20)
             metrics.stored_max_bytes.labels(what).set(2**30)
         metrics.redis_used_bytes.set(2**22)
-        metrics.shard_up.labels("0").set(1)
+        metrics.partition_up.labels("0").set(1)
         metrics.redis_max_bytes.set(2**30)
         for status in ("ok", "timeout"):
             metrics.request_duration.labels(MODEL, status).observe(0.7)

@@ -22,7 +22,7 @@ SEES_STILL = frozenset(
         "TraceJudgeScoresLate",
         "TraceJudgeStreamNearlyFull",
         "TraceJudgeRedisNearlyFull",
-        "TraceJudgeShardAway",
+        "TraceJudgePartitionAway",
         "TraceJudgeTracesCutOff",
         "TraceJudgeDeadLettersGrowing",
         "TraceJudgeExporterBehind",

@@ -69,7 +69,8 @@ TWO_MODELS = (
 )
 ALL = ["ingest", "judge", "export", "monitor"]
 METADATA = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")
-TWO_SHARDS = 'shards = ["redis://a", "redis://b"]'
+CLUSTER = {"redis": {"url": "redis+cluster://redis:6379"}, "broker": {"url": "amqp://rabbitmq:5672"}}
+HALVES = {"a": {"roles": ["ingest", "export"], "partitions": "0-3"}, "b": {"roles": ["judge", "monitor"]}, "all": None}
 PANEL = TWO_MODELS + '[[rules]]\nname = "r"\njudges = ["safety"]\nmodel = ["default", "b"]\ncombine = "mean"\n'
 
 
@@ -134,8 +135,6 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
                 if options["queues"]:
                     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
                     assert ours.queue(options["queues"]) in make_app(ours).tracejudge_queues, name
-                served = (options["shards"] or "0").split(",")
-                assert max(map(int, served)) < len(ours.redis_urls), name
             case "gateway":
                 assert listens == {"http": options["port"], "metrics": GATEWAY.of(ours).metrics_port}
                 assert options["port"] == GATEWAY.of(Settings()).port
@@ -348,10 +347,10 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
         ({"redis": {"secret": "a", "url": "redis://b"}}, "redis: set secret or url, not both"),
         ({"redis": {"secret": "", "url": "redis://:pa55@redis:6379"}}, r"redis\.url: holds a password.*redis\.secret"),
         ({"broker": {"url": "amqp://a:b@c"}}, r"broker\.url: holds a password"),
-        ({"config": 'shards = ["redis://a", "redis://:pa55@b"]'}, "config: shards holds a password.*TRACEJUDGE_SHARDS"),
+        ({"config": 'broker_url = "amqp://a:pa55@b"'}, "config: broker_url holds a password.*TRACEJUDGE_BROKER_URL"),
         ({"config": 'redis_url = "rediss://u:pa55@b"'}, "config: redis_url holds a password.*TRACEJUDGE_REDIS_URL"),
         ({"config": 'redis_url = "redis://b/0?password=pa55"'}, "config: redis_url holds a password"),
-        ({"env": [{"name": "TRACEJUDGE_SHARDS", "value": "redis://:pa55@b"}]}, "env: TRACEJUDGE_SHARDS holds a pass"),
+        ({"env": [{"name": "TRACEJUDGE_REDIS_URL", "value": "redis://:pa55@b"}]}, "TRACEJUDGE_REDIS_URL holds a pass"),
         ({"env": [{"name": "TRACEJUDGE_PROXY", "value": "http://pa55@proxy"}]}, "env: TRACEJUDGE_PROXY holds a pass"),
         (
             {"workers": {"all": {"env": [{"name": "TRACEJUDGE_USER_KEY", "value": "pa55"}]}}},
@@ -374,11 +373,26 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
             {"gateway": {"env": [{"name": "TRACEJUDGE_METRICS_TLS_CERT", "value": "/tls.crt"}]}},
             r"gateway\.env: set metrics_tls_cert in config",
         ),
+        ({"env": [{"name": "TRACEJUDGE_PARTITIONS", "value": "4"}]}, "env: set partitions in config in place of TRACE"),
+        ({"redis": CLUSTER["redis"]}, r"broker: Celery cannot use a Redis Cluster as its broker; set broker\.secret"),
+        ({"config": 'redis_url = "rediss+cluster://r:6379"', "redis": {"secret": ""}}, "broker: Celery cannot use a"),
+        ({"config": "partitions = 4"}, "broker: Celery cannot use a Redis Cluster"),
+        ({"redis": {"url": "redis://a"}, "config": "partitions = 2"}, "partitions: one Redis has a single partition"),
+        ({"redis": {"url": "redis://a"}, "worker": {"partitions": "0"}}, "partitions: one Redis has a single"),
         (
-            {"workers": {"all": {"shards": [0, 2]}}, "config": TWO_SHARDS},
-            r"workers\.all\.shards: config has no shard 2; the last one is 1",
+            {**CLUSTER, "workers": {"all": {"partitions": "0,2-4"}}, "config": "partitions = 4"},
+            r"workers\.all\.partitions: there is no partition 4; the last one is 3\. Set partitions in config",
         ),
-        ({"workers": {"all": {"shards": [0]}}, "config": TWO_SHARDS}, "no worker runs the role ingest on shard 1; add"),
+        (
+            {**CLUSTER, "workers": {"all": {"partitions": "3-1"}}},
+            r"workers\.all\.partitions: 3-1 ends before it begins",
+        ),
+        ({**CLUSTER, "workers": {"all": {"partitions": "0-"}}}, "partitions.*does not match pattern"),
+        ({**CLUSTER, "workers": HALVES}, "no worker runs the role ingest of partition 4; add the number"),
+        (
+            {**CLUSTER, "workers": {**HALVES, "c": {"roles": ["ingest"], "partitions": "4-7", "replicas": 1}}},
+            "no worker runs the role export of partition 4",
+        ),
         ({"config": "a = = 1"}, "config: is not TOML"),
         ({"config": 'grace_s = "soon"'}, "grace_s: write an amount"),
         ({"workers": {"all": {"replicas": 0}}}, "no worker runs the role ingest"),
@@ -391,17 +405,6 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
             "no worker runs the role monitor; add it to the roles of one with replicas above 0",
         ),
         ({"workers": JUDGES, "config": TWO_MODELS}, "no worker judges with b;"),
-        (
-            {
-                "workers": {
-                    **JUDGES,
-                    "judge": {**JUDGES["judge"], "shards": [0]},
-                    "other": {"roles": ["judge"], "queues": ["b"], "shards": [1]},
-                },
-                "config": f"{TWO_SHARDS}\n{TWO_MODELS}",
-            },
-            "no worker judges with a on shard 1; add it to the queues of one",
-        ),
         (
             {"workers": {**JUDGES, "c": {"roles": ["judge"], "queues": ["b"]}}, "config": PANEL},
             "no worker judges with panel",
@@ -510,17 +513,13 @@ def test_a_deployment_has_variables_and_secrets_of_its_own_beside_those_of_all()
     }
 
 
-def test_workers_of_some_shards_are_scaled_by_their_own_gauges() -> None:
+def test_workers_of_some_partitions_are_scaled_by_their_own_gauges() -> None:
     values = values_of("scaling")
-    made = rendered(
-        {
-            **values,
-            "config": TWO_SHARDS,
-            "workers": {"all": {**values["workers"]["all"], "shards": [0, 1], "roles": ALL}},
-        }
-    )
+    workers = {"all": {**values["workers"]["all"], "partitions": "0,1-7", "roles": ALL}}
+    # Of an address in a Secret the chart sees no cluster, only that partitions are named.
+    made = rendered({**values, "broker": {"secret": "b"}, "workers": workers})
     (worker,) = (container for _, container in containers(made))
-    assert worker["args"][-2:] == ["--shards", "0,1"]
+    assert worker["args"][-2:] == ["--partitions", "0,1-7"]
     queries = [
         container["metadata"]["query"]
         for container in made["ScaledObject", "tracejudge-worker-all"]["spec"]["triggers"]

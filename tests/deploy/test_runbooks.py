@@ -47,7 +47,7 @@ LABELS = {
     "what",
     "budget",
     "limit",
-    "shard",
+    "partition",
 }
 PROMETHEUS = {"ALERTS", "alertname", "alertstate", "component", "instance", "job", "severity"}
 WORDS_OF_PROMQL = {

@@ -198,7 +198,7 @@ def test_a_right_that_is_absent_refuses_the_batch_as_a_whole(
 
 def test_the_user_of_the_documentation_may_publish_and_read_nothing(store: redis.Redis, server: RedisServer) -> None:
     page = (Path(__file__).parents[2] / "docs" / "connecting.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^ACL SETUSER support-bot .*$", page, re.MULTILINE)
+    line, _of_a_cluster = re.findall(r"^ACL SETUSER support-bot .*$", page, re.MULTILINE)
     store.execute_command(*line.split())
     store.script_flush()  # the first batch is sent with EVAL, the second with EVALSHA
     url = RedisUrl(f"redis://support-bot:PASSWORD@127.0.0.1:{server.port}/0")

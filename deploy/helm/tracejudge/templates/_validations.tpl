@@ -6,8 +6,8 @@
   {{- if and $at.secret $at.url }}{{ fail (printf "%s: set secret or url, not both." $name) }}{{ end -}}
   {{- if regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" $at.url }}{{ fail (printf "%s.url: holds a password, which everybody who can read the release would see; put the address into a Secret and name it in %s.secret." $name $name) }}{{ end -}}
 {{- end -}}
-{{- range $key, $urls := dict "redis_url" (list $config.redis_url) "broker_url" (list $config.broker_url) "shards" $config.shards }}
-  {{- range $urls }}{{ if regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" (toString .) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end }}{{ end -}}
+{{- range $key := list "redis_url" "broker_url" }}
+  {{- if regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" (index $config $key | toString) }}{{ fail (printf "config: %s holds a password, which everybody who can read the ConfigMap would see; put the address into a Secret, and name it in env as TRACEJUDGE_%s." $key (upper $key)) }}{{ end -}}
 {{- end -}}
 {{- range $key := list "user_key" "user_keys_former" }}
   {{- if index $config $key }}{{ fail (printf "config: %s is a secret, which everybody who can read the ConfigMap would see; put it into a Secret, and name that %s." $key (ternary "in secretFiles, for user_key_file" "in env as TRACEJUDGE_USER_KEYS_FORMER" (eq $key "user_key"))) }}{{ end -}}
@@ -22,37 +22,46 @@
 {{- range $name, $given := .Values.workers }}{{ $_ := set $envs (printf "workers.%s.env" $name) (dig "env" list ($given | default dict)) }}{{ end -}}
 {{- range $where, $env := $envs }}{{ range $env }}
   {{- if or (regexMatch "://[^/]*:[^@/]*@|[?&][a-z_]*password=" (toString .value)) (and .value (has .name (list "TRACEJUDGE_USER_KEY" "TRACEJUDGE_USER_KEYS_FORMER"))) (and (has .name (list "TRACEJUDGE_PROXY" "TRACEJUDGE_OTLP_ENDPOINT")) (regexMatch "://[^/]*@" (toString .value))) }}{{ fail (printf "%s: %s holds a password or key, which everybody who can read the release would see; put it into a Secret and name that in valueFrom." $where .name) }}{{ end -}}
-  {{- if has .name (list "TRACEJUDGE_GRACE_S" "TRACEJUDGE_METRICS_TLS_CERT") }}{{ fail (printf "%s: set %s in config in place of %s, since the chart reads there how long pods may take to stop and whether probes use TLS." $where (trimPrefix "TRACEJUDGE_" .name | lower) .name) }}{{ end -}}
+  {{- if has .name (list "TRACEJUDGE_GRACE_S" "TRACEJUDGE_METRICS_TLS_CERT" "TRACEJUDGE_PARTITIONS") }}{{ fail (printf "%s: set %s in config in place of %s, since the chart reads there how long pods may take to stop, whether probes use TLS, and which partitions there are." $where (trimPrefix "TRACEJUDGE_" .name | lower) .name) }}{{ end -}}
 {{- end }}{{ end -}}
-{{- $elsewhere := or $config.redis_url $config.shards -}}
-{{- range .Values.env }}{{ if has .name (list "TRACEJUDGE_REDIS_URL" "TRACEJUDGE_SHARDS") }}{{ $elsewhere = true }}{{ end }}{{ end -}}
-{{- if not (or .Values.redis.secret .Values.redis.url $elsewhere) }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
+{{- $variables := dict -}}
+{{- range .Values.env }}{{ $_ := set $variables .name (.value | default "a Secret") }}{{ end -}}
+{{- $address := or .Values.redis.url (ternary "a Secret" "" (ne .Values.redis.secret "")) $variables.TRACEJUDGE_REDIS_URL $config.redis_url -}}
+{{- if not $address }}{{ fail "redis: there is no address; set redis.secret to the name of a Secret with the key redis-url, or redis.url where it holds no password." }}{{ end -}}
 
 {{- $judgeModels := dict -}}
 {{- range $name, $model := dig "models" dict $config }}{{ $_ := set $judgeModels ($model.label | default $model.model | default $model.provider | default "openai") $name }}{{ end -}}
 {{- if not $judgeModels }}{{ $_ := set $judgeModels "lexical" "default" }}{{ end -}}
 {{- $panels := false -}}
 {{- range dig "rules" list $config }}{{ if .combine }}{{ $panels = true }}{{ end }}{{ end -}}
-{{- $shards := $config.shards | default list -}}
+{{- /* Where the address is in a Secret, partitions of the configuration or of a worker say that it is a cluster. */}}
+{{- $divided := gt (int $config.partitions) 1 -}}
+{{- range .Values.workers }}{{ if dig "partitions" $.Values.worker.partitions (. | default dict) }}{{ $divided = true }}{{ end }}{{ end -}}
+{{- $cluster := or (regexMatch "^rediss?[+]cluster://" $address) (and (eq $address "a Secret") $divided) -}}
+{{- if and $divided (not $cluster) }}{{ fail "partitions: one Redis has a single partition; take them out, or set the address of a cluster, redis+cluster://HOST:6379." }}{{ end -}}
+{{- if and $cluster (not (or .Values.broker.secret .Values.broker.url $variables.TRACEJUDGE_BROKER_URL $config.broker_url)) }}{{ fail "broker: Celery cannot use a Redis Cluster as its broker; set broker.secret to a Secret with the key broker-url, or broker.url, such as amqp://rabbitmq:5672 or redis://redis-broker:6379/0." }}{{ end -}}
+{{- $partitions := ternary ($config.partitions | default 8) 1 $cluster | int -}}
 {{- $roles := dict -}}
 {{- $served := dict -}}
-{{- $all := until (max 1 (len $shards) | int) -}}
 {{- range $name, $given := .Values.workers -}}
   {{- $set := mergeOverwrite (deepCopy $.Values.worker) $given -}}
   {{- $runs := or $set.scaling.enabled (gt (int $set.replicas) 0) -}}
   {{- range $role := $set.roles }}{{ if $runs }}
     {{- $_ := set $roles $role true -}}
-    {{- range $set.shards | default (until (len $shards)) }}{{ $_ := set $roles (printf "%s on shard %d" $role (int .)) true }}{{ end -}}
   {{- end }}{{ end -}}
-  {{- range $set.shards -}}
-    {{- if and $shards (ge (int .) (len $shards)) }}{{ fail (printf "workers.%s.shards: config has no shard %d; the last one is %d." $name (int .) (sub (len $shards) 1)) }}{{ end -}}
+  {{- range splitList "," ($set.partitions | default (printf "0-%d" (sub $partitions 1))) -}}
+    {{- $ends := splitList "-" . -}}
+    {{- $last := last $ends | int -}}
+    {{- if ge $last $partitions }}{{ fail (printf "workers.%s.partitions: there is no partition %d; the last one is %d. Set partitions in config where there are more." $name $last (sub $partitions 1)) }}{{ end -}}
+    {{- if lt $last (first $ends | int) }}{{ fail (printf "workers.%s.partitions: %s ends before it begins; write the smaller number first." $name .) }}{{ end -}}
+    {{- range $number := untilStep (first $ends | int) (add1 $last | int) 1 }}{{ range $role := ternary $set.roles list $runs }}{{ $_ := set $roles (printf "%s of partition %d" $role $number) true }}{{ end }}{{ end -}}
   {{- end -}}
   {{- if and $set.queues (not (has "judge" $set.roles)) }}{{ fail (printf "workers.%s.queues: only the role judge has queues; add the role or leave them out." $name) }}{{ end -}}
   {{- range $set.queues -}}
     {{- if not (or (has . (keys $judgeModels)) (has . (list "code" "panel"))) }}{{ fail (printf "workers.%s.queues: the configuration has no judge model %q; there are %s, code and panel." $name . (keys $judgeModels | sortAlpha | join ", ")) }}{{ end -}}
   {{- end -}}
   {{- if and (has "judge" $set.roles) $runs -}}
-    {{- range $queue := $set.queues | default (list "*") }}{{ range ternary ($set.shards | default $all) $all (gt (len $shards) 0) }}{{ $_ := set $served (printf "%s on shard %d" $queue (int .)) true }}{{ end }}{{ end -}}
+    {{- range $set.queues | default (list "*") }}{{ $_ := set $served . true }}{{ end -}}
   {{- end -}}
   {{- if $set.scaling.enabled -}}
     {{- if not $.Values.scaling.prometheus }}{{ fail (printf "workers.%s.scaling: KEDA needs the address of Prometheus in scaling.prometheus." $name) }}{{ end -}}
@@ -63,13 +72,13 @@
 {{- end -}}
 {{- if not .Values.partial -}}
   {{- range list "ingest" "judge" "export" "monitor" }}{{ if not (hasKey $roles .) }}{{ fail (printf "workers: no worker runs the role %s; add it to the roles of one with replicas above 0, or set partial where it runs elsewhere." .) }}{{ end }}{{ end -}}
-  {{- range $number := until (len $shards) -}}
-    {{- range list "ingest" "judge" "export" }}{{ if not (hasKey $roles (printf "%s on shard %d" . $number)) }}{{ fail (printf "workers: no worker runs the role %s on shard %d; add the number to the shards of one, or set partial where it runs elsewhere." . $number) }}{{ end }}{{ end -}}
+  {{- /* Workers judge what any partition holds, and monitor all of them. */}}
+  {{- range $number := until $partitions -}}
+    {{- range list "ingest" "export" }}{{ if not (hasKey $roles (printf "%s of partition %d" . $number)) }}{{ fail (printf "workers: no worker runs the role %s of partition %d; add the number to the partitions of one, or set partial where it runs elsewhere." . $number) }}{{ end }}{{ end -}}
   {{- end -}}
-  {{- range $queue := append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}{{ range $all }}
-    {{- $where := printf " on shard %d" . }}
-    {{- if not (or (hasKey $served (print "*" $where)) (hasKey $served (print $queue $where))) }}{{ fail (printf "workers: no worker judges with %s%s; add it to the queues of one, or set partial where it is judged elsewhere." $queue (ternary $where "" (gt (len $shards) 0))) }}{{ end -}}
-  {{- end }}{{ end -}}
+  {{- range append (keys $judgeModels | sortAlpha) (ternary "panel" "" $panels) | compact }}
+    {{- if not (or (hasKey $served "*") (hasKey $served .)) }}{{ fail (printf "workers: no worker judges with %s; add it to the queues of one, or set partial where it is judged elsewhere." .) }}{{ end -}}
+  {{- end -}}
 {{- end -}}
 
 {{- if and .Values.gateway.enabled (not (dig "gateway" "tokens" dict $config)) }}{{ fail "gateway: clients need a token; add [gateway.tokens.NAME] with token_env to config, and the variable to gateway.env." }}{{ end -}}
