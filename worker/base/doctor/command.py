@@ -130,17 +130,22 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
     findings = examine(first)
     reached, others = findings[: len(stores)], findings[len(stores) :]
     further: list[Check] = []
+    masters = set[str]()
     for store, answer in zip(stores, reached, strict=True):
         # Every other check of this Redis would repeat the same failure.
         store.is_away = answer.result == "broken"
         if not store.is_away:
-            further += [of_partition(store, check) for check in _checks_of_one(settings, store)]
+            checks = _checks_of_one(settings, store)
+            if answer.what not in masters:
+                checks += _checks_of_server(settings, store)
+            masters.add(answer.what)
+            further += [of_partition(store, check) for check in checks]
     further += [] if stores[0].is_away else _checks_of_all(settings, stores[0])
     try:
         return [*reached, *examine(further), *others]
     finally:
-        for one in stores:
-            one.close()
+        for store in stores:
+            store.close()
 
 
 def redis_answers(settings: Settings, store: Store) -> Sequence[Finding]:
@@ -162,15 +167,21 @@ def of_partition(store: Store, check: Check) -> Check:
 
 def _checks_of_one(settings: Settings, store: Store) -> list[Check]:
     """Return the checks that each partition needs by itself."""
+    return [
+        Check("redis keys", partial(foreign_keys, store)),
+        Check("roles", partial(roles, settings, store)),
+        Check("circuits", partial(circuits, store)),
+        Check(_VERSIONS, partial(judge_versions, settings, store)),
+    ]
+
+
+def _checks_of_server(settings: Settings, store: Store) -> list[Check]:
+    """Return the checks of a server, of which several partitions may be."""
     url, key, commands = settings.redis_url, store.keys.layout, worker_commands(store.keys)
     return [
         Check("redis keeping", partial(server, url, key)),
         Check("redis permissions", lambda: [permissions("redis permissions", url, commands, key)]),
-        Check("redis keys", partial(foreign_keys, store)),
         Check("clock", partial(clock, url, key)),
-        Check("roles", partial(roles, settings, store)),
-        Check("circuits", partial(circuits, store)),
-        Check(_VERSIONS, partial(judge_versions, settings, store)),
     ]
 
 

@@ -49,7 +49,10 @@ def reach(name: str, url: str, key: str = "") -> Finding:
                 # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
                 cause = cause._replace(fix=f"use redis:// if it speaks no TLS; else {cause.fix}")
             return broken(name, *cause)
-    return ok(name, address(url))
+        # On a cluster the pool knows which master it has found.
+        master = getattr(client.connection_pool, "master_address", None)
+        is_cluster = parse_redis_url(url).is_cluster
+    return ok(name, f"{address(url)}, master {master[0]}:{master[1]}" if is_cluster and master else address(url))
 
 
 def _answer(error: RedisError, where: str) -> Cause | None:

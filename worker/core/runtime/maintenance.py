@@ -78,10 +78,12 @@ class BacklogGauges:
         """Report that a partition does not answer."""
         self._metrics.partition_up.labels(str(partition)).set(0)
 
-    def show(self, partition: int, backlog: Backlog, memory: Memory | None) -> None:
-        """Set the gauges and counters from what was measured on a partition."""
+    def show(self, partition: int, backlog: Backlog, memory: Memory | None, *, is_read: bool = True) -> None:
+        """Set the gauges and counters from what was measured on a partition; those of the backlog if it is read."""
         metrics = self._metrics
         metrics.partition_up.labels(str(partition)).set(1)
+        if not is_read:
+            return
         metrics.cut_off.inc(backlog.traces.newly_cut)
         for exporter, position in backlog.outbox.items():
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
@@ -134,12 +136,17 @@ class Maintenance(ServiceThread):
         backpressure: Backpressure,
         heartbeat: Heartbeat,
         gauges: BacklogGauges | None = None,
+        is_read: bool = True,
         chores: Sequence[Callable[[], None]] = (),
     ) -> None:
         """Prepare the thread.
 
-        ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` belong to all
-        partitions, if this worker serves several; ``chores`` run once a minute.
+        Args:
+            groups: The groups of the outbox.
+            capacity: Says which judge models may fetch more.
+            gauges: Those of all partitions that this worker reads.
+            is_read: Whether it reads this one; it judges the batches of all.
+            chores: Run once a minute.
         """
         super().__init__("maintenance")
         self._settings = settings
@@ -151,6 +158,7 @@ class Maintenance(ServiceThread):
         self._heartbeat = heartbeat
         self._backpressure = backpressure
         self._gauges = gauges or BacklogGauges(settings, metrics)
+        self._is_read = is_read
         self._chores = chores
         self._prune_at = 0.0
 
@@ -171,7 +179,7 @@ class Maintenance(ServiceThread):
         backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
         self._backpressure.set_waiting(backlog.waiting)
-        self._gauges.show(self._store.partition, backlog, memory(self._store))
+        self._gauges.show(self._store.partition, backlog, memory(self._store), is_read=self._is_read)
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
         partition = self._store.partition

@@ -78,9 +78,9 @@ class Partition:
         self._shared = shared
         self.store = store
         # Any worker judges the batches of all partitions, as its messages name them; reading them is divided.
-        reads = store.partition in settings.served
+        is_read = store.partition in settings.served
         self._judges = shared.has("judge")
-        roles = [role for role in settings.roles if reads or role == "judge"]
+        roles = [role for role in settings.roles if is_read or role == "judge"]
         ledger = Ledger(store, settings)
         self._notifier = Notifier(store, send, shared.limits, shared.wake)
         self.judging = JudgingConsumer(
@@ -113,6 +113,7 @@ class Partition:
             backpressure=self._backpressure,
             heartbeat=heartbeat,
             gauges=shared.gauges,
+            is_read=is_read,
             chores=collected((feature.chores for feature in installed()), settings, metrics, store),
         )
         parts = PartitionParts(

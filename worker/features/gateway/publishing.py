@@ -56,8 +56,15 @@ class Capacity(ServiceThread):
 
     def run_once(self) -> None:
         """Measure, and wait."""
+        failure: StoreError | None = None
         for store in self._stores:
-            self._measure(store)
+            try:
+                self._measure(store)
+            except StoreError as error:
+                # The other partitions have room or not.
+                failure = error
+        if failure is not None:
+            raise failure
         self.pause(1.0)
 
     def take(self, entries: Sequence[Entry]) -> None:
