@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.cli_parts import Run, words
 from support.cluster import Cluster, running_cluster
+from support.partition_parts import PARTITIONS, home
 from support.processes import wait_until
 from support.published import TRACES
-from support.partition_parts import PARTITIONS, home
 from support.stage_parts import HOUR, Chosen, Keyspace, make_trace, make_verdict, settings_of
 
 from worker.core.queue.batch import Evaluation, Item

@@ -449,7 +449,9 @@ KNOWN = ", ".join([*KEYS][:30]) + ", …"
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
 RANGES = "must be numbers and ranges, as 0-3 or 0,2"
 CLUSTER_FORM = "redis+cluster://user:password@host1:6379,host2:6379"
-URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+cluster://…, redis+sentinel://… or unix:///path/to/socket"
+URL_FORM = (
+    "redis://user:password@host:6379/0, rediss://…, redis+cluster://…, redis+sentinel://… or unix:///path/to/socket"
+)
 NO_HOST = (
     f"tracejudge.toml: redis_url: has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
@@ -523,8 +525,8 @@ MISTAKES: Mapping[str, Mistake] = {
     ),
     "too many partitions": in_file("partitions = 65", "partitions: must be a whole number from 1 to 64"),
     "a cluster without a broker": Mistake(
-        "defaults: broker_url: is required with a cluster, which Celery cannot use as its broker; set it to another server, as"
-        ' broker_url = "amqp://rabbitmq" or "redis://host:6379/0"',
+        "defaults: broker_url: is required with a cluster, which Celery cannot use as its broker; set it to another"
+        ' server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"',
         'redis_url = "redis+cluster://a"',
     ),
     "a cluster as the broker": in_file(
@@ -549,9 +551,7 @@ MISTAKES: Mapping[str, Mistake] = {
         "served_partitions: has a range that ends before it begins; write the smaller number first",
     ),
     "no range": in_file('served_partitions = "0-"', f"served_partitions: {RANGES}"),
-    "a number that is too long": in_file(
-        'served_partitions = "0-99999999999"', f"served_partitions: {RANGES}"
-    ),
+    "a number that is too long": in_file('served_partitions = "0-99999999999"', f"served_partitions: {RANGES}"),
     "a list of partitions": in_file("served_partitions = [0]", "served_partitions: must be a string"),
     "list for a string": in_file("metrics_host = ['a']", "metrics_host: must be a string"),
     "string for a truth": in_file("export_explanations = 'often'", "export_explanations: must be true or false"),

@@ -12,7 +12,7 @@ from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
 from worker.base.monitor.counts import counted_until
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.sums import QualitySums, PartitionSums
+from worker.base.monitor.sums import PartitionSums, QualitySums
 from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.core.runtime.maintenance import BacklogGauges
 from worker.core.storage.client import LayoutError, Store, StoreError

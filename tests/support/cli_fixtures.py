@@ -10,11 +10,11 @@ import pytest
 
 import tracejudge
 from judges.core.verdict import Score
-from support.cluster import Cluster
 from support.cli_parts import Ended, Run, write_lines
+from support.cluster import Cluster
+from support.partition_parts import PARTITIONS, home, three_partitions
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.partition_parts import PARTITIONS, home, three_partitions
 from support.stage_parts import Chosen, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
@@ -48,28 +48,26 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 
 
 @pytest.fixture
-def clustered(
-    run: Run, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, redis_url: str, prefix: str
-) -> Iterator[list[Keyspace]]:
-    """Three partitions on the cluster, where commands find them."""
+def clustered(run: Run, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, redis_url: str, prefix: str) -> Run:
+    """Run a command with three partitions on the cluster, and a prefix of this test alone."""
     variables = {"REDIS_URL": cluster.url, "BROKER_URL": redis_url, "PARTITIONS": str(PARTITIONS), "PREFIX": prefix}
     for name, text in variables.items():
         monkeypatch.setenv(f"TRACEJUDGE_{name}", text)
-    with three_partitions(cluster.url, prefix) as keyspaces:
-        yield keyspaces
+    return run
 
 
 @pytest.fixture
-def published(clustered: list[Keyspace], run: Run) -> list[Keyspace]:
+def published(clustered: Run, cluster: Cluster, prefix: str) -> Iterator[list[Keyspace]]:
     """Three partitions on the cluster, with published traces that are chosen, and a verdict on each."""
-    assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
-    for keyspace in clustered:
-        Chosen(keyspace).take()
-    for number, trace in enumerate(TRACES):
-        failed = Score("safety", float(number % 2), passed=bool(number % 2))
-        verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
-        clustered[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
-    return clustered
+    with three_partitions(cluster.url, prefix) as keyspaces:
+        assert clustered("publish", write_lines("traces.jsonl", TRACES)).code == 0
+        for keyspace in keyspaces:
+            Chosen(keyspace).take()
+        for number, trace in enumerate(TRACES):
+            failed = Score("safety", float(number % 2), passed=bool(number % 2))
+            verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
+            keyspaces[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
+        yield keyspaces
 
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")

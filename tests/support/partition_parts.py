@@ -11,7 +11,7 @@ PARTITIONS = 3
 
 @contextmanager
 def three_partitions(url: str, prefix: str) -> Iterator[list[Keyspace]]:
-    """Make the keyspaces of three partitions, on a cluster or on one server; the fixture `prefix` deletes their keys."""
+    """Make the keyspaces of three partitions, on a cluster or one server; the fixture `prefix` deletes the keys."""
     keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(PARTITIONS)]
     stores = tuple(keyspace.store for keyspace in keyspaces)
     for store in stores:

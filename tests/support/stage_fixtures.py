@@ -8,8 +8,8 @@ import pytest
 from judges.agent import tool_use
 from support.judging_parts import Workers
 from support.leases_parts import BEGIN_S, TTL_S, add
-from support.processes import PATIENCE_S
 from support.partition_parts import three_partitions
+from support.processes import PATIENCE_S
 from support.stage_parts import Keyspace
 from worker.core.export import consumer as outbox
 from worker.core.queue.leases import Leases

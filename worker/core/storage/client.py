@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple
 
 import redis
 import structlog
-from redis.exceptions import AuthenticationError, MovedError, NoScriptError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterCrossSlotError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as LostConnectionError
 
 from tracejudge.delivery.transport import make_pool
@@ -376,7 +384,7 @@ def _describe(error: RedisError) -> str:
         return "Redis refuses the user or the password"
     if text.startswith(_REFUSED):
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
-    if isinstance(error, MovedError):
+    if isinstance(error, MovedError | ClusterCrossSlotError):
         return "Redis is a cluster, or its slots have moved: write redis_url as redis+cluster://host:port"
     meaning = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
     if meaning or isinstance(error, ResponseError):
