@@ -5,7 +5,7 @@ from operator import methodcaller
 
 import pytest
 from redis import Redis
-from support.cluster import Cluster
+from support.cluster import Cluster, Node
 from support.partition_parts import three_partitions
 from support.stage_parts import Chosen, make_traces
 
@@ -50,6 +50,15 @@ def test_every_script_declares_a_key_that_exists_and_one_that_never_does(cluster
 
 def guards(keys: Keys) -> list[str]:
     return [keys.layout, keys.never]
+
+
+def test_a_slot_that_no_node_serves_is_explained() -> None:
+    with Node() as node, closing(Store(f"redis+cluster://{node.address}", Keys("t"))) as store:
+        with pytest.raises(StoreError, match=r"^Redis does not answer \(ConnectionError\)$"):
+            store.open()
+        plain = Store(f"redis://{node.address}", store.keys)
+        with closing(plain), pytest.raises(StoreError, match=r"^the cluster serves not all of its slots: see CLUSTER"):
+            plain.open()
 
 
 @pytest.mark.slow("a cluster of six servers")

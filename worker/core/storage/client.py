@@ -50,6 +50,7 @@ _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
 _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
+    "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
     # Redis 6.2 puts it in these words when a script runs the command.
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
     "can't run this command": _FORBIDDEN,
@@ -386,7 +387,8 @@ def _describe(error: RedisError) -> str:
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
     if isinstance(error, MovedError | ClusterCrossSlotError):
         return "Redis is a cluster, or its slots have moved: write redis_url as redis+cluster://host:port"
-    meaning = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
+    # The driver removes the codes that it knows from the text.
+    meaning = next((meaning for words, meaning in _MEANINGS.items() if words in f"{error.status_code} {text}"), None)
     if meaning or isinstance(error, ResponseError):
         return meaning or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"
