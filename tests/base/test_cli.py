@@ -197,12 +197,15 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     for key in (f'redis_url = "redis://127.0.0.1:{free_port()}/0"', 'redis_url = "http://127.0.0.1"'):
         Path("mine.toml").write_text(key, encoding="utf-8")
         assert "mine.toml" in run("account", "--config", "mine.toml").complaint, key
-    shards = f'shards = ["redis://127.0.0.1:{free_port()}", "redis://127.0.0.1:{free_port()}"]'
-    Path("mine.toml").write_text(shards, encoding="utf-8")
+    cluster = (
+        f'redis_url = "redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{free_port()}"\nbroker_url = "amqp://host"\n'
+    )
+    Path("mine.toml").write_text(cluster, encoding="utf-8")
     complaint = run("account", "--config", "mine.toml").complaint
-    assert complaint.endswith("; start it, or correct shards in mine.toml or TRACEJUDGE_SHARDS")
-    complaint = run("worker", "--config", "mine.toml", "--shards", "0,5").complaint
-    assert complaint == "tracejudge: --shards: served_shards: there is no shard 5; the last one is 1"
+    assert "Redis does not answer" in complaint
+    assert complaint.endswith("; start it, or correct redis_url in mine.toml, TRACEJUDGE_REDIS_URL or --redis-url")
+    complaint = run("worker", "--config", "mine.toml", "--partitions", "0,2-8").complaint
+    assert complaint == "tracejudge: --partitions: served_partitions: there is no partition 8; the last one is 7"
 
 
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:

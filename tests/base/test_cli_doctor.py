@@ -242,7 +242,7 @@ CLOCKS = {0.0: "ok", 4.0: "ok", -6.0: "warning", 59.0: "warning", 61.0: "broken"
 @pytest.mark.parametrize("off_s", CLOCKS)
 def test_a_clock_that_is_off(monkeypatch: pytest.MonkeyPatch, redis_url: str, off_s: float) -> None:
     monkeypatch.setattr(Redis, "time", lambda _: (1_700_000_000, 500_000))
-    (finding,) = redis_server.clock(redis_url, lambda: 1_700_000_000.5 + off_s)
+    (finding,) = redis_server.clock(redis_url, now=lambda: 1_700_000_000.5 + off_s)
     assert finding.result == CLOCKS[off_s]
     if off_s:
         message = "ahead of" if off_s > 0 else "behind"

@@ -194,18 +194,24 @@ def test_variables_win_over_the_file_and_arguments_over_both() -> None:
     assert settings.redis_url == Settings().redis_url, "an argument that was not given changes nothing"
 
 
-def test_shards_stand_for_the_address_unless_the_command_line_names_one_server() -> None:
-    write('shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [1]\n')
-    for variables in ({}, {"TRACEJUDGE_REDIS_URL": "redis://a/0"}):
-        settings = load(variables)
-        assert (settings.redis_url, settings.redis_urls, settings.served) == (
-            "redis://a/0",
-            ("redis://a/0", "redis://b/0"),
-            (1,),
-        )
-    settings = load({}, None, {"redis_url": "redis://c/0"})
-    assert (settings.redis_urls, settings.served) == (("redis://c/0",), (0,))
-    assert load({"TRACEJUDGE_SHARDS": "redis://d/0,redis://e/0,redis://f/0"}).redis_url == "redis://d/0"
+CLUSTER = {"TRACEJUDGE_REDIS_URL": "redis+cluster://a,b:7000", "TRACEJUDGE_BROKER_URL": "amqp://host"}
+
+
+def test_partitions_are_by_the_address_and_a_worker_serves_ranges_of_them() -> None:
+    rows: list[tuple[dict[str, str], int, list[int]]] = [
+        ({}, 1, [0]),
+        ({"partitions": "1"}, 1, [0]),
+        (CLUSTER, 8, [*range(8)]),
+        ({**CLUSTER, "partitions": "64"}, 64, [*range(64)]),
+        ({**CLUSTER, "served_partitions": "0-3"}, 8, [0, 1, 2, 3]),
+        ({**CLUSTER, "served_partitions": "7,0-1,1,4-4"}, 8, [0, 1, 4, 7]),
+        ({**CLUSTER, "partitions": "12", "served_partitions": "9-11"}, 12, [9, 10, 11]),
+    ]
+    for variables, count, served in rows:
+        names = {name if "_URL" in name else f"TRACEJUDGE_{name.upper()}": text for name, text in variables.items()}
+        settings = load(names)
+        assert (settings.partition_count, [*settings.served]) == (count, served), variables
+    assert load(CLUSTER, None, {"served_partitions": "2"}).served == (2,)
 
 
 def test_a_whole_list_of_rules_replaces_another() -> None:
@@ -236,11 +242,8 @@ def test_the_environment_of_the_process_is_not_read(monkeypatch: pytest.MonkeyPa
 
 VARIABLES: Variables = {
     "redis_url": ("rediss://user:pw@host:6380/2", "rediss://user:pw@host:6380/2"),
-    "shards": (
-        "redis://localhost:6379/0, redis+sentinel://a:1,b:2/main",
-        ("redis://localhost:6379/0", "redis+sentinel://a:1,b:2/main"),
-    ),
-    "served_shards": ("1", (1,)),
+    "partitions": ("1", 1),
+    "served_partitions": ("0", "0"),
     "broker_url": ("amqp://host", "amqp://host"),
     "prefix": ("mine", "mine"),
     "metrics_host": ("0.0.0.0", "0.0.0.0"),  # noqa: S104 - what containers set
@@ -319,7 +322,6 @@ GO_TOGETHER: Mapping[str, str] = {
     "metrics_password_file": "metrics_user",
     "metrics_tls_cert": "metrics_tls_key",
     "metrics_tls_key": "metrics_tls_cert",
-    "served_shards": "shards",
     "calibrations": "models",
 }
 """Keys that are refused by themselves, and what goes with them."""
@@ -394,7 +396,7 @@ def test_the_configuration_hash_is_of_what_processes_share() -> None:
     }
     assert Settings.from_keys(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
-    left_out |= {"shards", "served_shards"}
+    left_out |= {"served_partitions"}
     hashes = {
         key: Settings.from_keys(**{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()
@@ -445,7 +447,11 @@ def test_what_is_right_is_not_refused(text: str) -> None:
 
 KNOWN = ", ".join([*KEYS][:30]) + ", …"
 HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
-URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
+RANGES = "must be numbers and ranges, as 0-3 or 0,2"
+CLUSTER_FORM = "redis+cluster://user:password@host1:6379,host2:6379"
+URL_FORM = (
+    "redis://user:password@host:6379/0, rediss://…, redis+cluster://…, redis+sentinel://… or unix:///path/to/socket"
+)
 NO_HOST = (
     f"tracejudge.toml: redis_url: has no valid host and port: {URL_FORM}; percent-encode special characters in the"
     " password"
@@ -514,22 +520,39 @@ MISTAKES: Mapping[str, Mistake] = {
     "part of a port": in_file("metrics_port = 1.5", "metrics_port: must be a whole number from 0 to 65535"),
     "truth for a number": in_file("max_dead = true", "max_dead: must be a whole number of at least 1"),
     "number for a string": in_file("redis_url = 6379", "redis_url: must be a string"),
-    "an address beside shards": Mistake(
-        "TRACEJUDGE_REDIS_URL: redis_url: is not the first of shards; leave it out where shards are set",
-        'shards = ["redis://a/0", "redis://b/0"]',
-        {"TRACEJUDGE_REDIS_URL": "redis://c/0"},
+    "partitions without a cluster": in_file(
+        "partitions = 2", "partitions: needs a cluster; set redis_url to redis+cluster://host:6379, or leave it out"
     ),
-    "a shard twice": in_file(
-        'shards = ["redis://a/0", "redis://a/0"]', "shards[1]: is the same as shards[0]; name each once"
+    "too many partitions": in_file("partitions = 65", "partitions: must be a whole number from 1 to 64"),
+    "a cluster without a broker": Mistake(
+        "defaults: broker_url: is required with a cluster, which Celery cannot use as its broker; set it to another"
+        ' server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"',
+        'redis_url = "redis+cluster://a"',
     ),
-    "a shard without a scheme": in_file(
-        'shards = ["redis://a/0", "a:1"]',
-        f"shards[1]: redis_url must begin with redis://, rediss:// or unix://: {URL_FORM}",
+    "a cluster as the broker": in_file(
+        'broker_url = "redis+cluster://a"', "broker_url: must be a URL, as amqp://host or redis://host:6379/0"
     ),
-    "a shard that is not there": in_file(
-        'shards = ["redis://a/0", "redis://b/0"]\nserved_shards = [2]',
-        "served_shards: there is no shard 2; the last one is 1",
+    "a database of a cluster": in_file(
+        'redis_url = "redis+cluster://a/1"',
+        f"redis_url: names a database, and a cluster has only number 0: {CLUSTER_FORM}",
     ),
+    "a node without a host": in_file(
+        f'redis_url = "redis+cluster://:{SECRET}@a,:1"',
+        f"redis_url: has a node without a valid host and port: {CLUSTER_FORM}; percent-encode special characters in the"
+        " password",
+    ),
+    "a partition that is not there": Mistake(
+        "--partitions: served_partitions: there is no partition 8; the last one is 7",
+        variables=CLUSTER,
+        arguments={"served_partitions": "1,7-8"},
+    ),
+    "a range that ends before it begins": in_file(
+        'served_partitions = "3-1"',
+        "served_partitions: has a range that ends before it begins; write the smaller number first",
+    ),
+    "no range": in_file('served_partitions = "0-"', f"served_partitions: {RANGES}"),
+    "a number that is too long": in_file('served_partitions = "0-99999999999"', f"served_partitions: {RANGES}"),
+    "a list of partitions": in_file("served_partitions = [0]", "served_partitions: must be a string"),
     "list for a string": in_file("metrics_host = ['a']", "metrics_host: must be a string"),
     "string for a truth": in_file("export_explanations = 'often'", "export_explanations: must be true or false"),
     "string for a list": in_file("series_labels = 'name'", 'series_labels: must be a list, as ["…"]'),

@@ -298,10 +298,6 @@ def test_the_address_that_passes_the_check_is_opened(redis_url: str, change: Cal
     assert broker(settings).url.startswith("redis://")
     with Connection(broker(settings).url) as connection:
         connection.ensure_connection(max_retries=1)
-    shards = ", ".join((url.strip(), f"{scheme}://other"))
-    assert len(load({"TRACEJUDGE_SHARDS": shards}).shards) == 2
-    with pytest.raises(SettingsError, match="is the same as"):
-        load({"TRACEJUDGE_SHARDS": f"{redis_url},{url}"})
 
 
 def test_settings_still_travel_whole_where_they_are_wanted() -> None:

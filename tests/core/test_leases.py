@@ -279,5 +279,5 @@ def test_finishing_twice_is_finishing_once(keyspace: Keyspace, leases: Leases, b
     assert keyspace.waiting() == {MODEL: sum(sizes[batch_id] for batch_id in others)}
     for batch_id in others:
         leases.finish(batch_id, MODEL)
-    assert keyspace.everything().keys() == {"layout", "shard", "traces", "waiting"}
+    assert keyspace.everything().keys() == {"layout", "partitions", "traces", "waiting"}
     assert keyspace.waiting() == {MODEL: 0}

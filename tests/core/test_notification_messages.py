@@ -10,7 +10,7 @@ from kombu.message import Message
 from redis import Redis
 
 from worker.celery import _is_notification
-from worker.core.queue.notify import MESSAGE_VERSION, SHARD_VERSION, TASK
+from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK
 
 OURS = {"v": MESSAGE_VERSION, "model": "gpt-6-luna"}
 REST = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -35,14 +35,13 @@ def sent(redis: Redis, redis_url: str, prefix: str) -> Message:
     return taken
 
 
-NAMED = {**OURS, "v": SHARD_VERSION, "shard": 2}
+NAMED = {**OURS, "v": PARTITION_VERSION, "partition": 2}
 
 
 def test_what_we_send_is_let_through(sent: Message) -> None:
     assert _is_notification(sent)
     assert _is_notification(message())
     assert _is_notification(message([[], NAMED, REST]))
-    assert _is_notification(message([[], {**NAMED, "hops": 8}, REST]))
 
 
 OTHERS = {
@@ -65,11 +64,10 @@ OTHERS = {
     "a wake-up of version 1": message([[], {"v": 1, "batch": "1a1fffcb1bf-e83dd345-b78b0c0b"}, REST]),
     "more arguments": message([[], {**OURS, "x": 1}, REST]),
     "a model in a list": message([[], {**OURS, "model": ["b"]}, REST]),
-    "a shard in version 2": message([[], {**NAMED, "v": MESSAGE_VERSION}, REST]),
-    "no shard in version 3": message([[], {**OURS, "v": SHARD_VERSION}, REST]),
-    "a shard below the first": message([[], {**NAMED, "shard": -1}, REST]),
-    "a shard beyond the last": message([[], {**NAMED, "shard": 64}, REST]),
-    "a message that goes round": message([[], {**NAMED, "hops": 9}, REST]),
+    "a partition in version 2": message([[], {**NAMED, "v": MESSAGE_VERSION}, REST]),
+    "no partition in version 3": message([[], {**OURS, "v": PARTITION_VERSION}, REST]),
+    "a partition below the first": message([[], {**NAMED, "partition": -1}, REST]),
+    "a partition beyond the last": message([[], {**NAMED, "partition": 64}, REST]),
     "a callback": message([[], OURS, {**REST, "callbacks": [{"task": "other"}]}]),
     "a chain": message([[], OURS, {**REST, "chain": [{"task": "other"}]}]),
     "an abyss": message(raw=b"[" * 100_000),

@@ -139,42 +139,41 @@ def test_a_queue_is_never_filled_beyond_its_bound(
     queue = settings.queue("gpt")
     lengths = []
     for at_most in (1, 1, 2, 2, 4, 3, 4):
-        broker.send("gpt", at_most)
+        broker.send(0, "gpt", at_most)
         lengths.append(redis.llen(queue))
     assert lengths == [1, 1, 2, 2, 3, 3, 4]
     assert b'"gpt"' not in redis.lindex(queue, 0), "the body is encoded"
     keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
 
 
-def test_with_several_servers_a_message_names_its_own_and_the_queue_holds_some_for_each(
+def test_a_message_names_its_partition_and_the_queue_holds_some_for_each(
     redis_url: str, keyspace: Keyspace, redis: Redis
 ) -> None:
-    settings = settings_of(keyspace, shards=(keyspace.url, "redis://b/0", "redis://c/0"))
+    settings = settings_of(keyspace, redis_url="redis+cluster://a", partitions=3)
     app = Celery("tests", broker=redis_url, set_as_current=False)
     app.conf.broker_transport_options = {"priority_steps": [0]}
-    brokers = [BrokerSender(app, settings, shard) for shard in (2, 0)]
+    broker = BrokerSender(app, settings)
     queue = settings.queue("gpt")
     lengths = []
-    for broker in brokers * 3:
-        broker.send("gpt", 1)
+    for partition in (2, 0) * 3:
+        broker.send(partition, "gpt", 1)
         lengths.append(redis.llen(queue))
     bodies = [json.loads(base64.b64decode(json.loads(raw)["body"]))[1] for raw in redis.lrange(queue, 0, -1)]
-    for broker in brokers:
-        broker.close()
+    broker.close()
     app.close()
     keyspace.client.delete(queue, f"_kombu.binding.{settings.prefix}.judge")
-    assert lengths == [1, 2, 3, 3, 3, 3], "one for each server"
-    assert bodies[::-1] == [{"v": 3, "shard": shard, "model": "gpt"} for shard in (2, 0, 2)]
+    assert lengths == [1, 2, 3, 3, 3, 3], "one for each partition"
+    assert bodies[::-1] == [{"v": 3, "partition": partition, "model": "gpt"} for partition in (2, 0, 2)]
 
 
 def test_a_broker_that_is_away_is_connected_to_anew(keyspace: Keyspace, settings: Settings) -> None:
     app = Celery("tests", broker=f"redis://127.0.0.1:{free_port()}/0", set_as_current=False)
     broker = BrokerSender(app, settings)
     with pytest.raises(Exception, match=r"."):
-        broker.send("gpt", 1)
+        broker.send(0, "gpt", 1)
     app.conf.broker_url = keyspace.url
     app.conf.broker_write_url = keyspace.url
-    broker.send("gpt", 1)
+    broker.send(0, "gpt", 1)
     assert keyspace.client.llen(settings.queue("gpt")) == 1
     broker.close()
     app.close()

@@ -2,17 +2,15 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 import pytest
 from structlog.testing import capture_logs
-from support.stage_parts import Passing
 
 from worker.core.storage.client import StoreError
 from worker.core.telemetry import service as stage
-from worker.core.telemetry.service import ServiceThread
+from worker.core.telemetry.service import ServiceThread, share_threads, stop_threads
 
 PROMPTLY_S = 30.0
 """Far more than needed, so that a busy machine fails no test."""
@@ -21,7 +19,7 @@ Step = Callable[[], None]
 
 
 class ScriptedStage(ServiceThread):
-    """Follows its steps, one a turn, and then waits to be stopped. Its waits are noted and take no time."""
+    """Follows its steps, one a turn, and then waits to be stopped. Its pauses are noted and take no time."""
 
     role = "test"
 
@@ -33,7 +31,9 @@ class ScriptedStage(ServiceThread):
         self.finished = threading.Event()
         self._prepares = iter(prepares)
         self._turns = iter(turns)
-        self.stopping = Passing(self.waits)
+
+    def pause(self, seconds: float) -> None:
+        self.waits.append(seconds)
 
     def prepare(self) -> None:
         next(self._prepares, _nothing)()
@@ -43,7 +43,7 @@ class ScriptedStage(ServiceThread):
         step = next(self._turns, None)
         if step is None:
             self.finished.set()
-            threading.Event.wait(self.stopping)
+            self.stopping.wait()
             return
         step()
         self.turned += 1
@@ -250,30 +250,93 @@ def test_an_unexpected_error_is_logged_by_type_and_place_without_its_text() -> N
     assert "SECRET" not in repr(lines)
 
 
-def test_a_stage_that_waits_stops_at_once() -> None:
-    """The wait is for the wish to stop, so that it never has to be sat out."""
-    under_test = ScriptedStage()
-    waited = SimpleQueue[float]()
-    real = threading.Event()
+class Member(ServiceThread):
+    """One of several that share a thread. Its turns are noted with their thread."""
 
-    class Waiting(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waited.put(timeout or 0.0)
-            return real.wait(60)
+    role = "test"
+    shares = True
 
-        def set(self) -> None:
-            super().set()
-            real.set()
+    def __init__(
+        self, name: str = "shared", pause_s: float | None = 3600.0, wake: threading.Event | None = None
+    ) -> None:
+        super().__init__(name, wake)
+        self.turns = SimpleQueue[int]()
+        self.error: Exception | None = None
+        self._pause_s = pause_s
 
-    under_test.stopping = Waiting()
-    under_test._turns = itertools.repeat(AWAY)
-    began = time.monotonic()
+    def run_once(self) -> None:
+        self.turns.put(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        if self._pause_s is not None:
+            self.pause(self._pause_s)
+
+    def turn(self) -> int:
+        """Wait for its next turn."""
+        return self.turns.get(timeout=PROMPTLY_S)
+
+
+@pytest.fixture
+def shared() -> Iterator[Callable[..., None]]:
+    """Starts members in shared threads, and stops them."""
+    started: list[Member] = []
+
+    def start(*members: Member) -> None:
+        share_threads(members)
+        started.extend(members)
+        for member in members:
+            member.start()
+
+    yield start
+    stop_threads(started)
+    assert [member.name for member in started if member._thread.is_alive()] == [], "a stop ends their pauses"
+
+
+def test_those_of_one_name_run_in_one_thread(shared: Callable[..., None]) -> None:
+    class Alone(Member):
+        shares = False
+
+    members = [Member(), Member(), Member("other"), Alone(), Alone()]
+    shared(*members)
+    first, second, other, *alone = [member.turn() for member in members]
+    assert first == second
+    assert len({first, other, *alone}) == 4
+    assert members[0]._thread.name == members[1]._thread.name == "tracejudge-shared"
+
+
+def test_a_member_that_fails_or_never_pauses_delays_no_other(
+    shared: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_FIRST_BACKOFF_S", 3600.0)
+    monkeypatch.setattr(stage, "_MAX_BACKOFF_S", 3600.0)
+    away, broken, busy, quiet = members = [Member(), Member(), Member(pause_s=None), Member(pause_s=0.01)]
+    away.error, broken.error = StoreError("Redis does not answer (ConnectionError)"), KeyError("SECRET")
     with capture_logs():
-        under_test.start()
-        waited.get(timeout=PROMPTLY_S)
-        assert under_test.stop(PROMPTLY_S)
-    assert time.monotonic() - began < 60
-    assert not under_test._thread.is_alive()
+        shared(*members)
+        for _ in range(3):
+            assert busy.turn() == quiet.turn()
+    assert [member.turns.qsize() for member in (away, broken)] == [1, 1]
+    assert [member.pulse.trouble is None for member in members] == [False, False, True, True]
+    assert not any(member.pulse.dead for member in members)
+
+
+def test_a_wake_ends_the_pauses_of_all_that_share_it(shared: Callable[..., None]) -> None:
+    wake = threading.Event()
+    members = [Member(wake=wake) for _ in range(3)]
+    shared(*members)
+    for _ in range(3):
+        assert len({member.turn() for member in members}) == 1
+        wake.set()
+
+
+def test_a_member_that_is_stopped_begins_no_further_turn_and_the_others_go_on(shared: Callable[..., None]) -> None:
+    wake = threading.Event()
+    first, second = Member(wake=wake), Member(wake=wake)
+    shared(first, second)
+    assert first.turn() == second.turn()
+    assert not first.stop(0.0), "its thread is the other's too"
+    assert second.turn()
+    assert first.turns.empty()
 
 
 def test_a_stage_that_never_started_is_stopped() -> None:

@@ -104,7 +104,7 @@ def test_files_that_nothing_uses_are_no_matter(monkeypatch: pytest.MonkeyPatch) 
 
 
 LINTED = """\
-shards = ["REDISS://:secret@host?ssl_ca_certs=/nowhere/a", "redis://host"]
+redis_url = "REDISS+cluster://:secret@host?ssl_ca_certs=/nowhere/a"
 broker_url = "amqps://host?ssl_ca_certs=/nowhere/b"
 metrics_tls_cert = "/nowhere/c"
 metrics_tls_key = "/nowhere/d"
@@ -126,12 +126,15 @@ def test_lint_reports_each_file_that_stops_a_start(tmp_path: Path) -> None:
     variables = {"SSL_CERT_FILE": "/nowhere/h"}
     findings = lint(variables, str(path))
     assert {(finding.key or finding.place, finding.line) for finding in findings} == {
-        ("shards", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("metrics_tls_key", 4), ("receivers.x.ca_file", 11),
-        ("receivers.x.client_cert", 12), ("receivers.x.client_key", 13), ("SSL_CERT_FILE", None),
+        ("redis_url", 1), ("broker_url", 2), ("metrics_tls_cert", 3), ("metrics_tls_key", 4),
+        ("receivers.x.ca_file", 11), ("receivers.x.client_cert", 12), ("receivers.x.client_key", 13),
+        ("SSL_CERT_FILE", None),
     }  # fmt: skip
     assert {(finding.code, finding.fix) for finding in findings} == {("TJ001", "name a readable PEM file")}
     assert all("cannot be used (No such file" in finding.what and "secret" not in finding.what for finding in findings)
-    with pytest.raises(SettingsError, match=r": shards: rediss://host: ssl_ca_certs: the file /nowhere/a cannot be"):
+    with pytest.raises(
+        SettingsError, match=r": redis_url: rediss\+cluster://host: ssl_ca_certs: the file /nowhere/a cannot be"
+    ):
         load(variables, str(path))
 
 

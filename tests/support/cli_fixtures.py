@@ -11,9 +11,10 @@ import pytest
 import tracejudge
 from judges.core.verdict import Score
 from support.cli_parts import Ended, Run, write_lines
+from support.cluster import Cluster
+from support.partition_parts import PARTITIONS, home, three_partitions
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.shard_parts import home, three_shards
 from support.stage_parts import Chosen, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
@@ -47,12 +48,19 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 
 
 @pytest.fixture
-def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keyspace]]:
-    """Three servers, with published traces that are chosen, and a verdict on each."""
-    with three_shards(redis_url, prefix) as keyspaces:
-        monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(keyspace.url for keyspace in keyspaces))
-        monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
-        assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
+def clustered(run: Run, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, redis_url: str, prefix: str) -> Run:
+    """Run a command with three partitions on the cluster, and a prefix of this test alone."""
+    variables = {"REDIS_URL": cluster.url, "BROKER_URL": redis_url, "PARTITIONS": str(PARTITIONS), "PREFIX": prefix}
+    for name, text in variables.items():
+        monkeypatch.setenv(f"TRACEJUDGE_{name}", text)
+    return run
+
+
+@pytest.fixture
+def published(clustered: Run, cluster: Cluster, prefix: str) -> Iterator[list[Keyspace]]:
+    """Three partitions on the cluster, with published traces that are chosen, and a verdict on each."""
+    with three_partitions(cluster.url, prefix) as keyspaces:
+        assert clustered("publish", write_lines("traces.jsonl", TRACES)).code == 0
         for keyspace in keyspaces:
             Chosen(keyspace).take()
         for number, trace in enumerate(TRACES):

@@ -63,9 +63,8 @@ class Cluster:
         return f"redis+cluster://{self.nodes[0].address},{self.nodes[-1].address}"
 
     def cli(self, *arguments: str) -> str:
-        done = subprocess.run(
-            ["redis-cli", "--cluster", *arguments], capture_output=True, text=True, timeout=120, check=False
-        )
+        command = ["redis-cli", "--cluster", *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
         return done.stdout
 

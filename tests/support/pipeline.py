@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,9 @@ import msgspec
 import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
-from worker.base.accounting import Account, read_account
+from worker.base.accounting import Account, read_account, summed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
-from worker.core.storage.client import Store
-from worker.core.storage.keys import Keys
+from worker.core.storage.client import make_stores
 
 __all__ = ["SETTLING_S", "Pipeline", "Worker", "make_traces"]
 
@@ -48,14 +49,30 @@ class Worker:
 
 
 class Pipeline:
-    """One prefix on one Redis, with the workers that a test starts on it."""
+    """One prefix on one Redis or cluster, with the workers that a test starts on it.
 
-    def __init__(self, redis_url: str, prefix: str, folder: Path, stack: ExitStack) -> None:
+    Attributes:
+        store: The first partition, the only one without a cluster.
+    """
+
+    def __init__(
+        self,
+        redis_url: str,
+        prefix: str,
+        folder: Path,
+        stack: ExitStack,
+        *,
+        partitions: int | None = None,
+        broker_url: str | None = None,
+    ) -> None:
         self.redis_url, self.prefix = redis_url, prefix
-        self.keys = Keys(prefix)
-        self.store = Store(redis_url, self.keys)
+        self.stores = make_stores(redis_url, prefix, partitions or 1)
+        self.store = self.stores[0]
+        self.keys = self.store.keys
+        self._settings = {"partitions": partitions, "broker_url": broker_url}
         self._folder, self._stack = folder, stack
-        stack.callback(self.store.close)
+        for store in self.stores:
+            stack.callback(store.close)
 
     def worker(self, *arguments: str, wait: bool = True, stderr: int | None = None, **settings: Any) -> Worker:
         """Start a worker; keyword arguments are settings, tables as Python values."""
@@ -64,7 +81,11 @@ class Pipeline:
             "TRACEJUDGE_REDIS_URL": self.redis_url,
             "TRACEJUDGE_PREFIX": self.prefix,
             "TRACEJUDGE_METRICS_PORT": str(port),
-            **{f"TRACEJUDGE_{name.upper()}": _text(value) for name, value in settings.items()},
+            **{
+                f"TRACEJUDGE_{name.upper()}": _text(value)
+                for name, value in {**self._settings, **settings}.items()
+                if value is not None
+            },
         }
         folder = self._folder / f"worker-{port}"
         folder.mkdir()
@@ -88,15 +109,15 @@ class Pipeline:
             tracejudge.shutdown()
 
     def add(self, **fields: bytes | str) -> None:
-        """Write a raw entry into the stream, as another language would."""
+        """Write a raw entry into the stream of the first partition, as another language would."""
         self.store.call(lambda client: client.xadd(self.keys.traces, fields))
 
     def account(self) -> Account:
-        return read_account(self.store)
+        return summed([read_account(store) for store in self.stores])
 
     def counter(self, name: str) -> int:
         """Read one counter of the accounting; reading the whole account takes longer."""
-        return int(self.store.call(lambda client: client.hget(self.keys.account_all, name)) or 0)
+        return sum(int(store.call(methodcaller("hget", store.keys.account_all, name)) or 0) for store in self.stores)
 
     def settled(self, published: int, timeout_s: float = SETTLING_S) -> Account:
         """Wait until everything published is accounted for, and return the accounting."""
@@ -108,7 +129,7 @@ class Pipeline:
         return wait_until(look, timeout_s, f"{published} traces to be settled")
 
     def outbox(self) -> list[OutboxEntry]:
-        entries = self.store.call(lambda client: client.xrange(self.keys.verdicts))
+        entries = [entry for store in self.stores for entry in store.call(methodcaller("xrange", store.keys.verdicts))]
         return [read for read in map(read_outbox_entry, entries) if read is not None]
 
     def ledger_size(self) -> int:
@@ -116,10 +137,13 @@ class Pipeline:
 
     def ledger(self) -> dict[str, bytes]:
         """Read the ledger: evaluation id and its state, `0` for chosen."""
-        pattern = f"{self.keys.evaluations}:*"
-        parts = self.store.call(
-            lambda client: [client.hgetall(key) for key in set(client.scan_iter(pattern, count=5000))]
-        )
+
+        def read(client: Any, pattern: str) -> list[dict[bytes, bytes]]:
+            return [client.hgetall(key) for key in set(client.scan_iter(pattern, count=5000))]
+
+        parts = [
+            part for store in self.stores for part in store.call(partial(read, pattern=f"{store.keys.evaluations}:*"))
+        ]
         return {field.hex(): state for part in parts for field, state in part.items()}
 
 

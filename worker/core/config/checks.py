@@ -25,6 +25,7 @@ from worker.core.storage.client import each
 
 # Keys in Redis, or labels, hold the name.
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_RANGES: Final = re.compile(r"\d{1,2}(-\d{1,2})?(,\d{1,2}(-\d{1,2})?)*")
 _PEM_FILES: Final = ("metrics_tls_cert", "metrics_tls_key", "ca_file", "client_cert", "client_key")
 # Schemes that the worker translates for kombu.
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
@@ -80,6 +81,9 @@ def _servers(settings: Settings) -> Iterator[Fault]:
     if is_cluster and settings.broker_url is None:
         fix = 'set it to another server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"'
         yield Fault("broker_url", "is required with a cluster, which Celery cannot use as its broker", fix)
+    if settings.served_partitions is not None and not _RANGES.fullmatch(settings.served_partitions):
+        yield Fault("served_partitions", "must be numbers and ranges, as 0-3 or 0,2")
+        return
     served = settings.served
     if not served:
         yield Fault("served_partitions", "has a range that ends before it begins", "write the smaller number first")

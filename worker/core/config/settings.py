@@ -238,7 +238,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     redis_url: str = "redis://localhost:6379/0"
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] | None = None
-    served_partitions: Annotated[str, Meta(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*\Z")] | None = None
+    served_partitions: str | None = None
     broker_url: str | None = None
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z")] = "tracejudge"
     metrics_host: str = "127.0.0.1"

@@ -19,6 +19,7 @@ import structlog
 from redis.exceptions import (
     AskError,
     AuthenticationError,
+    ClusterCrossSlotError,
     MovedError,
     NoScriptError,
     OutOfMemoryError,
@@ -42,6 +43,8 @@ LAYOUT: Final = b"2"
 address: Final = mask_url
 """Write where a Redis, broker or endpoint URL points, without user and password, for logs and errors."""
 _SOCKET_TIMEOUT_S: Final = 10.0
+# One thread serves all partitions: a master that hangs must not hold up the heartbeats of others.
+_PARTITION_TIMEOUT_S: Final = 3.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
@@ -51,6 +54,7 @@ _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
 _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
+    "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
     # Redis 6.2 puts it in these words when a script runs the command.
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
     "can't run this command": _FORBIDDEN,
@@ -104,7 +108,7 @@ def connect(url: str, key: str = "") -> "redis.Redis":
     pool = make_pool(
         url,
         key=key,
-        reply_timeout_s=_SOCKET_TIMEOUT_S,
+        reply_timeout_s=_SOCKET_TIMEOUT_S if cluster_url(url) is None else _PARTITION_TIMEOUT_S,
         connect_timeout_s=_CONNECT_TIMEOUT_S,
         # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
         socket_read_size=_READ_BYTES,
@@ -387,9 +391,10 @@ def _describe(error: RedisError) -> str:
         return f"Redis refuses a script: {text.removeprefix(_REFUSED)}"
     if isinstance(error, TryAgainError) or (isinstance(error, AskError) and not isinstance(error, MovedError)):
         return "a slot is moving to another master of the cluster"
-    if isinstance(error, MovedError):
+    if isinstance(error, MovedError | ClusterCrossSlotError):
         return "Redis is a cluster, or its slots have moved: write redis_url as redis+cluster://host:port"
-    meaning = next((meaning for words, meaning in _MEANINGS.items() if words in text), None)
+    # The driver removes the codes that it knows from the text.
+    meaning = next((meaning for words, meaning in _MEANINGS.items() if words in f"{error.status_code} {text}"), None)
     if meaning or isinstance(error, ResponseError):
         return meaning or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"

@@ -1,6 +1,8 @@
-"""Several Redis servers in one installation: the monitor's sums, fairness, refusals."""
+"""Several partitions in one installation: the monitor's sums, fairness, refusals."""
 
+import re
 import time
+from contextlib import closing
 
 import pytest
 from support.processes import free_port
@@ -10,11 +12,11 @@ from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
 from worker.base.monitor.counts import counted_until
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.sums import QualitySums, ShardSums
+from worker.base.monitor.sums import PartitionSums, QualitySums
 from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
 from worker.core.runtime.maintenance import BacklogGauges
-from worker.core.storage.client import LAYOUT, LayoutError, Store, StoreError
-from worker.core.storage.keys import MONITOR_GROUP
+from worker.core.storage.client import LayoutError, Store, StoreError
+from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP, Keys
 from worker.core.telemetry.backlog import Backlog, Memory, Position
 from worker.core.telemetry.health import Pulse, Readiness
 from worker.core.telemetry.metrics import Metrics
@@ -27,7 +29,7 @@ class Monitored:
         settings = settings_of(keyspaces[0])
         self.sums = QualitySums(settings, keyspaces[0].store, Metrics(settings), rules_of(settings))
         self.sums.gather_s = 0.0
-        self.readers = [ShardSums(keyspace.store, self.sums) for keyspace in keyspaces[1:]]
+        self.readers = [PartitionSums(keyspace.store, self.sums) for keyspace in keyspaces[1:]]
         for thread in (self.sums, *self.readers):
             thread.stopping.set()
             thread.prepare()
@@ -48,7 +50,7 @@ def verdicts(keyspace: Keyspace, numbers: range) -> None:
     keyspace.send(*(make_verdict(number, outcome="scored", scores=(score,)) for number in numbers))
 
 
-def test_the_sums_hold_each_verdict_of_every_server_once(keyspaces: list[Keyspace]) -> None:
+def test_the_sums_hold_each_verdict_of_every_partition_once(keyspaces: list[Keyspace]) -> None:
     first, second = Monitored(keyspaces), Monitored(keyspaces)
     for number, keyspace in enumerate(keyspaces):
         verdicts(keyspace, range(100 * number, 100 * number + 20 + number))
@@ -81,7 +83,7 @@ def test_the_sums_hold_each_verdict_of_every_server_once(keyspaces: list[Keyspac
     assert counts == [20, 31, 27]
 
 
-def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_server_that_is_away(
+def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_one_that_is_away(
     keyspaces: list[Keyspace],
 ) -> None:
     Monitored(keyspaces).turn()
@@ -93,7 +95,7 @@ def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_a_se
     assert counted_until(store, now) == now
 
 
-def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
+def test_a_search_for_labelled_traces_leaves_out_a_partition_that_goes_away(
     keyspaces: list[Keyspace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, keyspace in enumerate(keyspaces):
@@ -120,7 +122,7 @@ def test_a_search_for_labelled_traces_leaves_out_a_server_that_goes_away(
     assert (labelled(), matcher.seen) == ([*range(7), *range(10, 17), *range(20, 27)], 21)
 
 
-def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:
+def test_a_backlog_of_one_partition_leaves_slots_for_another() -> None:
     slots, limits = Slots(2), NoEndpoint(64)
     windows = [PrefetchWindow("m", limits, 8, slots) for _ in range(2)]
     held = 0
@@ -141,13 +143,13 @@ def test_a_backlog_of_one_server_leaves_slots_for_another() -> None:
     assert woken == ["other"]
 
 
-def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: list[Keyspace]) -> None:
+def test_gauges_are_the_sums_over_partitions_and_name_one_that_is_away(keyspaces: list[Keyspace]) -> None:
     settings = settings_of(keyspaces[0])
     metrics = Metrics(settings)
     gauges = BacklogGauges(settings, metrics)
-    for shard in range(2):
+    for partition in range(2):
         backlog = Backlog(
-            Position(10 + shard, 1, 1000.0 * shard),
+            Position(10 + partition, 1, 1000.0 * partition),
             100,
             5,
             2,
@@ -156,7 +158,7 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: l
             outbox={"metrics": Position(4, 0, 0.0)},
             bytes={"traces": 7},
         )
-        gauges.show(shard, backlog, Memory(50 + shard, 1000 - 900 * shard))
+        gauges.show(partition, backlog, Memory(50 + partition, 1000 - 900 * partition))
     gauges.down(1)
     backlog = samples(metrics)
     named = (
@@ -170,21 +172,34 @@ def test_gauges_are_the_sums_over_servers_and_name_one_that_is_away(keyspaces: l
     assert [backlog[name,] for name in named] == [21, 200, 1, 6, 4, 6]
     assert backlog["outbox_lag", "exporter=metrics"] == 8
     assert backlog["stored_max_bytes", "what=traces"] == 2 * settings.max_stream_bytes
-    assert (backlog["shard_up", "shard=0"], ("shard_up", "shard=1") in backlog) == (1, False)
+    assert (backlog["partition_up", "partition=0"], ("partition_up", "partition=1") in backlog) == (1, False)
     assert (backlog["redis_used_bytes",], backlog["redis_max_bytes",]) == (51, 100), "of the fullest"
     assert gauges.lag == {"stream": 21, "batches": 6, "parked": 4, "outbox": {"metrics": 8}}
 
 
-def test_a_server_at_another_place_is_refused(keyspaces: list[Keyspace]) -> None:
-    moved = Store(keyspaces[2].url, keyspaces[2].keys, 1)
-    with pytest.raises(LayoutError, match=r"this Redis is shard 2 .* place 1 of shards"):
-        moved.open()
-    moved.close()
-    away = Store(f"redis://127.0.0.1:{free_port()}/0", keyspaces[0].keys)
-    with pytest.raises(StoreError):
-        away.now_ms()
-    assert away.is_away
-    away.close()
+def test_another_number_of_partitions_is_refused(keyspaces: list[Keyspace]) -> None:
+    """The first that wrote it decides, also between two workers that found none."""
+    url, key = keyspaces[0].url, keyspaces[0].keys.partitions
+    assert [keyspace.client.get(keyspace.keys.partitions) for keyspace in keyspaces] == [b"3", None, None]
+    first, further = (Store(url, keyspace.keys, number) for number, keyspace in enumerate(keyspaces[:2]))
+    with closing(first), closing(further):
+        first.partitions = further.partitions = first, further
+        with pytest.raises(LayoutError, match=rf"has 3 partitions by its key {re.escape(key)}, not 2; set partitions"):
+            first.open()
+        further.open()
+        keyspaces[0].client.delete(key)
+        first.open()
+        keyspaces[0].client.set(key, "3")
+        with pytest.raises(StoreError, match=r"there are 3 partitions by .*, and 2 configured; set partitions to 3"):
+            first.make_group(first.keys.traces, INGEST_GROUP)
+        further.make_group(further.keys.traces, INGEST_GROUP)
+
+
+def test_a_store_knows_that_it_is_away() -> None:
+    with closing(Store(f"redis://127.0.0.1:{free_port()}/0", Keys("t"))) as away:
+        with pytest.raises(StoreError):
+            away.now_ms()
+        assert away.is_away
 
 
 class _Thread:
@@ -194,43 +209,20 @@ class _Thread:
         self.pulse = Pulse(0.0)
 
 
-def test_a_role_is_ready_while_one_server_lets_it_make_progress() -> None:
+def test_a_role_is_ready_while_one_partition_lets_it_make_progress() -> None:
     now = [0.0]
     readiness = Readiness(clock=lambda: now[0])
     threads = [_Thread(), _Thread()]
-    for shard, thread in enumerate(threads):
-        readiness.watch("ingest", "ingest", thread, shard)
+    for partition, thread in enumerate(threads):
+        readiness.watch("ingest", "ingest", thread, partition)
     loop = _Thread()
     readiness.watch("event-loop", "ingest", loop, None)
     threads[0].pulse = Pulse(0.0, trouble="Redis does not answer", troubled_at=0.0)
     now[0] = 20.0
     threads[1].pulse = loop.pulse = Pulse(20.0)
     assert [state.ready for state in readiness.roles()] == [True]
-    assert [readiness.roles(shard)[0].ready for shard in (0, 1)] == [False, True]
+    assert [readiness.roles(partition)[0].ready for partition in (0, 1)] == [False, True]
     threads[1].pulse = threads[0].pulse
     assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
     threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
-    assert not readiness.role("ingest").ready, "all servers need the event loop"
-
-
-def test_two_addresses_of_one_server_are_refused_where_both_began_empty(keyspaces: list[Keyspace]) -> None:
-    first, again = keyspaces[0].store, Store(keyspaces[0].url, keyspaces[0].keys, 1)
-    for key in (keyspaces[0].keys.shard, keyspaces[0].keys.layout):
-        keyspaces[0].client.delete(key)
-    first.open()
-    again.open()
-    first.make_group(first.keys.verdicts, MONITOR_GROUP)
-    with pytest.raises(StoreError, match=r"this server is shard 0 .* name each server once"):
-        again.make_group(first.keys.verdicts, MONITOR_GROUP)
-    again.close()
-
-
-def test_the_server_of_an_earlier_release_is_the_first(keyspaces: list[Keyspace]) -> None:
-    keyspace = keyspaces[1]
-    keyspace.client.delete(keyspace.keys.shard)
-    keyspace.client.set(keyspace.keys.layout, LAYOUT)
-    with pytest.raises(LayoutError, match=r"this Redis is shard 0 .* place 1 of shards"):
-        keyspace.store.open()
-    first = Store(keyspace.url, keyspace.keys, 0)
-    first.open()
-    first.close()
+    assert not readiness.role("ingest").ready, "all partitions need the event loop"
