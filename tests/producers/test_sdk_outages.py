@@ -134,7 +134,7 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted_and_all_keep_themsel
 
 def _socket_of(sdk: StartedSdk) -> socket.socket:
     stream: Any = sdk.client._delivery._sender._stream
-    return stream._connection._sock
+    return stream._lanes[0]._connection._sock
 
 
 def test_a_server_that_never_answers_blocks_nobody(start: Start, silent: SilentServer) -> None:

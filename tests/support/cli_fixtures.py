@@ -13,7 +13,7 @@ from judges.core.verdict import Score
 from support.cli_parts import Ended, Run, write_lines
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.shard_parts import home, three_shards
+from support.partition_parts import home, partitioned
 from support.stage_parts import Chosen, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
@@ -49,7 +49,7 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 @pytest.fixture
 def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keyspace]]:
     """Three servers, with published traces that are chosen, and a verdict on each."""
-    with three_shards(redis_url, prefix) as keyspaces:
+    with partitioned(redis_url, prefix) as keyspaces:
         monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(keyspace.url for keyspace in keyspaces))
         monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
         assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
