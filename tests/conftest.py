@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from redis import Redis
+from support.cluster import Cluster, running_cluster
 from support.collection import ByModuleFixture, check, spread
 from support.endpoint import ChatEndpoint
 from support.logging_state import logging_restored
@@ -86,6 +87,7 @@ class Servers:
     binaries: tuple[ServerBinary, ...]
     ends: ExitStack
     running: dict[str, EmbeddedRedis] = field(default_factory=dict)
+    cluster: Cluster | None = None
 
     def get(self, binary: ServerBinary) -> EmbeddedRedis:
         if binary.origin not in self.running:
@@ -95,6 +97,16 @@ class Servers:
     def by_origin(self, origin: str) -> EmbeddedRedis:
         binary = next((binary for binary in self.binaries if binary.origin == origin), None)
         return self.get(binary or _absent(f"no Redis server from {origin}"))
+
+    def get_cluster(self) -> Cluster:
+        if self.cluster is None:
+            self.cluster = self.ends.enter_context(running_cluster())
+        return self.cluster
+
+    def ports(self) -> list[int]:
+        """List all servers that hold keys of tests; a replica would refuse to delete them."""
+        masters = [] if self.cluster is None else self.cluster.slots()
+        return [*(server.port for server in self.running.values()), *{port for _, _, port in masters}]
 
 
 def _absent(what: str) -> ServerBinary:
@@ -157,10 +169,16 @@ def prefix(redis_servers: Servers) -> Iterator[str]:
     """A prefix of this test alone, for keys like `{prefix}:traces`; its keys are deleted after the test."""
     own = f"test-{uuid.uuid4().hex[:12]}"
     yield own
-    for server in redis_servers.running.values():
-        with Redis.from_url(server.url) as client:
-            for key in client.scan_iter(match=f"{own}*", count=1000):
+    for port in redis_servers.ports():
+        with Redis(port=port) as client:
+            for key in client.scan_iter(match=f"*{own}*", count=1000):
                 client.unlink(key)
+
+
+@pytest.fixture
+def cluster(redis_servers: Servers) -> Cluster:
+    """A Redis Cluster of the session, whose nodes all tests share; one that kills or moves something starts its own."""
+    return redis_servers.get_cluster()
 
 
 @pytest.fixture

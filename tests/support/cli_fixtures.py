@@ -10,10 +10,11 @@ import pytest
 
 import tracejudge
 from judges.core.verdict import Score
+from support.cluster import Cluster
 from support.cli_parts import Ended, Run, write_lines
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.partition_parts import home, partitioned
+from support.partition_parts import PARTITIONS, home, three_partitions
 from support.stage_parts import Chosen, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
@@ -47,19 +48,28 @@ def served(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str, prefix: st
 
 
 @pytest.fixture
-def published(redis_url: str, prefix: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Keyspace]]:
-    """Three servers, with published traces that are chosen, and a verdict on each."""
-    with partitioned(redis_url, prefix) as keyspaces:
-        monkeypatch.setenv("TRACEJUDGE_SHARDS", ",".join(keyspace.url for keyspace in keyspaces))
-        monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
-        assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
-        for keyspace in keyspaces:
-            Chosen(keyspace).take()
-        for number, trace in enumerate(TRACES):
-            failed = Score("safety", float(number % 2), passed=bool(number % 2))
-            verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
-            keyspaces[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
+def clustered(
+    run: Run, monkeypatch: pytest.MonkeyPatch, cluster: Cluster, redis_url: str, prefix: str
+) -> Iterator[list[Keyspace]]:
+    """Three partitions on the cluster, where commands find them."""
+    variables = {"REDIS_URL": cluster.url, "BROKER_URL": redis_url, "PARTITIONS": str(PARTITIONS), "PREFIX": prefix}
+    for name, text in variables.items():
+        monkeypatch.setenv(f"TRACEJUDGE_{name}", text)
+    with three_partitions(cluster.url, prefix) as keyspaces:
         yield keyspaces
+
+
+@pytest.fixture
+def published(clustered: list[Keyspace], run: Run) -> list[Keyspace]:
+    """Three partitions on the cluster, with published traces that are chosen, and a verdict on each."""
+    assert run("publish", write_lines("traces.jsonl", TRACES)).code == 0
+    for keyspace in clustered:
+        Chosen(keyspace).take()
+    for number, trace in enumerate(TRACES):
+        failed = Score("safety", float(number % 2), passed=bool(number % 2))
+        verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))
+        clustered[home(trace["trace_id"], trace.get("session_id"))].send(verdict)
+    return clustered
 
 
 DOCTORS_TIMEOUTS = ("http_endpoints", "redis_server")

@@ -1,7 +1,7 @@
-"""What the tests of partitions share: several partitions on one Redis, each under its own prefix."""
+"""What the tests of several partitions share: three keyspaces that know each other."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from support.stage_parts import Keyspace
 from tracejudge.partitions import partition_prefix, place_of
@@ -10,19 +10,19 @@ PARTITIONS = 3
 
 
 @contextmanager
-def partitioned(url: str, prefix: str, count: int = PARTITIONS) -> Iterator[list[Keyspace]]:
-    """Make the keyspaces of partitions that know each other; their keys are deleted at the end."""
-    keyspaces = [Keyspace(url, partition_prefix(prefix, number)) for number in range(count)]
+def three_partitions(url: str, prefix: str, count: int = PARTITIONS) -> Iterator[list[Keyspace]]:
+    """Make keyspaces of partitions, three or more, on a cluster or one server; the fixture `prefix` deletes their keys."""
+    keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(count)]
     stores = tuple(keyspace.store for keyspace in keyspaces)
-    for number, store in enumerate(stores):
-        store.partition, store.partitions = number, stores
-    with ExitStack() as stack:
+    for store in stores:
+        store.partitions = stores
+    try:
         for keyspace in keyspaces:
-            stack.enter_context(keyspace)
+            keyspace.__enter__()
         yield keyspaces
+    finally:
         for keyspace in keyspaces:
-            for key in keyspace.client.scan_iter(match=f"{keyspace.prefix}*", count=1000):
-                keyspace.client.unlink(key)
+            keyspace.__exit__()
 
 
 def home(trace_id: str, session_id: str | None = None, count: int = PARTITIONS) -> int:

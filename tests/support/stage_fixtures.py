@@ -9,7 +9,7 @@ from judges.agent import tool_use
 from support.judging_parts import Workers
 from support.leases_parts import BEGIN_S, TTL_S, add
 from support.processes import PATIENCE_S
-from support.partition_parts import partitioned
+from support.partition_parts import three_partitions
 from support.stage_parts import Keyspace
 from worker.core.export import consumer as outbox
 from worker.core.queue.leases import Leases
@@ -30,8 +30,8 @@ def new_worker(keyspace: Keyspace) -> Iterator[Workers]:
 
 @pytest.fixture
 def keyspaces(redis_url: str, prefix: str) -> Iterator[list[Keyspace]]:
-    """Three partitions of one installation."""
-    with partitioned(redis_url, prefix) as keyspaces:
+    """Three partitions of one installation, on one server."""
+    with three_partitions(redis_url, prefix) as keyspaces:
         yield keyspaces
 
 

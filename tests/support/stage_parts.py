@@ -17,6 +17,7 @@ import redis
 from judges.core.verdict import Score, Verdict
 from judges.registry import configured
 from tracejudge import Trace
+from tracejudge.redis_url import cluster_url
 from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
@@ -28,7 +29,7 @@ from worker.core.queue.ledger import Ledger, field_of
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage import client as store_module
-from worker.core.storage.client import Entry, Store
+from worker.core.storage.client import Entry, Store, connect
 from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, measure
 from worker.core.telemetry.health import Heartbeat, Readiness
@@ -42,13 +43,14 @@ NEVER = 10**9
 
 
 class Keyspace(AbstractContextManager["Keyspace"]):
-    """The keys under one prefix of a Redis server, with the store that the stages use and a client that reads them."""
+    """The keys under one prefix of a Redis, with the store that the stages use and a client that reads them."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, partition: int = 0) -> None:
         self.url, self.prefix = url, prefix
         self.keys = Keys(prefix)
-        self.store = Store(url, self.keys)
-        self.client = redis.Redis.from_url(url)
+        self.store = Store(url, self.keys, partition)
+        is_cluster = cluster_url(url) is not None
+        self.client = connect(url, self.keys.layout) if is_cluster else redis.Redis.from_url(url)
         self._numbers: dict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
         self._confirmed: Counter[str] = Counter()
         self._began_s = time.monotonic()
