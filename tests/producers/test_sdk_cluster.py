@@ -325,9 +325,8 @@ def test_everything_arrives_after_the_failover_of_a_killed_master(
 
 
 @pytest.mark.faults
-def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(
-    own_cluster: Cluster, prefix: str, own: Partitions
-) -> None:
+@pytest.mark.usefixtures("own")
+def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(own_cluster: Cluster, prefix: str) -> None:
     begin(own_cluster, prefix, max_items=4 * COUNT)
     publish_everywhere(1)
     assert tracejudge.flush(60)

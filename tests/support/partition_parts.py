@@ -11,7 +11,7 @@ PARTITIONS = 3
 
 @contextmanager
 def three_partitions(url: str, prefix: str, count: int = PARTITIONS) -> Iterator[list[Keyspace]]:
-    """Make keyspaces of partitions, three or more, on a cluster or one server; the fixture `prefix` deletes their keys."""
+    """Make the keyspaces of partitions, on a cluster or on one server; the fixture `prefix` deletes their keys."""
     keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(count)]
     stores = tuple(keyspace.store for keyspace in keyspaces)
     for store in stores:
