@@ -189,9 +189,7 @@ def test_what_a_partition_has_lost_counts_there_and_a_batch_that_is_sent_again_d
     first.client.xdel(first.keys.traces, entry_id)
     second.client.rename(f"{second.prefix}:aside", second.keys.traces)
     assert tracejudge.flush(60)
-    assert [partitions.counted(number) for number in range(COUNT)] == [
-        {**amounts, "sent": 4} for amounts in expected
-    ]
+    assert [partitions.counted(number) for number in range(COUNT)] == [{**amounts, "sent": 4} for amounts in expected]
     doubled = [output for output, times in Counter(partitions.outputs()).items() if times > 1]
     assert (doubled, len(partitions.outputs())) == ([], 4 * COUNT - 2)
 

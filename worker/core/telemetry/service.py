@@ -81,7 +81,7 @@ class ServiceThread(ABC):
         role: The role that needs it.
         shares: Whether those of all partitions run in one thread (`share_threads`). Then ``run_once`` ends with
             ``pause`` and does not wait for long itself.
-        wake: Ends a pause when it is set; those that share a thread have the same.
+        wake: Ends a pause when it is set. Those that share a thread have the same one in any case.
     """
 
     role: str
@@ -119,9 +119,9 @@ class ServiceThread(ABC):
         if self._thread.ident is None:
             self._thread.start()
 
-    def share(self, thread: threading.Thread) -> None:
+    def share(self, thread: threading.Thread, wake: threading.Event) -> None:
         """Run in a thread of others instead; called before the start."""
-        self._thread = thread
+        self._thread, self.wake = thread, wake
 
     def pause(self, seconds: float) -> None:
         """Let ``run_once`` be called again after so many seconds, or once ``wake`` is set."""
@@ -192,8 +192,9 @@ def share_threads(threads: Iterable[ServiceThread]) -> None:
             by_name.setdefault(thread.name, []).append(thread)
     for name, members in by_name.items():
         shared = threading.Thread(target=_run_in_turn, args=(members,), name=f"tracejudge-{name}", daemon=True)
+        wake = members[0].wake or threading.Event()
         for member in members:
-            member.share(shared)
+            member.share(shared, wake)
 
 
 def _run_in_turn(members: Sequence[ServiceThread]) -> None:
