@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +14,9 @@ from weakref import WeakSet
 import structlog
 
 from judges.core.backoff import backoff_s
-from worker.core.storage.client import StoreError
+from worker.core.config.reading import place_of, redis_fix
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.storage.client import LayoutError, Store, StoreError
 from worker.core.telemetry.health import Pulse
 from worker.core.telemetry.logs import where
 
@@ -68,6 +71,25 @@ class Outage:
 
 OUTAGE: Final = Outage()
 """The outages of this process."""
+
+
+def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
+    """Check what wrote the keys of a service's stores; one that does not answer is reported, and checked at first use.
+
+    Raises:
+        SettingsError: Another version wrote them, or a worker with another number of partitions.
+    """
+    OUTAGE.fix = redis_fix(config)
+    for store in stores:
+        try:
+            store.open()
+        except LayoutError as error:
+            key = "partitions" if settings.is_cluster else "redis_url"
+            raise SettingsError(f"{place_of(key, os.environ, config)}: {key}: {error}") from error
+        except StoreError as error:
+            OUTAGE.report(error)
+
+
 _THREAD_STOP_S: Final = 3.0
 _LOOK_S: Final = 0.05
 
