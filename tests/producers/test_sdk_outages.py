@@ -208,7 +208,7 @@ class StallingStream:
     def __init__(self, stream: RedisStream, go_on: threading.Event) -> None:
         self._stream, self._go_on = stream, go_on
         self.stands = threading.Event()
-        self.disconnect = stream.disconnect
+        self.partitions, self.disconnect = stream.partitions, stream.disconnect
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         if batch.number > 3:
