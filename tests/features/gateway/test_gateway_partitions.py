@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
