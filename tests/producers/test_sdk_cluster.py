@@ -23,7 +23,8 @@ from support.stage_parts import Chosen, Keyspace
 import tracejudge
 from tracejudge import api
 from tracejudge.delivery import transport
-from tracejudge.delivery.buffer import Kind
+from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.log import DeliveryError
 from tracejudge.partitions import place_of
 from worker.base.accounting import Account, read_account, summed
 
@@ -53,10 +54,10 @@ class Partitions:
     def outputs(self) -> list[str]:
         return sorted(entry.record["output"] for number in range(COUNT) for entry in self.entries(number))
 
-    def counted(self, number: int) -> dict[str, int]:
-        """Read what the partition says of the SDK's producer."""
+    def counted(self, number: int, producer: str) -> dict[str, int]:
+        """Read what a partition says of a producer."""
         space = self.each[number]
-        stored = space.client.hgetall(space.keys.producer(client().producer))
+        stored = space.client.hgetall(space.keys.producer(producer))
         return {name: int(stored.get(name.encode(), 0)) for name in ("sent", "lost")}
 
     def account(self) -> Account:
@@ -165,33 +166,37 @@ def test_traces_wait_with_one_warning_until_a_worker_has_written_the_number(
     assert [text for text in caplog.messages if "resumed" not in text] == [warning]
 
 
-def test_what_a_partition_has_lost_counts_there_and_a_batch_that_is_sent_again_does_not(
-    cluster: Cluster, prefix: str, partitions: Partitions
-) -> None:
+def test_what_a_partition_has_lost_counts_there(cluster: Cluster, prefix: str, partitions: Partitions) -> None:
     begin(cluster, prefix)
     publish_everywhere(2)
     assert tracejudge.flush(60)
-    first, second = partitions.each[1], partitions.each[2]
-    first.client.delete(first.keys.traces, first.keys.producer(client().producer))
+    space = partitions.each[1]
+    space.client.delete(space.keys.traces, space.keys.producer(client().producer))
     publish_everywhere(1, "later")
     assert tracejudge.flush(60)
     expected = [{"sent": 3, "lost": 2 if number == 1 else 0} for number in range(COUNT)]
-    assert [partitions.counted(number) for number in range(COUNT)] == expected
-    # The next batch is refused by one partition, and meanwhile another loses its part, which is appended once more.
-    second.client.rename(second.keys.traces, f"{second.prefix}:aside")
-    second.client.set(second.keys.traces, "text")
-    publish_everywhere(1, "refused")
-    assert not tracejudge.flush(1)
-    wait_until(lambda: partitions.counted(1)["sent"] == 4, what="the part of another partition")
-    name = first.keys.producer(client().producer)
-    first.client.hset(name, mapping={"batch": 2, "sent": 3})
-    entry_id, _ = first.client.xrevrange(first.keys.traces, count=1)[0]
-    first.client.xdel(first.keys.traces, entry_id)
-    second.client.rename(f"{second.prefix}:aside", second.keys.traces)
-    assert tracejudge.flush(60)
-    assert [partitions.counted(number) for number in range(COUNT)] == [{**amounts, "sent": 4} for amounts in expected]
-    doubled = [output for output, times in Counter(partitions.outputs()).items() if times > 1]
-    assert (doubled, len(partitions.outputs())) == ([], 4 * COUNT - 2)
+    assert [partitions.counted(number, client().producer) for number in range(COUNT)] == expected
+
+
+def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_lost(
+    cluster: Cluster, prefix: str, partitions: Partitions
+) -> None:
+    begin(cluster, prefix)
+    stream = transport.RedisStream(client().settings, "p1")
+    entries = tuple(Entry(Kind.TRACE, b"{}", number) for number in range(COUNT))
+    first, last = partitions.each[0], partitions.each[-1]
+    last.client.set(last.keys.traces, "text")
+    with pytest.raises(DeliveryError, match="WRONGTYPE"):
+        stream.append(Batch(1, entries, COUNT, 1, COUNT, 0), lambda: None)
+    assert partitions.counted(0, "p1") == {"sent": 1, "lost": 0}
+    # Meanwhile the first partition loses its part, which is appended once more.
+    first.client.delete(first.keys.traces, first.keys.producer("p1"))
+    last.client.delete(last.keys.traces)
+    for number in (1, 1, 2):
+        stream.append(Batch(number, entries, COUNT, 1, COUNT, 0), lambda: None)
+    stream.disconnect()
+    assert [partitions.counted(number, "p1") for number in range(COUNT)] == [{"sent": 2, "lost": 0}] * COUNT
+    assert [space.client.xlen(space.keys.traces) for space in partitions.each] == [2] * COUNT
 
 
 KILLED = """
@@ -285,7 +290,7 @@ def half_moved(cluster: Cluster, space: Keyspace) -> Iterator[None]:
 def assert_all_arrived(partitions: Partitions, published: int) -> None:
     """Each trace is there once or counts as lost by its partition, which Redis had confirmed before a failover."""
     assert [output for output, times in Counter(partitions.outputs()).items() if times > 1] == []
-    counts = [partitions.counted(number) for number in range(COUNT)]
+    counts = [partitions.counted(number, client().producer) for number in range(COUNT)]
     arrived = [len(partitions.entries(number)) for number in range(COUNT)]
     assert [amounts["sent"] - amounts["lost"] for amounts in counts] == arrived
     assert sum(amounts["sent"] for amounts in counts) == published
@@ -298,12 +303,12 @@ def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, prefi
     assert tracejudge.flush(60)
     with half_moved(own_cluster, own.each[3]):
         publish_everywhere(3, "moving")
-        assert not tracejudge.flush(2), "the batch is refused as a whole by the partition that moves"
-        wait_until(lambda: own.counted(4)["sent"] == 5, what="the other partitions' parts of the batch")
+        assert not tracejudge.flush(2)
+        assert own.counted(3, client().producer)["sent"] == len(own.entries(3)) == 2, "refused as a whole"
     assert tracejudge.flush(60)
     assert len(own.outputs()) == 5 * COUNT
     assert_all_arrived(own, 5 * COUNT)
-    assert sum(own.counted(number)["lost"] for number in range(COUNT)) == 0
+    assert sum(own.counted(number, client().producer)["lost"] for number in range(COUNT)) == 0
 
 
 @pytest.mark.faults
