@@ -225,7 +225,8 @@ def _check_options(parts: SplitResult) -> None:
             fix = "TLS needs rediss://"
         elif form is not None or name in _REASONS:
             fix = f"{_REASONS.get(name, 'its value is wrong')}; correct or remove it"
-        shown = name if form is not None or name in _REASONS or name in _TLS_OPTIONS else "behind the ?"
+        is_known = form is not None or any(name in names for names in (_OPTIONS, _REASONS, _TLS_OPTIONS))
+        shown = name if is_known else "behind the ?"
         raise ConfigurationError(f"redis_url has an option that cannot be used, {shown}: {fix}")
 
 

@@ -26,9 +26,8 @@ def _fails_on_internal_errors(request: pytest.FixtureRequest, monkeypatch: pytes
     client = api._Current.client
     tracejudge.shutdown(timeout=0.2)
     api._Current.client = None
-    for delivery in () if client is None else client._deliveries._each:
-        if delivery._thread is not None:
-            delivery._thread.join(60)  # otherwise its later errors and log lines count for the next test
+    if client is not None and client._delivery._thread is not None:
+        client._delivery._thread.join(60)  # otherwise its later errors and log lines count for the next test
     if request.node.get_closest_marker("swallows") is not None:
         assert errors, "marked with swallows, but there was no internal error"
     elif errors:

@@ -40,6 +40,9 @@ class ScriptedStream:
         self.connected = False
         self.during: Callable[[], None] = lambda: None
 
+    def partitions(self) -> int:
+        return 1
+
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         self.connected = True
         self.attempts.append(batch)

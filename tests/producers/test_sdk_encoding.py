@@ -9,6 +9,7 @@ from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
 from tracejudge.delivery.sender import encode_report
 from tracejudge.model import Document, ProducerReport, Span, ToolCall
+from tracejudge.partitions import place_of
 
 encode = ItemEncoder(SETTINGS).encode
 
@@ -37,9 +38,9 @@ def test_a_trace_becomes_json_without_what_is_absent() -> None:
 def test_feedback_and_reports_have_kinds_of_their_own() -> None:
     feedback = encode(Item(Kind.FEEDBACK, {"trace_id": "1", "score": -1}, 1))
     assert feedback == Entry(Kind.FEEDBACK, b'{"trace_id":"1","score":-1}')
-    assert encode_report(ProducerReport("p", 1, "shop", 3, 2, {"invalid": 1})) == Entry(
-        Kind.REPORT, b'{"producer":"p","seq":1,"service":"shop","published":3,"accepted":2,"dropped":{"invalid":1}}'
-    )
+    report = encode_report(ProducerReport("p", 1, "shop", 3, 2, {"invalid": 1}))
+    payload = b'{"producer":"p","seq":1,"service":"shop","published":3,"accepted":2,"dropped":{"invalid":1}}'
+    assert report == Entry(Kind.REPORT, payload, place_of("p", None))
 
 
 def recursive() -> list[Any]:

@@ -134,7 +134,7 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted_and_all_keep_themsel
 
 def _socket_of(sdk: StartedSdk) -> socket.socket:
     stream: Any = sdk.client._delivery._sender._stream
-    return stream._connection._sock
+    return stream._lanes[0]._connection._sock
 
 
 def test_a_server_that_never_answers_blocks_nobody(start: Start, silent: SilentServer) -> None:
@@ -208,7 +208,7 @@ class StallingStream:
     def __init__(self, stream: RedisStream, go_on: threading.Event) -> None:
         self._stream, self._go_on = stream, go_on
         self.stands = threading.Event()
-        self.disconnect = stream.disconnect
+        self.partitions, self.disconnect = stream.partitions, stream.disconnect
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
         if batch.number > 3:

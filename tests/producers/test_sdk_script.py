@@ -170,7 +170,7 @@ def test_the_driver_never_retries_by_itself(server: RedisServer) -> None:
     """Whatever the URL asks for: a retry of the driver would hold the sender for minutes."""
     url = RedisUrl(server.url + "?retry_on_timeout=yes")
     stream = RedisStream(replace(settings(server), redis_url=url), "p1")
-    assert stream._connection.retry._retries == 0
+    assert stream._lanes[0]._connection.retry._retries == 0
     stream.disconnect()
 
 

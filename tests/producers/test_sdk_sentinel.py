@@ -1,4 +1,4 @@
-"""The SDK behind sentinels: what their URL says, and that no trace is lost or doubled by a failover."""
+"""URLs of sentinels and of a cluster, TLS, and that no trace is lost or doubled when sentinels fail over."""
 
 import subprocess
 import sys
@@ -15,9 +15,18 @@ from support.redis_kinds import Certificates, TlsRedis, Watched, make_certificat
 import tracejudge
 from tracejudge.delivery.transport import make_pool
 from tracejudge.log import ConfigurationError
-from tracejudge.redis_url import SentinelUrl, parse_redis_url, sentinel_url
+from tracejudge.redis_url import ClusterUrl, SentinelUrl, cluster_url, parse_redis_url, sentinel_url
 
-URLS = {
+URLS: dict[str, SentinelUrl | ClusterUrl | None] = {
+    "redis://host/0": None,
+    "unix:///run/redis+cluster.sock": None,
+    "redis+cluster://h1": ClusterUrl((("h1", 6379),), "redis:///"),
+    "redis+cluster://u:p%40w@h1:1,[::1]:2,[fe80::1]/0": ClusterUrl(
+        (("h1", 1), ("::1", 2), ("fe80::1", 6379)), "redis://u:p%40w@/"
+    ),
+    "rediss+cluster://:pw@h1:1,h2:2/?ssl_ca_certs=/a%20b&socket_timeout=7": ClusterUrl(
+        (("h1", 1), ("h2", 2)), "rediss://:pw@/?ssl_ca_certs=/a%20b&socket_timeout=7"
+    ),
     "redis+sentinel://h1:1,h2:2/mymaster": SentinelUrl((("h1", 1), ("h2", 2)), "mymaster", "redis:///", ()),
     "redis+sentinel://h1,[::1]:3/my%20master/4": SentinelUrl(
         (("h1", 26379), ("::1", 3)), "my master", "redis:///4", ()
@@ -28,22 +37,28 @@ URLS = {
 }
 
 
-@pytest.mark.parametrize(("url", "read"), URLS.items(), ids=URLS.keys())
-def test_a_sentinel_url_names_sentinels_master_database_and_both_logins(url: str, read: SentinelUrl) -> None:
-    assert sentinel_url(parse_redis_url(url).secret) == read
+def test_a_url_of_several_servers_names_them_and_what_all_of_them_need() -> None:
+    for text, read in URLS.items():
+        url = parse_redis_url(text)
+        assert (sentinel_url(url.secret) or cluster_url(url.secret), url.is_cluster) == (
+            read,
+            isinstance(read, ClusterUrl),
+        ), text
 
 
-def test_a_url_of_a_server_is_none_of_sentinels() -> None:
-    assert sentinel_url("redis://host/0") is None
-
-
-def test_a_sentinel_url_shows_no_password() -> None:
-    url = parse_redis_url("redis+sentinel://u:s3cret@h1:1,h2:2/m/0?sentinel_password=s3cret")
-    assert str(url) == "redis+sentinel://h1:1,h2:2/m/0"
-    assert "s3cret" not in f"{url!r} {sentinel_url(url.secret)!r}"
+def test_a_url_of_several_servers_shows_no_password() -> None:
+    for text in (
+        "redis+sentinel://u:s3cret@h1:1,h2:2/m/0?sentinel_password=s3cret",
+        "rediss+cluster://u:s3cret@h1:1,[::1]:2?password=s3cret",
+    ):
+        url = parse_redis_url(text)
+        assert str(url) == text.replace("u:s3cret@", "").partition("?")[0]
+        assert "s3cret" not in f"{url!r} {sentinel_url(url.secret)!r} {cluster_url(url.secret)!r}"
 
 
 FORM = "redis+sentinel://user:password@host1:26379,host2:26379/master-name/0"
+CLUSTER_FORM = "redis+cluster://user:password@host1:6379,host2:6379"
+NO_NODE = "has a node without a valid host and port"
 QUOTING = "percent-encode special characters in the password"
 WRONG = {
     "redis+sentinel://u:s3cret@h1:1": "does not name the master",
@@ -54,14 +69,22 @@ WRONG = {
     "redis+sentinel://u:s3cret@h1/m/s3cret": "must end with a database number, or with the name of the master",
     "redis+sentinel://u@h1:s3cret/m": "has a sentinel without a valid port",
     "redis+sentinel://u@h1:0/m": "has a sentinel without a valid port",
+    "redis+cluster://u:s3cret@": NO_NODE,
+    "redis+cluster://u:s3cret@h1:1,,h2:2": NO_NODE,
+    "redis+cluster://u:s3cret@h1:s3cret": NO_NODE,
+    "redis+cluster://u:s3cret@h1:0": NO_NODE,
+    "redis+cluster://u:12/s3cret@h1": NO_NODE,
+    "redis+cluster://u:12?s3cret@h1": NO_NODE,
+    "redis+cluster://u:12#s3cret@h1": NO_NODE,
 }
 
 
-@each_case(("url", "said"), WRONG.items(), ids=WRONG.values())
-def test_a_wrong_sentinel_url_is_refused_without_quoting_it(url: str, said: str) -> None:
+@each_case(("url", "said"), WRONG.items())
+def test_a_wrong_url_of_several_servers_is_refused_without_quoting_it(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_redis_url(url)
-    assert str(caught.value) == f"redis_url {said}: {FORM}; {QUOTING}"
+    form = CLUSTER_FORM if said == NO_NODE else FORM
+    assert str(caught.value) == f"redis_url {said}: {form}; {QUOTING}"
     assert caught.value.__cause__ is None
 
 
@@ -129,14 +152,15 @@ def test_a_host_s_name_is_checked_whatever_the_driver_s_default(url: str, *, che
     assert pool(url).connection_kwargs.get("ssl_check_hostname") is checked
 
 
-@pytest.mark.parametrize(("url", "checked"), CHECKS.items(), ids=CHECKS.keys())
-def test_the_names_of_sentinels_and_of_their_master_are_checked_too(url: str, *, checked: bool | None) -> None:
-    if url.startswith("unix"):
-        pytest.skip("no sentinels behind a socket")
-    behind = pool(url.replace("://host", "+sentinel://h1:1,h2:2/m"))
-    assert behind.connection_kwargs.get("ssl_check_hostname") is checked
-    asked = [sentinel.connection_pool.connection_kwargs for sentinel in behind.sentinel_manager.sentinels]
-    assert [options.get("ssl_check_hostname") for options in asked] == [checked, checked]
+def test_the_names_of_sentinels_nodes_and_their_master_are_checked_too() -> None:
+    for url, checked in CHECKS.items():
+        if url.startswith("unix"):
+            continue
+        behind = pool(url.replace("://host", "+sentinel://h1:1,h2:2/m"))
+        of_cluster = pool(url.replace("://host", "+cluster://h1:1,h2:2"))
+        clients = [*behind.sentinel_manager.sentinels, of_cluster.sentinel_manager.client("h1", 1)]
+        asked = [behind, of_cluster, *(client.connection_pool for client in clients)]
+        assert [each.connection_kwargs.get("ssl_check_hostname") for each in asked] == [checked] * 5, url
 
 
 def test_traces_stay_with_us_when_the_certificate_is_of_another_host(certificates: Certificates) -> None:
@@ -155,10 +179,10 @@ def test_traces_stay_with_us_when_the_certificate_is_a_stranger_s(certificates: 
         assert outputs(server.port) == []
 
 
-def test_a_url_of_sentinels_imports_no_driver_at_init(tmp_path: Path) -> None:
+def test_a_url_of_several_servers_imports_no_driver_at_init(tmp_path: Path) -> None:
     program = (
         "import sys, tracejudge.settings, tracejudge.redis_url as u;"
-        "u.parse_redis_url('redis+sentinel://h1,h2/m');"
+        "u.parse_redis_url('redis+sentinel://h1,h2/m'); u.parse_redis_url('redis+cluster://h1,h2');"
         "print([name for name in sys.modules if name.startswith('redis')])"
     )
     run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run

@@ -111,7 +111,9 @@ def test_a_disabled_sdk_needs_no_service() -> None:
     assert load({"TRACEJUDGE_DISABLED": "true"}).disabled
 
 
-URL_FORM = "redis://user:password@host:6379/0, rediss://…, redis+sentinel://… or unix:///path/to/socket"
+URL_FORM = (
+    "redis://user:password@host:6379/0, rediss://…, redis+cluster://…, redis+sentinel://… or unix:///path/to/socket"
+)
 QUOTING = "percent-encode special characters in the password"
 NO_HOST = f"redis_url has no valid host and port: {URL_FORM}; {QUOTING}"
 
@@ -166,6 +168,25 @@ WRONG = {
     "short timeout": (
         {"redis_url": "redis+sentinel://h1:1/m?socket_timeout=0.5"},
         "redis_url has an option that cannot be used, socket_timeout: its value is wrong; correct or remove it",
+    ),
+    "a database of a cluster": (
+        {"redis_url": "redis+cluster://u:s3cret@h1:1,h2:2/3"},
+        (
+            "redis_url names a database, and a cluster has only number 0: "
+            "redis+cluster://user:password@host1:6379,host2:6379"
+        ),
+    ),
+    "a database of a cluster as an option": (
+        {"redis_url": "redis+cluster://h1:1?db=0"},
+        (
+            "redis_url has an option that cannot be used, db: remove it; allowed are client_name, "
+            "health_check_interval, password, protocol, retry_on_timeout, socket_connect_timeout, socket_keepalive, "
+            "socket_timeout, username"
+        ),
+    ),
+    "TLS without TLS of a cluster": (
+        {"redis_url": "redis+cluster://h1?ssl_ca_certs=/ca"},
+        "redis_url has an option that cannot be used, ssl_ca_certs: TLS needs rediss://",
     ),
     "TLS without TLS": (
         {"redis_url": "redis://host?ssl_ca_certs=/ca"},

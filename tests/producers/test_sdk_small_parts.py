@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracejudge.delivery.buffer import Flush, Flushes, Totals
+from tracejudge.delivery.buffer import Entry, Flush, Flushes, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.sender import Backoff, Reporter
 from tracejudge.log import ThrottledLog
 from tracejudge.model import ProducerReport
+from tracejudge.partitions import place_of
 
 
 def test_a_latch_opened_before_the_wait_ends_it_once() -> None:
@@ -116,3 +117,17 @@ def test_a_throttled_log_warns_once_a_minute(caplog: pytest.LogCaptureFixture) -
         ("tracejudge", logging.WARNING, "at 5.0"),
         ("tracejudge", logging.WARNING, "at 65.0"),
     ]
+
+
+def test_on_a_cluster_a_report_counts_drops_and_what_its_own_partition_got() -> None:
+    """What is in the buffer has no partition yet, and other partitions account for what they got."""
+    reporter = Reporter(producer="p", service="shop", now_s=0, is_cluster=True)
+    totals = Totals(9, 8, {"buffer_full": 1})
+    reports = [reporter.next_report(totals, 1, at_once=True)]
+    place = place_of("p", None)
+    for kind, number in ((Kind.TRACE, place), (Kind.TRACE, place + 8), (Kind.TRACE, place + 1), (Kind.FEEDBACK, place)):
+        reporter.count_placed([Entry(kind, b"", number)], 8)
+    reporter.mark_overtaken()
+    reports.append(reporter.next_report(totals, 2, at_once=True))
+    counts = [(report.published, report.accepted, report.dropped) for report in reports if report is not None]
+    assert counts == [(1, 1, {"buffer_full": 1}), (3, 3, {"buffer_full": 1})]

@@ -10,9 +10,9 @@ PARTITIONS = 3
 
 
 @contextmanager
-def three_partitions(url: str, prefix: str) -> Iterator[list[Keyspace]]:
-    """Make the keyspaces of three partitions, on a cluster or one server; the fixture `prefix` deletes the keys."""
-    keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(PARTITIONS)]
+def three_partitions(url: str, prefix: str, count: int = PARTITIONS) -> Iterator[list[Keyspace]]:
+    """Make the keyspaces of partitions, on a cluster or on one server; the fixture `prefix` deletes their keys."""
+    keyspaces = [Keyspace(url, partition_prefix(prefix, number), number) for number in range(count)]
     stores = tuple(keyspace.store for keyspace in keyspaces)
     for store in stores:
         store.partitions = stores
@@ -25,5 +25,11 @@ def three_partitions(url: str, prefix: str) -> Iterator[list[Keyspace]]:
             keyspace.__exit__()
 
 
-def home(trace_id: str, session_id: str | None = None) -> int:
-    return place_of(trace_id, session_id) % PARTITIONS
+def home(trace_id: str, session_id: str | None = None, count: int = PARTITIONS) -> int:
+    """Return the partition of a trace."""
+    return place_of(trace_id, session_id) % count
+
+
+def named_in(number: int, count: int = PARTITIONS, start: str = "s") -> str:
+    """Return a name that belongs to a partition."""
+    return next(name for name in (f"{start}{each}" for each in range(999)) if home(name, None, count) == number)

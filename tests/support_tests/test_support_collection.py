@@ -44,7 +44,6 @@ WHOLLY_SLOW = {
     "faults/test_shard_kills.py",
     "faults/test_soak.py",
     "faults/test_upgrade.py",
-    "features/gateway/test_gateway_shards.py",
     "pipeline/test_frozen.py",
     "core/scenarios/test_scenario_load.py",
     "core/scenarios/test_scenario_workers.py",

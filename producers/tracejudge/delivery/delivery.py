@@ -49,7 +49,12 @@ class Delivery:
         self._pid = os.getpid()
         self.producer = fresh_id()
         self._flushes = Flushes()
-        self._reporter = Reporter(producer=self.producer, service=settings.service, now_s=clock())
+        self._reporter = Reporter(
+            producer=self.producer,
+            service=settings.service,
+            now_s=clock(),
+            is_cluster=settings.redis_url.is_cluster,
+        )
         self._wakeup = Wakeup()
         self._thread: NativeThread | None = None
         self._starting = reentrant_lock()

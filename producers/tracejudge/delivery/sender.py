@@ -138,7 +138,7 @@ HEARTBEAT_S = 3600.0  # Interval of reports without a change: workers forget a p
 class Reporter:
     """Decides when the totals are reported, and numbers the reports."""
 
-    def __init__(self, *, producer: str, service: str, now_s: float) -> None:
+    def __init__(self, *, producer: str, service: str, now_s: float, is_cluster: bool = False) -> None:
         self._producer = producer
         self._own_place = place_of(producer, None)
         self._service = service
@@ -146,14 +146,13 @@ class Reporter:
         self._reported_at_s = now_s
         self._seq = 0
         self._is_overtaken = False
-        self._here: int | None = None
+        self._here: int | None = 0 if is_cluster else None
 
     def count_placed(self, entries: Sequence[Entry], partitions: int) -> None:
         """Count the traces of a batch that go to the partition of the reports; others account for their own."""
-        if partitions > 1:
+        if self._here is not None:
             traces = (entry for entry in entries if entry.kind is Kind.TRACE)
-            here = sum(not (entry.place - self._own_place) % partitions for entry in traces)
-            self._here = (self._here or 0) + here
+            self._here += sum(not (entry.place - self._own_place) % partitions for entry in traces)
 
     def mark_overtaken(self) -> None:
         """Record that entries follow the last report: a cap may trim it before them, unread."""

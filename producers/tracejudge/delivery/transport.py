@@ -184,12 +184,16 @@ class _Lane:
         self._keys: tuple[Argument, ...] = (len(keys), *keys)
         # Applies only if no worker runs: workers remove a producer's hash two days after its last batch.
         self._constants: tuple[Argument, ...] = (producer, settings.max_stream, 30 * 24 * 3600, settings.service)
-        self._confirmed = self._confirmed_number = 0
+        self._number = self._confirmed = self._newly_confirmed = 0
         self._kinds = ""
         self._arguments: list[Argument] = []
 
     def send(self, number: int, entries: Sequence[Entry]) -> None:
         """Send the entries of a batch."""
+        if number > self._number:
+            # Not before: the batch is sent again until all partitions have it, and one may have lost it meanwhile.
+            self._confirmed += self._newly_confirmed
+            self._number, self._newly_confirmed = number, 0
         self._kinds = "".join(entry.kind.value for entry in entries)
         payloads = (entry.payload for entry in entries)
         self._arguments = [number, *self._constants, self._confirmed, self._kinds, *payloads]
@@ -203,7 +207,7 @@ class _Lane:
                 raise
             self.disconnect()
 
-    def finish(self, number: int) -> None:
+    def finish(self) -> None:
         """Wait for the confirmation; while the slot moves, send the batch again."""
         for wait_s in (*_MOVING_WAITS_S, None):
             try:
@@ -227,9 +231,7 @@ class _Lane:
                 sleep(wait_s)
                 self._send("EVALSHA", _DIGEST)
         self._used_s = monotonic()
-        if number > self._confirmed_number:
-            self._confirmed_number = number
-            self._confirmed += self._kinds.count(Kind.TRACE.value)
+        self._newly_confirmed = self._kinds.count(Kind.TRACE.value)
 
     def ask(self, *command: Argument) -> Any:
         """Run one command."""
@@ -265,8 +267,10 @@ class RedisStream:
 
     def __init__(self, settings: Settings, producer: str) -> None:
         self._make_lane = partial(_Lane, settings, producer)
-        self._prefix, self._is_cluster = settings.prefix, settings.redis_url.is_cluster
-        self._lanes: list[_Lane] = []
+        self._prefix, is_cluster = settings.prefix, settings.redis_url.is_cluster
+        # Made here, where forks are held off: the driver imports further modules for its first connection.
+        self._lanes = [self._make_lane(partition_prefix(self._prefix, 0) if is_cluster else self._prefix)]
+        self._is_counted = not is_cluster
 
     def partitions(self) -> int:
         """Return how many partitions there are, which on a cluster the first worker has written.
@@ -274,8 +278,15 @@ class RedisStream:
         Raises:
             DeliveryError: Redis did not answer, or no worker has written it yet.
         """
-        if not self._lanes:
-            self._lanes = self._open_lanes() if self._is_cluster else [self._make_lane(self._prefix)]
+        if not self._is_counted:
+            with self._translated_errors():
+                stored = self._lanes[0].ask("GET", f"{partition_prefix(self._prefix, 0)}:partitions")
+            if not (stored and stored.isdigit() and 0 < int(stored) <= MAX_PARTITIONS):
+                # Not guessed: in a partition that no worker reads the traces would be lost.
+                raise DeliveryError("the cluster has no number of partitions yet: start a worker, which writes it")
+            further = range(1, int(stored))
+            self._lanes += [self._make_lane(partition_prefix(self._prefix, number)) for number in further]
+            self._is_counted = True
         return len(self._lanes)
 
     def append(self, batch: Batch, meanwhile: Callable[[], None]) -> None:
@@ -299,7 +310,7 @@ class RedisStream:
                 lane.send(batch.number, entries)
             meanwhile()
             for lane in lanes:
-                lane.finish(batch.number)
+                lane.finish()
 
     def disconnect(self) -> None:
         """Close the connections; the next batch opens others."""
@@ -307,20 +318,6 @@ class RedisStream:
         # replica, which cannot write.
         for lane in self._lanes:
             lane.disconnect()
-
-    def _open_lanes(self) -> list[_Lane]:
-        first = self._make_lane(partition_prefix(self._prefix, 0))
-        with self._translated_errors():
-            try:
-                stored = first.ask("GET", f"{partition_prefix(self._prefix, 0)}:partitions")
-            except BaseException:
-                first.disconnect()
-                raise
-        if not (stored and stored.isdigit() and 0 < int(stored) <= MAX_PARTITIONS):
-            # Not guessed: in a partition that no worker reads the traces would be lost.
-            raise DeliveryError("the cluster has no number of partitions yet: start a worker, which writes it")
-        further = range(1, int(stored))
-        return [first, *(self._make_lane(partition_prefix(self._prefix, number)) for number in further)]
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import NoTraceError, value_of
-from worker.core.storage.client import Store, StoreError, address, make_stores
+from worker.core.storage.client import Store, StoreError, address, make_stores, wrong_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -175,7 +175,10 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
             context.call_on_close(store.close)
     for store in stores:
         try:
-            store.call(lambda client: client.ping())
+            # Also a question to the others, which do not have the key: whether they answer.
+            wrong = store.call(lambda client: wrong_count(client, store))  # noqa: B023
+            if wrong is not None:
+                raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")
         except StoreError as error:
             text = f"{error}: {store.address}"
             if store is stores[0] or needs_all:

@@ -16,7 +16,7 @@ from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import configured
 from worker.core.config.graders import CODE, Graders, queue_label
-from worker.core.config.reading import place_of, redis_fix
+from worker.core.config.reading import place_of
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.prometheus import CallMetrics, find_exporters
@@ -26,12 +26,12 @@ from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.partition import Partition, Shared
 from worker.core.selection.sampling import Rules
-from worker.core.storage.client import LayoutError, StoreError, make_stores
+from worker.core.storage.client import make_stores
 from worker.core.telemetry import logs
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import Metrics
-from worker.core.telemetry.service import OUTAGE, LoopEndedError, share_threads, stop_threads
+from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
@@ -128,15 +128,7 @@ class Runtime:
             SettingsError: The metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
-        OUTAGE.fix = redis_fix(self._config)
-        for store in self.stores:
-            try:
-                store.open()
-            except LayoutError as error:
-                key = "partitions" if settings.is_cluster else "redis_url"
-                raise SettingsError(f"{place_of(key, os.environ, self._config)}: {key}: {error}") from error
-            except StoreError as error:
-                OUTAGE.report(error)
+        open_stores(self.stores, settings, self._config)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         page = self._http_server.start(Listen.of(settings, "metrics_"))

@@ -355,14 +355,17 @@ def make_stores(url: str, prefix: str, count: int) -> tuple[Store, ...]:
 
 def wrong_keys(client: "redis.Redis", store: Store) -> str | None:
     """Return an error text if another version, or one with other partitions, has written the keys, else None."""
-    keys, count = store.keys, len(store.partitions)
-    if (wrong := foreign_layout(client, keys)) is not None or store is not store.first:
-        return wrong
-    stored: Any = client.get(keys.partitions)
+    return foreign_layout(client, store.keys) or (wrong_count(client, store) if store is store.first else None)
+
+
+def wrong_count(client: "redis.Redis", store: Store) -> str | None:
+    """Return an error text if a worker with another number of partitions has written the keys, else None."""
+    name, count = store.keys.partitions, len(store.partitions)
+    stored: Any = client.get(name)
     if stored is None or stored == str(count).encode():
         return None
     number = stored.decode(errors="replace")
-    return f"Redis has {number} partitions by its key {keys.partitions}, not {count}; set partitions to {number}"
+    return f"Redis has {number} partitions by its key {name}, not {count}; set partitions to {number}"
 
 
 def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +14,9 @@ from weakref import WeakSet
 import structlog
 
 from judges.core.backoff import backoff_s
-from worker.core.storage.client import StoreError
+from worker.core.config.reading import place_of, redis_fix
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.storage.client import LayoutError, Store, StoreError
 from worker.core.telemetry.health import Pulse
 from worker.core.telemetry.logs import where
 
@@ -68,6 +71,25 @@ class Outage:
 
 OUTAGE: Final = Outage()
 """The outages of this process."""
+
+
+def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
+    """Check what wrote the keys of a service's stores; one that does not answer is reported, and checked at first use.
+
+    Raises:
+        SettingsError: Another version wrote them, or a worker with another number of partitions.
+    """
+    OUTAGE.fix = redis_fix(config)
+    for store in stores:
+        try:
+            store.open()
+        except LayoutError as error:
+            key = "partitions" if settings.is_cluster else "redis_url"
+            raise SettingsError(f"{place_of(key, os.environ, config)}: {key}: {error}") from error
+        except StoreError as error:
+            OUTAGE.report(error)
+
+
 _THREAD_STOP_S: Final = 3.0
 _LOOK_S: Final = 0.05
 
@@ -81,7 +103,7 @@ class ServiceThread(ABC):
         role: The role that needs it.
         shares: Whether those of all partitions run in one thread (`share_threads`). Then ``run_once`` ends with
             ``pause`` and does not wait for long itself.
-        wake: Ends a pause when it is set; those that share a thread have the same.
+        wake: Ends a pause when it is set. Those that share a thread have the same one in any case.
     """
 
     role: str
@@ -119,9 +141,9 @@ class ServiceThread(ABC):
         if self._thread.ident is None:
             self._thread.start()
 
-    def share(self, thread: threading.Thread) -> None:
+    def share(self, thread: threading.Thread, wake: threading.Event) -> None:
         """Run in a thread of others instead; called before the start."""
-        self._thread = thread
+        self._thread, self.wake = thread, wake
 
     def pause(self, seconds: float) -> None:
         """Let ``run_once`` be called again after so many seconds, or once ``wake`` is set."""
@@ -192,8 +214,9 @@ def share_threads(threads: Iterable[ServiceThread]) -> None:
             by_name.setdefault(thread.name, []).append(thread)
     for name, members in by_name.items():
         shared = threading.Thread(target=_run_in_turn, args=(members,), name=f"tracejudge-{name}", daemon=True)
+        wake = members[0].wake or threading.Event()
         for member in members:
-            member.share(shared)
+            member.share(shared, wake)
 
 
 def _run_in_turn(members: Sequence[ServiceThread]) -> None:

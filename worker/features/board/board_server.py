@@ -12,6 +12,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.service import open_stores
 from worker.features.board.access import Access, BoardMetrics
 from worker.features.board.feature import BOARD
 from worker.features.board.index import VerdictIndex
@@ -26,15 +27,16 @@ _GRACE_S: Final = 5
 class BoardServer:
     """One board at ``url``; `run` serves until a signal, and as a context manager it serves in a thread."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Open the ports.
+    def __init__(self, settings: Settings, environment: Mapping[str, str], config: str | None = None) -> None:
+        """Open the ports; ``config`` is the configuration file, for errors.
 
         Raises:
-            SettingsError: The token, the address or the certificate cannot be used.
+            SettingsError: The token, the address or the certificate cannot be used, or Redis has other partitions.
         """
         board = BOARD.of(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_url, settings.prefix, settings.partition_count)[0]
+        open_stores(self._store.partitions, settings, config)
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index)
         self._threads = (index, overview)

@@ -8,10 +8,9 @@ import msgspec
 
 from worker.base.commands.options import REDIS, note, note_unknown_variables
 from worker.core.config.loading import load
-from worker.core.config.reading import config_path, redis_fix
+from worker.core.config.reading import config_path
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
-from worker.core.telemetry.service import OUTAGE
 from worker.features.board.feature import BOARD
 
 
@@ -44,10 +43,9 @@ def command(
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     listen = {name: value for name, value in options if value is not None}
     settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **listen))
-    OUTAGE.fix = redis_fix(config_path(os.environ, config))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there
 
-    server = BoardServer(settings, os.environ)
+    server = BoardServer(settings, os.environ, config_path(os.environ, config))
     server.run(started=lambda: note(f"board: {server.url}"))

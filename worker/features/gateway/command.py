@@ -9,10 +9,9 @@ import msgspec
 
 from worker.base.commands.options import REDIS, note_unknown_variables
 from worker.base.forget.forget import Eraser
-from worker.core.config.reading import config_path, load_without_judges, redis_fix
+from worker.core.config.reading import config_path, load_without_judges
 from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
-from worker.core.telemetry.service import OUTAGE
 from worker.features.gateway.feature import GATEWAY, GatewayKeys
 
 
@@ -30,12 +29,11 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **listen))
-    OUTAGE.fix = redis_fix(config_path(os.environ, config))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there
 
-    GatewayServer(settings, os.environ).run()
+    GatewayServer(settings, os.environ, config_path(os.environ, config)).run()
 
 
 class SpanEraser(Eraser):

@@ -21,6 +21,7 @@ from worker.core.config.settings import Settings
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.service import open_stores
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.feature import GATEWAY
@@ -133,17 +134,18 @@ class _DaemonPool(Executor):
 class GatewayServer:
     """One gateway process."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
-        """Build everything.
+    def __init__(self, settings: Settings, environment: Mapping[str, str], config: str | None = None) -> None:
+        """Build everything; ``config`` is the configuration file, for errors.
 
         Raises:
-            SettingsError: A token, certificate or address cannot be used.
+            SettingsError: A token, certificate or address cannot be used, or Redis has other partitions.
         """
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.of(settings, environment)
         sdk = sdk_settings(settings)
         self._stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
+        open_stores(self._stores, settings, config)
         capacity = Capacity(settings, self._stores)
         publisher = Publisher(sdk, capacity, self._metrics)
         gatherer = Gatherers(self._stores, GATEWAY.of(settings))

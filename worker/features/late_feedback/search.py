@@ -409,6 +409,9 @@ class LateFeedbackPasses(ServiceThread):
                 continue
             if not passed or not all(passed):
                 here.append(feedback)
+            elif self.wake is not None:
+                # The next partition searches at once if this worker serves it: else each of many costs a second.
+                self.wake.set()
         result = self._selector.select(here, self._pressure.bounds.shed)
         if result.later:
             self._feedback.postpone([raw.encode() for raw in result.later])

@@ -1,0 +1,348 @@
+"""The SDK on a Redis Cluster: which partition gets a trace, and that moves and failovers lose and double nothing."""
+
+import logging
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from sdk_entries import StoredEntry, stored_entry
+from sdk_programs import PATIENT, Host
+from support.cluster import Cluster, running_cluster
+from support.partition_parts import home, named_in, three_partitions
+from support.processes import bounded_s, wait_until
+from support.stage_parts import Chosen, Keyspace
+
+import tracejudge
+from tracejudge import api
+from tracejudge.delivery import transport
+from tracejudge.delivery.buffer import Batch, Entry, Kind
+from tracejudge.log import DeliveryError
+from tracejudge.partitions import place_of
+from worker.base.accounting import Account, read_account, summed
+
+COUNT = 8
+SCALING = Path(__file__).parents[2].joinpath("docs/scaling.md").read_text(encoding="utf-8")
+PLACES = {
+    "4bf92f3577b34da6a3ce929d0e0e4736": [0, 4, 52],
+    "00000000000000000000000000000001": [0, 6, 6],
+    "session-1": [0, 6, 46],
+    "Zürich": [0, 6, 62],
+    "🦊": [0, 7, 39],
+}
+"""The partition of a name among 1, 8 and 64."""
+
+
+class Partitions:
+    """Eight partitions of a cluster, as a worker sees them."""
+
+    def __init__(self, keyspaces: list[Keyspace]) -> None:
+        self.each = keyspaces
+
+    def entries(self, number: int, kind: str = "t") -> list[StoredEntry]:
+        space = self.each[number]
+        stored = [stored_entry(fields) for _, fields in space.client.xrange(space.keys.traces)]
+        return [entry for entry in stored if entry.kind == kind]
+
+    def outputs(self) -> list[str]:
+        return sorted(entry.record["output"] for number in range(COUNT) for entry in self.entries(number))
+
+    def counted(self, number: int, producer: str) -> dict[str, int]:
+        """Read what a partition says of a producer."""
+        space = self.each[number]
+        stored = space.client.hgetall(space.keys.producer(producer))
+        return {name: int(stored.get(name.encode(), 0)) for name in ("sent", "lost")}
+
+    def account(self) -> Account:
+        """Read everything as a worker does, and return the account of all partitions."""
+        for space in self.each:
+            Chosen(space).take()
+        return summed([read_account(space.store) for space in self.each])
+
+
+def client() -> api.Client:
+    assert api._Current.client is not None
+    return api._Current.client
+
+
+def begin(cluster: Cluster, prefix: str, **arguments: Any) -> None:
+    tracejudge.init(**{"service": "shop", "redis_url": cluster.url, "prefix": prefix, **arguments})
+
+
+def publish_everywhere(count: int, start: str = "t") -> None:
+    """Publish traces to each partition; their outputs are their ids."""
+    for number in range(COUNT):
+        for each in range(count):
+            name = named_in(number, COUNT, f"{start}{number}-{each}-")
+            tracejudge.publish("q", name, trace_id=name)
+
+
+@pytest.fixture
+def partitions(cluster: Cluster, prefix: str) -> Iterator[Partitions]:
+    with three_partitions(cluster.url, prefix, COUNT) as keyspaces:
+        yield Partitions(keyspaces)
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster whose nodes are killed and whose slots are moved here."""
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def own(own_cluster: Cluster, prefix: str) -> Iterator[Partitions]:
+    own_cluster.wait_well()
+    with three_partitions(own_cluster.url, prefix, COUNT) as keyspaces:
+        yield Partitions(keyspaces)
+
+
+def test_the_hash_is_the_documented_one() -> None:
+    for name, numbers in PLACES.items():
+        for trace_id, session_id in ((name, None), (name, ""), ("another", name)):
+            assert [place_of(trace_id, session_id) % count for count in (1, 8, 64)] == numbers, (trace_id, session_id)
+    rows = re.findall(r"^\| `(.+)` \| (\d+) \| (\d+) \| (\d+) \|$", SCALING, re.MULTILINE)
+    assert {name: list(map(int, numbers)) for name, *numbers in rows} == PLACES
+
+
+def test_a_session_is_in_one_partition_under_whatever_name_it_is_given(
+    cluster: Cluster, prefix: str, partitions: Partitions
+) -> None:
+    begin(cluster, prefix)
+    for number in range(30):
+        tracejudge.publish(input="q", output="a", session_id=f"s{number}")
+        tracejudge.publish({"input": "q", "output": "a", "conversationId": f"s{number}"})
+        tracejudge.publish(input="q", output="a", thread_id=number)
+        tracejudge.publish("q", "a")
+    late = tracejudge.publish("q", "a", session_id="s1")
+    tracejudge.feedback(late, -1)
+    assert tracejudge.flush(60)
+    places = [
+        (number, home(entry.record["trace_id"], entry.record.get("session_id"), COUNT))
+        for number in range(COUNT)
+        for entry in partitions.entries(number)
+    ]
+    assert len(places) == 121
+    assert [place for place in places if place[0] != place[1]] == []
+    assert [n for n in range(COUNT) for _ in partitions.entries(n, "f")] == [home(late, None, COUNT)]
+
+
+def test_traces_wait_with_one_warning_until_a_worker_has_written_the_number(
+    cluster: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guessed, the number could name partitions that no worker reads; and only the sender thread asks for it."""
+    caplog.set_level(logging.INFO, "tracejudge")
+    asked: list[int] = []
+    ask = transport._Lane.ask
+
+    def noted(lane: Any, *command: Any) -> Any:
+        asked.append(threading.get_ident())
+        return ask(lane, *command)
+
+    monkeypatch.setattr(transport._Lane, "ask", noted)
+    begin(cluster, prefix)
+    publish_everywhere(2)
+    assert not tracejudge.flush(1)
+    wait_until(lambda: len(asked) > 2, what="the number to be asked for again")
+    (warning,) = caplog.messages
+    why = "the cluster has no number of partitions yet: start a worker, which writes it"
+    assert warning.endswith(f" failed ({why}); {2 * COUNT} waiting")
+    with three_partitions(cluster.url, prefix, COUNT) as keyspaces:
+        assert tracejudge.flush(60)
+        assert len(Partitions(keyspaces).outputs()) == 2 * COUNT
+        times = len(asked)
+        publish_everywhere(1, "later")
+        assert tracejudge.flush(60)
+        assert len(Partitions(keyspaces).outputs()) == 3 * COUNT
+    assert len(asked) == times
+    assert threading.get_ident() not in asked
+    assert [text for text in caplog.messages if "resumed" not in text] == [warning]
+
+
+def test_what_a_partition_has_lost_counts_there(cluster: Cluster, prefix: str, partitions: Partitions) -> None:
+    begin(cluster, prefix)
+    publish_everywhere(2)
+    assert tracejudge.flush(60)
+    space = partitions.each[1]
+    space.client.delete(space.keys.traces, space.keys.producer(client().producer))
+    publish_everywhere(1, "later")
+    assert tracejudge.flush(60)
+    expected = [{"sent": 3, "lost": 2 if number == 1 else 0} for number in range(COUNT)]
+    assert [partitions.counted(number, client().producer) for number in range(COUNT)] == expected
+
+
+def test_a_batch_that_was_confirmed_in_part_is_sent_again_and_nothing_counts_as_lost(
+    cluster: Cluster, prefix: str, partitions: Partitions
+) -> None:
+    begin(cluster, prefix)
+    stream = transport.RedisStream(client().settings, "p1")
+    entries = tuple(Entry(Kind.TRACE, b"{}", number) for number in range(COUNT))
+    first, last = partitions.each[0], partitions.each[-1]
+    last.client.set(last.keys.traces, "text")
+    with pytest.raises(DeliveryError, match="WRONGTYPE"):
+        stream.append(Batch(1, entries, COUNT, 1, COUNT, 0), lambda: None)
+    assert partitions.counted(0, "p1") == {"sent": 1, "lost": 0}
+    # Meanwhile the first partition loses its part, which is appended once more.
+    first.client.delete(first.keys.traces, first.keys.producer("p1"))
+    last.client.delete(last.keys.traces)
+    for number in (1, 1, 2):
+        stream.append(Batch(number, entries, COUNT, 1, COUNT, 0), lambda: None)
+    stream.disconnect()
+    assert [partitions.counted(number, "p1") for number in range(COUNT)] == [{"sent": 2, "lost": 0}] * COUNT
+    assert [space.client.xlen(space.keys.traces) for space in partitions.each] == [2] * COUNT
+
+
+KILLED = """
+import itertools, tracejudge
+tracejudge.init(exit_timeout_s=60)
+for number in range(50):
+    tracejudge.publish("q", "a")
+assert tracejudge.flush(60)
+print("flushed", flush=True)
+for number in itertools.count():
+    tracejudge.publish("q", "a")
+"""
+
+
+def test_the_account_of_all_partitions_balances_also_when_the_process_is_killed(
+    cluster: Cluster, prefix: str, partitions: Partitions, tmp_path: Path
+) -> None:
+    begin(cluster, prefix)
+    for number in range(60):
+        tracejudge.publish("q", "a" if number % 6 else None)
+    assert tracejudge.flush(60)
+    reports = [number for number in range(COUNT) for _ in partitions.entries(number, "r")]
+    assert set(reports) == {home(client().producer, None, COUNT)}
+    dropped = client().totals().dropped
+    account = partitions.account()
+    assert (account.published, account.dropped, account.unread, account.lost) == (60, sum(dropped.values()), 0, 0)
+    with host(cluster, prefix, tmp_path).begin(KILLED) as program:
+        assert program.stdout.readline() == "flushed\n"
+        wait_until(lambda: sum(space.client.xlen(space.keys.traces) for space in partitions.each) > 500)
+        program.kill()
+    account = partitions.account()
+    ends = account.dropped + account.no_rule + account.sampled + account.not_sampled
+    assert account.published == ends > 500
+    assert (account.unread, account.lost) == (0, 0)
+
+
+def host(cluster: Cluster, prefix: str, folder: Path) -> Host:
+    server: Any = SimpleNamespace(patient_url=cluster.url)
+    return Host(folder, server, prefix)
+
+
+FORKING = """
+import sys, threading, tracejudge, multiprocessing
+from tracejudge.delivery import fork as forking
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            forks = forking._Forks
+            if not (forks.importing.locked() or forks.connecting.locked()):
+                print(name)
+sys.meta_path.insert(0, Watch())
+
+def publish(name):
+    for number in range(10):
+        tracejudge.publish("q", f"{name} {number}")
+
+if __name__ == "__main__":
+    tracejudge.init(exit_timeout_s=60)
+    publish("parent")
+    child = multiprocessing.get_context("fork").Process(target=publish, args=("child",))
+    child.start()
+    child.join()
+"""
+
+
+def test_a_fork_delivers_to_all_partitions_and_waits_for_what_the_sender_imports(
+    cluster: Cluster, prefix: str, partitions: Partitions, tmp_path: Path
+) -> None:
+    assert host(cluster, prefix, tmp_path).run(PATIENT + FORKING) == ""
+    assert partitions.outputs() == sorted(f"{name} {number}" for name in ("child", "parent") for number in range(10))
+
+
+@contextmanager
+def half_moved(cluster: Cluster, space: Keyspace) -> Iterator[None]:
+    """Move the slot of a partition to another master, and hold it when only the key `layout` has moved."""
+    slot, source = key_slot(space.keys.traces.encode()), cluster.master_of(space.keys.traces)
+    target = next(node for node in cluster.nodes if node.is_master() and node is not source)
+
+    def move(*keys: str) -> None:
+        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+    move(space.keys.layout)
+    yield
+    move(*source.ask("CLUSTER", "GETKEYSINSLOT", slot, 1000))
+    for node in (target, source):
+        node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
+
+
+def assert_all_arrived(partitions: Partitions, published: int) -> None:
+    """Each trace is there once or counts as lost by its partition, which Redis had confirmed before a failover."""
+    assert [output for output, times in Counter(partitions.outputs()).items() if times > 1] == []
+    counts = [partitions.counted(number, client().producer) for number in range(COUNT)]
+    arrived = [len(partitions.entries(number)) for number in range(COUNT)]
+    assert [amounts["sent"] - amounts["lost"] for amounts in counts] == arrived
+    assert sum(amounts["sent"] for amounts in counts) == published
+
+
+@pytest.mark.faults
+def test_a_slot_that_moves_loses_and_doubles_nothing(own_cluster: Cluster, prefix: str, own: Partitions) -> None:
+    begin(own_cluster, prefix)
+    publish_everywhere(2)
+    assert tracejudge.flush(60)
+    with half_moved(own_cluster, own.each[3]):
+        publish_everywhere(3, "moving")
+        assert not tracejudge.flush(2)
+        assert own.counted(3, client().producer)["sent"] == len(own.entries(3)) == 2, "refused as a whole"
+    assert tracejudge.flush(60)
+    assert len(own.outputs()) == 5 * COUNT
+    assert_all_arrived(own, 5 * COUNT)
+    assert sum(own.counted(number, client().producer)["lost"] for number in range(COUNT)) == 0
+
+
+@pytest.mark.faults
+def test_everything_arrives_after_the_failover_of_a_killed_master(
+    own_cluster: Cluster, prefix: str, own: Partitions
+) -> None:
+    begin(own_cluster, prefix)
+    publish_everywhere(2)
+    assert tracejudge.flush(60)
+    master = own_cluster.of_partition(5, prefix)
+    master.kill()
+    publish_everywhere(3, "meanwhile")
+    assert tracejudge.flush(60)
+    assert own_cluster.of_partition(5, prefix) is not master
+    assert_all_arrived(own, 5 * COUNT)
+    master.restart()
+
+
+@pytest.mark.faults
+@pytest.mark.usefixtures("own")
+def test_flush_and_shutdown_keep_their_time_while_a_partition_hangs(own_cluster: Cluster, prefix: str) -> None:
+    begin(own_cluster, prefix, max_items=4 * COUNT)
+    publish_everywhere(1)
+    assert tracejudge.flush(60)
+    master = own_cluster.of_partition(5, prefix)
+    master.pause()
+    try:
+        publish_everywhere(3, "meanwhile")
+        for call in (tracejudge.flush, tracejudge.shutdown):
+            began = time.monotonic()
+            assert not call(0.5)
+            assert time.monotonic() - began < bounded_s(1.5), call.__name__
+    finally:
+        master.resume()
+    totals = client().totals(Kind.TRACE)
+    assert totals.published == 4 * COUNT
+    assert set(totals.dropped) <= {"abandoned"}
