@@ -58,7 +58,9 @@ def test_a_service_a_worker_and_all_commands_that_look_on_a_cluster(
         assert (shown.code, trace_id in shown.out) == (0, True), shown.err
     parts = clustered("doctor", "--json").document["parts"]
     broken = {part["name"]: part["what"] for part in parts if part["result"] == "broken"}
-    assert broken.keys() == {f"partition {number}: redis persistence" for number in range(PARTITIONS)}, broken
+    # Each server is checked once, by the first of its partitions.
+    assert "partition 0: redis persistence" in broken
+    assert broken.keys() <= {f"partition {number}: redis persistence" for number in range(PARTITIONS)}, broken
     names = {part["name"] for part in parts}
     assert {f"partition {number}: role judge" for number in range(PARTITIONS)} <= names
 

@@ -16,6 +16,7 @@ ROOT = TESTS.parent
 OPTIONS_OF_PYTEST = {"-n", "-m"}
 WHOLLY_SLOW = {
     "base/test_cli_partitions.py",
+    "core/test_moving_slots.py",
     "features/board/test_board_browser.py",
     "deploy/end_to_end/test_end_to_end_changes.py",
     "deploy/end_to_end/test_end_to_end_incidents.py",
@@ -41,7 +42,7 @@ WHOLLY_SLOW = {
     "faults/test_redis_restarts.py",
     "faults/test_repeat_kills.py",
     "faults/test_session_kills.py",
-    "faults/test_shard_kills.py",
+    "faults/test_cluster_faults.py",
     "faults/test_soak.py",
     "faults/test_upgrade.py",
     "pipeline/test_frozen.py",

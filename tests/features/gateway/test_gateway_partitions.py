@@ -73,17 +73,18 @@ def test_each_trace_goes_to_its_partition(
 
 
 def test_another_number_of_partitions_than_that_of_the_cluster_is_refused(
-    clustered: list[Keyspace], run: Run, monkeypatch: pytest.MonkeyPatch
+    clustered: Run, cluster: Cluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEJUDGE_PARTITIONS", "4")
-    name = clustered[0].keys.partitions
-    complaint = (
-        "tracejudge: TRACEJUDGE_PARTITIONS: partitions: "
-        f"Redis has {PARTITIONS} partitions by its key {name}, not 4; set partitions to {PARTITIONS}"
-    )
-    for command in (("gateway", "--port", "0"), ("board", "--port", "0"), ("account",)):
-        ended = run(*command)
-        assert (ended.code, ended.complaint) == (2, complaint), command
+    with three_partitions(cluster.url, prefix) as keyspaces:
+        name = keyspaces[0].keys.partitions
+        complaint = (
+            "tracejudge: TRACEJUDGE_PARTITIONS: partitions: "
+            f"Redis has {PARTITIONS} partitions by its key {name}, not 4; set partitions to {PARTITIONS}"
+        )
+        for command in (("gateway", "--port", "0"), ("board", "--port", "0"), ("account",)):
+            ended = clustered(*command)
+            assert (ended.code, ended.complaint) == (2, complaint), command
 
 
 @pytest.mark.faults

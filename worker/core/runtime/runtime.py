@@ -35,7 +35,7 @@ from worker.core.telemetry.service import LoopEndedError, open_stores, share_thr
 
 log = structlog.get_logger("tracejudge.worker")
 _CLOSE_S: Final = 2.0
-_SHARD_STOP_S: Final = 5.0
+_PARTITION_STOP_S: Final = 5.0
 """How long a partition may take to stop beside the grace."""
 _PANELS_AT_ONCE: Final = 256
 """Evaluations of one panel at a time: each only reads the verdicts of its members."""
@@ -161,7 +161,7 @@ class Runtime:
             thread.start()
         # One whose server hangs is left behind, so that what they share ends in order.
         for thread in stops:
-            thread.join(max(0.0, began + self.settings.grace_s + _SHARD_STOP_S - time.monotonic()))
+            thread.join(max(0.0, began + self.settings.grace_s + _PARTITION_STOP_S - time.monotonic()))
         # After the verdicts of that time.
         stop_threads(self._process_threads)
         loop = self._shared.loop
