@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What chooses and judges for one Redis server, for hooks on the way of a trace.
+    """The parts of one partition that choose and judge, for hooks on the way of a trace.
 
     Attributes:
         settings: The configuration.
@@ -67,7 +67,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionParts:
-    """The parts of a worker for one Redis server, for hooks with threads.
+    """The parts of a worker for one partition, for hooks with threads.
 
     Attributes:
         settings: The configuration.

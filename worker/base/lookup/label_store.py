@@ -29,7 +29,7 @@ Drawn = float | Literal["queue", "golden"]
 MAX_LABELS: Final = 100_000
 MAX_TEXT_CHARS: Final = 2_000
 MAX_VERDICT_BYTES: Final = 8 * 1024
-"""Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
+"""A bound for each verdict with a label: names of the SDK have at most 200 characters, names in a file any length."""
 MAX_VERDICTS: Final = 10 * MAX_LABELS
 # Verdicts of these measure the judge against itself, and against labels of their own.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
@@ -38,7 +38,7 @@ _CHUNK_COUNT: Final = 500
 
 
 class Label(Struct, frozen=True, omit_defaults=True):
-    """What a person says of one metric of a trace."""
+    """A label: one person's verdict on one metric of a trace."""
 
     trace_id: str
     judge: str

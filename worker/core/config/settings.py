@@ -27,8 +27,7 @@ Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
 SeriesLabel = Literal["name", "model", "release"]
-MAX_VALUE_CHARS: Final = 100
-"""Of a value of a segment."""
+MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
 _OF_ONE_PROCESS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")

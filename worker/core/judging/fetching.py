@@ -224,7 +224,7 @@ class HeldLeases:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lease is held, or may be by a reply of Redis that a thread waits for."""
+        """Whether a lease is held. Also True while a thread waits for the reply that may grant one."""
         with self._lock:
             return bool(self._held or self._acquiring_now)
 

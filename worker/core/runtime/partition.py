@@ -73,7 +73,7 @@ class Partition:
     """
 
     def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
-        """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many."""
+        """Build what the configured roles need; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         settings, metrics, rules = shared.settings, shared.metrics, shared.rules
         self._shared = shared
         self.store = store

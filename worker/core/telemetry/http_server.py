@@ -28,6 +28,15 @@ from worker.core.config.serving import Listen, Secret, Tls
 from worker.core.config.settings import Settings
 from worker.core.telemetry.health import Readiness
 
+log = structlog.get_logger("tracejudge.http")
+_HEAD_S: Final = 5.0
+"""Limit of the TLS handshake and the head of the request together."""
+_REPLY_S: Final = 10.0
+_MAX_HEAD_BYTES: Final = 16 * 1024
+_MAX_CLIENTS: Final = 16
+_ACCEPT_RETRY_S: Final = 1.0
+_STOP_S: Final = 2.0
+_TEXT: Final = "text/plain; charset=utf-8"
 _REALM: Final = 'realm="tracejudge"'
 
 
@@ -88,17 +97,6 @@ class HttpAuth:
             return True
         shown = Credential(authorization)
         return shown.shows(self._secret) and (shown.scheme, shown.user) == (self.scheme.lower(), self._user)
-
-
-log = structlog.get_logger("tracejudge.http")
-_HEAD_S: Final = 5.0
-"""For the TLS handshake and the head of the request together."""
-_REPLY_S: Final = 10.0
-_MAX_HEAD_BYTES: Final = 16 * 1024
-_MAX_CLIENTS: Final = 16
-_ACCEPT_RETRY_S: Final = 1.0
-_STOP_S: Final = 2.0
-_TEXT: Final = "text/plain; charset=utf-8"
 
 
 def _reply(status: int, body: bytes | str, content_type: str = _TEXT, **headers: str) -> web.Response:

@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnusableInput
-from worker.core.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
+from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import shown_id, shown_names
 from worker.core.telemetry.http_server import Credential
@@ -305,7 +305,7 @@ class Access:
         clients: dict[str, Client] = {}
         for name, token in GATEWAY.of(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
-            secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
+            secret = Secret.of(token, key).token(environment, MIN_TOKEN_CHARS) or ""
             if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)
