@@ -67,7 +67,7 @@ class Label(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelVerdict(Struct, frozen=True, omit_defaults=True):
-    """What is kept of a verdict on a labelled trace: nothing of its texts."""
+    """A verdict on a labelled trace, without its texts."""
 
     trace_id: str
     evaluation_id: str
@@ -81,7 +81,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     passed: bool | None = None
     value: float | None = None
     probability: float | None = None
-    """That the metric passes, as calibrated; only from a model that returns probabilities."""
+    """The calibrated probability that the metric passes; only from a model that returns probabilities."""
     uncalibrated: float | None = None  # The probability before its calibration, if the judge had one.
     span_id: str = ""
     environment: str = ""

@@ -137,7 +137,7 @@ class Tls(Keys, frozen=True):
 
 
 class Listen(Keys, frozen=True):
-    """Where a server of ours listens; port 0 is any free one."""
+    """The address of a server of ours; port 0 is any free one."""
 
     host: str
     port: int

@@ -339,7 +339,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        """What a rule may write as `model` beside the names of models, each with its models in the order of judging."""
+        """Further names that a rule may write as `model`, each with its models in the order of judging."""
         named = (feature.aliases(self) for feature in installed() if feature.aliases is not None)
         return {name: models for aliases in named for name, models in aliases.items()}
 

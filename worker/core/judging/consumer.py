@@ -148,7 +148,7 @@ class JudgingConsumer:
         slots: Mapping[str, Slots] | None = None,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Prepare; ``start`` begins.
+        """Make the windows of all judge models; ``start`` begins.
 
         Args:
             settings: The settings.

@@ -52,7 +52,7 @@ Limits = EndpointLimiter | NoEndpoint
 
 
 class Slots:
-    """What the windows of one judge model share: one window for each Redis server. Safe to share between threads."""
+    """The slots of one judge model, shared by one window for each partition. Safe to share between threads."""
 
     def __init__(self, windows: int = 1) -> None:
         self.windows = windows

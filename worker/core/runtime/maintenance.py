@@ -136,7 +136,7 @@ class Maintenance(ServiceThread):
         gauges: BacklogGauges | None = None,
         chores: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Prepare the thread.
+        """Maintain one partition.
 
         ``groups`` are the outbox's; ``capacity`` says which judge models may fetch more; ``gauges`` belong to all
         partitions, if this worker serves several; ``chores`` run once a minute.
@@ -217,7 +217,7 @@ class Sweeper(ServiceThread):
     def __init__(
         self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
     ) -> None:
-        """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
+        """Ask ``heartbeat`` which judge models some worker has, and which have an open circuit in all workers."""
         super().__init__("sweeper")
         self._store = store
         self._judging = judging

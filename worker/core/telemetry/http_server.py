@@ -41,7 +41,7 @@ _REALM: Final = 'realm="tracejudge"'
 
 
 class Credential:
-    """What a header `Authorization` shows: a bearer token, or a name and a password. Its repr does not show it."""
+    """The credential of a header `Authorization`: bearer token, or name and password. Its repr does not show it."""
 
     def __init__(self, authorization: str | None) -> None:
         scheme, _, text = (authorization or "").strip().partition(" ")
@@ -152,7 +152,7 @@ class HttpServer:
     def __init__(
         self, registry: CollectorRegistry, readiness: Readiness, access: HttpAuth, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Prepare; ``start`` listens. ``access`` is for the metrics, the probes are open to all; ``tls`` is for all."""
+        """Make a server, which ``start`` starts. ``access`` protects the metrics only, ``tls`` the probes as well."""
         self._registry = registry
         self._readiness = readiness
         self._access = access

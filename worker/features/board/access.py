@@ -1,4 +1,4 @@
-"""Who may read the board, as whom, and what browsers may do with its pages."""
+"""Access to the board: who may read it, under which name, and what browsers may do with its pages."""
 
 import hashlib
 import hmac

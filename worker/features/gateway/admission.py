@@ -1,4 +1,4 @@
-"""What a request must have: a token, a known encoding, and a body within bounds; and replies to those that have not.
+"""Admission of requests: token, encoding and size of the body, and the replies to those that are refused.
 
 RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
 nothing of the request. Refused requests and dropped items are counted, logged once a minute, and listed for

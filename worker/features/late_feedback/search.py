@@ -341,7 +341,7 @@ class LateFeedbackPasses(ServiceThread):
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
-        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
+        """Let ``pressure`` decide when nothing is chosen, and for which judge models."""
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
