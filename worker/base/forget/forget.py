@@ -249,7 +249,7 @@ def forget_everywhere(
 
 
 class Eraser:
-    """Erases what a feature keeps of traces; a subclass overrides what it needs. All methods may raise ``StoreError``."""
+    """Erases data of traces that a feature keeps. Methods are overridden as needed, and may raise ``StoreError``."""
 
     def __init__(self, run: "Forgetting") -> None:
         self.run = run
