@@ -19,7 +19,7 @@ _Arguments = TypeVar("_Arguments", bound=Struct)
 
 
 class Position(NamedTuple):
-    """Where a search continues: the number of a step, and the offset in its content in bytes."""
+    """The place at which a search continues: the number of a step, and the offset in its content in bytes."""
 
     step: int
     offset: int

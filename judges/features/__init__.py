@@ -1,1 +1,1 @@
-"""What can be removed from the judges."""
+"""Features of the judges, which can be removed."""

@@ -53,7 +53,7 @@ class HttpEndpoint:
         *,
         is_direct: bool = False,
     ) -> None:
-        """Prepare; with ``is_direct`` requests bypass aiohttp, which costs more CPU, unless there is a proxy."""
+        """Make a client; with ``is_direct`` and no proxy, requests bypass aiohttp, which costs more CPU."""
         self._is_direct = is_direct and proxy is None
         self._connections: Connections | None = None
         self._url = str(httpx.URL(url))
@@ -129,7 +129,7 @@ class HttpEndpoint:
 
     @property
     def address(self) -> str:
-        """Where requests go, without user, password and query, for messages."""
+        """The address of requests, without user, password and query, for messages."""
         return mask_url(self._url)
 
     @property

@@ -1,4 +1,4 @@
-"""What a provider of judge models registers, and the checks that providers with an HTTP endpoint share.
+"""The registration of a provider of judge models, and the checks that providers with an HTTP endpoint share.
 
 A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``; its own settings are fields
 of ``ModelSettings``.

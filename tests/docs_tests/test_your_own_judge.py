@@ -29,7 +29,7 @@ from judges.registry import check_table, configured, read_judge
 from tracejudge import Trace
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-from worker.features.panels.feature import MAX_MODELS
+from worker.features.panels.feature import MAX_MODELS_PER_RULE
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("your-own-judge.md", "python-judges.md", "testing-judges.md", "several-models.md")
@@ -182,7 +182,7 @@ def test_limits_are_those_of_the_code() -> None:
         "templates about one document: documents of a trace": f"{_MAX_DOCUMENTS}",
         "code: time for one trace": f"{mark(lambda _: True).time_limit_s:g} s; up to an hour with `time_limit_s`",
         "code: size of the result": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
-        "models of a rule": f"{MAX_MODELS}",
+        "models of a rule": f"{MAX_MODELS_PER_RULE}",
     }
 
 

@@ -1,1 +1,1 @@
-"""What every installation has beside the core: exports, the monitor, dead letters, look-ups, commands."""
+"""Parts of every installation beside the core: exports, the monitor, dead letters, look-ups, commands."""

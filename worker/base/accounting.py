@@ -111,7 +111,7 @@ class _BatchIds(Struct):
 
 
 class _ProducerTotals(NamedTuple):
-    """What producers' hashes add to the counts; the answer of the script ``producers``."""
+    """The counts in producers' hashes; the answer of the script ``producers``."""
 
     published: int = 0
     sent: int = 0

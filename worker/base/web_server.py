@@ -16,7 +16,7 @@ class WebServer(uvicorn.Server):
     started_hook: Callable[[], object] = bool  # Called once requests are answered and signals end the server.
 
     def __init__(self, app: Any, readiness: Readiness, cert: str | None, key: str | None, **options: Any) -> None:
-        """Prepare; ``options`` are those of ``uvicorn.Config`` that servers differ in."""
+        """Make a server; ``options`` of ``uvicorn.Config`` add to those that all servers have."""
         config = uvicorn.Config(
             app,
             ws="none",

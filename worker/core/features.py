@@ -1,4 +1,4 @@
-"""What a feature, or a part of base, adds to the worker: one frozen ``Feature`` each.
+"""Hooks of features and of parts of base: one frozen ``Feature`` each.
 
 The core imports none of them. ``worker/installed.py`` lists their modules, and the runtime builds lists of hooks from
 them. A hook is a factory: it gets parts of the worker and returns the object that works, or None if the configuration
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What chooses and judges for one Redis server, for hooks on the way of a trace.
+    """The parts of one partition that choose and judge, for hooks on the way of a trace.
 
     Attributes:
         settings: The configuration.
@@ -67,7 +67,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionParts:
-    """The parts of a worker for one Redis server, for hooks with threads.
+    """The parts of a worker for one partition, for hooks with threads.
 
     Attributes:
         settings: The configuration.
@@ -269,7 +269,7 @@ class Table(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
-    """What one folder adds; everything is optional.
+    """The additions of one folder; everything is optional.
 
     Attributes:
         name: The name of the folder.

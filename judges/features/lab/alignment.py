@@ -206,7 +206,7 @@ class Alignment:
 
 
 class _GepaAdapter:
-    """What GEPA calls: it judges traces, which it knows by their places, and derives guidance, a rule a line."""
+    """The adapter that GEPA calls: it judges traces, known by their places, and derives guidance, one rule a line."""
 
     def __init__(self, alignment: Alignment, loop: asyncio.AbstractEventLoop, traces: int) -> None:
         self._alignment = alignment

@@ -20,6 +20,15 @@ from tracejudge.ids import MAX_HASHED_CHARS, plain_text
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import Document, Message, TextEnum, Trace
 
+_SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
+_MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
+_METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
+_text_bytes = str.__sizeof__
+_SIZES: dict[int, Callable[[Any], int]] = {
+    id(kind): member_of(kind, "__sizeof__")
+    for kind in (dict, list, tuple, int, float, bool, type(None), bytes, Message, Document)
+}
+
 
 class Kind(TextEnum):
     """Kinds of entries in the stream; the value is the field that holds the JSON."""
@@ -382,16 +391,6 @@ class Flushes:
     def pending(self) -> bool:
         """Whether a request is not completed yet."""
         return self.latest.ticket > self.completed
-
-
-_SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
-_MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
-_METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
-_text_bytes = str.__sizeof__
-_SIZES: dict[int, Callable[[Any], int]] = {
-    id(kind): member_of(kind, "__sizeof__")
-    for kind in (dict, list, tuple, int, float, bool, type(None), bytes, Message, Document)
-}
 
 
 def copy_and_measure(fields: dict[str, Any]) -> int:

@@ -75,7 +75,7 @@ class ItemEncoder:
         self._stuck: list[NativeThread] = []
         self._slow_s = 0.0
         self.notes: Sequence[Note] = ()
-        """What of the last item could not be taken as it was given; without any text of it."""
+        """The parts of the last item that could not be taken unchanged; without any text of it."""
 
     def encode(self, item: Item) -> Entry | Reason:
         """Encode an item as JSON, or return the reason for its drop. Never raises."""

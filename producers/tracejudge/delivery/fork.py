@@ -20,6 +20,9 @@ from weakref import WeakSet
 from tracejudge.ids import reseed
 from tracejudge.log import report_internal_error
 
+# A healthy network connects faster; a hanging one must not hold up the forks of the host.
+_CONNECT_TIMEOUT_S = 0.2
+
 
 class _ExitCallback:
     # Only the latest: a client that `init` replaces is shut down by `init`.
@@ -121,10 +124,6 @@ class NativeThread:
             self._run()
         finally:
             self._ended = True
-
-
-# A healthy network connects faster; a hanging one must not hold up the forks of the host.
-_CONNECT_TIMEOUT_S = 0.2
 
 
 class _Forks:

@@ -1,4 +1,4 @@
-"""What could not be used of the entries: one warning for each reason and field, and the totals.
+"""Reports of unusable parts of entries: one warning for each reason and field, and the totals.
 
 A warning names the field, the type and where `publish` was called; never a text of a trace.
 """

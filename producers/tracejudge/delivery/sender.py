@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MAX_BATCH_ITEMS = 500
 MAX_BATCH_BYTES = 2 * 1024 * 1024
 _AHEAD_ITEMS = 100  # fewer wait until the batch before is confirmed, and others may join them
+REPORT_INTERVAL_S = 10.0
+HEARTBEAT_S = 3600.0  # Interval of reports without a change: workers forget a producer after two silent days.
 
 
 class BatchBuilder:
@@ -129,10 +131,6 @@ class Backoff:
     def reset(self) -> None:
         """Start again with the first delay."""
         self._failures = 0
-
-
-REPORT_INTERVAL_S = 10.0
-HEARTBEAT_S = 3600.0  # Interval of reports without a change: workers forget a producer after two silent days.
 
 
 class Reporter:

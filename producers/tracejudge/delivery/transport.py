@@ -41,6 +41,21 @@ from tracejudge.settings import Settings
 
 Argument = str | int | bytes
 
+_SCRIPT = get_data("tracejudge", "scripts/append.lua") or b""
+_DIGEST = sha1(_SCRIPT, usedforsecurity=False).hexdigest()
+_CONNECT_TIMEOUT_S = 2.0
+# A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
+# connection takes a moment.
+_IDLE_S = 30.0
+_LOGIN = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
+# Parts of texts of Redis, in lower case, and how to fix what they report.
+_FIXES = {
+    "password": _LOGIN,
+    "authenticat": _LOGIN,
+    "db index": "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule",
+    "permission": "the Redis user lacks a right: docs/connecting.md lists those that a service needs",
+}
+_MOVING_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4)  # a slot of small keys moves in less
 _LOOKUP_TIMEOUT_S = 1.0  # then the next sentinel or node is asked; both answer at once
 _NETWORK_OPTIONS = frozenset({"socket_connect_timeout", "socket_keepalive", "socket_keepalive_options"})
 # Load balancers cut connections that are idle for a minute or more; a lost peer is noticed within a minute.
@@ -156,15 +171,6 @@ def pack(*arguments: Argument) -> bytes:
         parts += (b"$%d" % len(encoded), encoded)
     parts.append(b"")
     return b"\r\n".join(parts)
-
-
-_SCRIPT = get_data("tracejudge", "scripts/append.lua") or b""
-_DIGEST = sha1(_SCRIPT, usedforsecurity=False).hexdigest()
-_CONNECT_TIMEOUT_S = 2.0
-_MOVING_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4)  # a slot of small keys moves in less
-# A load balancer may have cut a connection that was idle for longer: the reply then never comes, whereas a new
-# connection takes a moment.
-_IDLE_S = 30.0
 
 
 class _Lane:
@@ -332,16 +338,6 @@ class RedisStream:
         except BaseException:
             self.disconnect()
             raise
-
-
-# Parts of texts of Redis, in lower case, and how to fix what they report.
-_LOGIN = "set user and password in redis_url or TRACEJUDGE_REDIS_URL, as redis://user:password@host:6379/0"
-_FIXES = {
-    "password": _LOGIN,
-    "authenticat": _LOGIN,
-    "db index": "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule",
-    "permission": "the Redis user lacks a right: docs/connecting.md lists those that a service needs",
-}
 
 
 def _describe(error: Exception) -> str:

@@ -19,7 +19,7 @@ TEXTS: Final = ("text", "page_content", "content", "document", "body", "chunk", 
 IDS: Final = ("id", "_id", "id_", "doc_id", "document_id", "node_id", "chunk_id", "file_id", "uuid")
 SCORES: Final = (*("score", "_score", "relevance_score", "similarity", "similarity_score", "relevance", "certainty"),)
 DISTANCES: Final = ("distance", "_distance")
-"""Of a distance d the score is 1 - d: the nearest document has the highest score."""
+"""A distance d becomes the score 1 - d: the nearest document has the highest score."""
 SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path")
 LISTS: Final = (
     *("documents", "results", "matches", "source_nodes", "source_documents", "nodes", "hits", "points", "objects"),

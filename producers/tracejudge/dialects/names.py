@@ -50,7 +50,7 @@ USER_IDS: Final = (
 )
 METADATA: Final = "metadata"
 LITELLM_METADATA: Final = "metadata.requester_metadata"
-"""What the caller of LiteLLM gave, as Python writes a dictionary."""
+"""The arguments of LiteLLM's caller, as Python writes a dictionary."""
 METADATA_SESSION_IDS: Final = ("session_id", "conversation_id", "thread_id", "sessionId", "threadId", "chat_id")
 METADATA_USER_IDS: Final = ("user_id", "userId", "user", "trace_user_id")
 

@@ -147,7 +147,7 @@ class AutoRetry(ServiceThread):
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the thread.
+        """Retry the dead letters of one partition.
 
         Args:
             healthy: Returns judge models that were called here and whose circuit is closed. Called from this thread.

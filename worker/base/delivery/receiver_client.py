@@ -22,7 +22,7 @@ ABSENT: Final = frozenset({404, 405})
 
 
 class Destination(NamedTuple):
-    """Where requests go, how, and how messages name it.
+    """The address of requests, their options, and its name in messages.
 
     Attributes:
         url: The address that the paths of requests are added to.
@@ -95,7 +95,7 @@ class ReceiverClient:
     # the blocking client apply to each read, and a receiver that sends a byte every few seconds never ends.
 
     def __init__(self, destination: Destination) -> None:
-        """Prepare; the first request connects.
+        """Make a client; the first request connects.
 
         Raises:
             SettingsError: A certificate file cannot be used.

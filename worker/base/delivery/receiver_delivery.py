@@ -203,7 +203,7 @@ class ReceiverExporter(ExportConsumer):
     channels: Sequence[Channel]
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        """Prepare; ``name`` is the receiver's in the settings, or `otel` for `otlp_endpoint`."""
+        """Deliver to the receiver ``name`` of the settings, or to `otel` for `otlp_endpoint`."""
         self.exporter = group_of(name)  # type: ignore[misc]  # each receiver has its own group
         super().__init__(settings, store, metrics)
         self.name_in_settings = name

@@ -38,7 +38,7 @@ def url_fault(key: str, url: str) -> Fault | None:
 
 
 class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the value of a header is kept.
+    """The place of a header's value.
 
     Attributes:
         env: Name of a variable that holds it.
@@ -52,7 +52,7 @@ class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class ReceiverSettings(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, tag_field="kind"
 ):
-    """What every receiver has.
+    """Settings of every receiver.
 
     Attributes:
         services: Patterns of the services whose verdicts it gets, with `*`; all unless given.
@@ -81,7 +81,7 @@ class ReceiverSettings(
 
 
 class HttpReceiver(ReceiverSettings, frozen=True, kw_only=True):
-    """What every receiver that is reached by HTTP has.
+    """Settings of every receiver that is reached by HTTP.
 
     Attributes:
         url: Its address.

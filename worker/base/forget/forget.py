@@ -183,7 +183,7 @@ _decode_item = msgspec.json.Decoder(_ItemName).decode
 
 
 class Forgotten(Struct):
-    """What was found and erased; in a dry run only found.
+    """Counts of matches and erased entries; a dry run erases none.
 
     Attributes:
         traces: Entries of the stream, publications of traces.
@@ -249,7 +249,7 @@ def forget_everywhere(
 
 
 class Eraser:
-    """What a feature keeps of traces. A subclass overrides what it needs; all methods may raise ``StoreError``."""
+    """Erases data of traces that a feature keeps. Methods are overridden as needed, and may raise ``StoreError``."""
 
     def __init__(self, run: "Forgetting") -> None:
         self.run = run
@@ -280,7 +280,7 @@ class Forgetting:
         dry_run: bool = False,
         progress: Callable[[str, int], None] = lambda _place, _things: None,
     ) -> None:
-        """Prepare.
+        """Search one Redis for a target.
 
         Args:
             progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.

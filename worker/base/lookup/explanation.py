@@ -1,4 +1,4 @@
-"""What a verdict says of each sentence of the answer, and where its evidence is in the documents.
+"""The parts of a verdict on each sentence of the answer, with the places of its evidence in the documents.
 
 Judges differ in what they return: labelled sentences with an excerpt, keys of sentences, or results by document. This
 module reads the details of a verdict into one form, for `tracejudge show` and the board. Nothing is judged again: an
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a judge names as evidence of a sentence."""
+    """The evidence of a sentence, as a judge names it."""
 
     text: str  # The excerpt, or the sentence of a document.
     found: bool  # Whether it is in the documents.
@@ -81,7 +81,7 @@ class DocumentResult(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a verdict says of the parts of its trace; empty for judges that judge the whole only."""
+    """A verdict's statements on the parts of its trace; empty for judges that judge the whole only."""
 
     sentences: tuple[Sentence, ...] = ()
     document_sentences: tuple[DocumentSentence, ...] = ()

@@ -29,7 +29,7 @@ Drawn = float | Literal["queue", "golden"]
 MAX_LABELS: Final = 100_000
 MAX_TEXT_CHARS: Final = 2_000
 MAX_VERDICT_BYTES: Final = 8 * 1024
-"""Of one verdict with a label; names of the SDK are at most 200 characters, those in a file may have any length."""
+"""A bound for each verdict with a label: names of the SDK have at most 200 characters, names in a file any length."""
 MAX_VERDICTS: Final = 10 * MAX_LABELS
 # Verdicts of these measure the judge against itself, and against labels of their own.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
@@ -38,7 +38,7 @@ _CHUNK_COUNT: Final = 500
 
 
 class Label(Struct, frozen=True, omit_defaults=True):
-    """What a person says of one metric of a trace."""
+    """A label: one person's verdict on one metric of a trace."""
 
     trace_id: str
     judge: str
@@ -67,7 +67,7 @@ class Label(Struct, frozen=True, omit_defaults=True):
 
 
 class LabelVerdict(Struct, frozen=True, omit_defaults=True):
-    """What is kept of a verdict on a labelled trace: nothing of its texts."""
+    """A verdict on a labelled trace, without its texts."""
 
     trace_id: str
     evaluation_id: str
@@ -81,7 +81,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
     passed: bool | None = None
     value: float | None = None
     probability: float | None = None
-    """That the metric passes, as calibrated; only from a model that returns probabilities."""
+    """The calibrated probability that the metric passes; only from a model that returns probabilities."""
     uncalibrated: float | None = None  # The probability before its calibration, if the judge had one.
     span_id: str = ""
     environment: str = ""

@@ -39,7 +39,7 @@ class Hour(NamedTuple):
 
 
 class Baseline(msgspec.Struct, array_like=True, frozen=True):
-    """What is normal for a series."""
+    """The normal values of a series."""
 
     cells: tuple[float, ...]
     """The pass share of each hour of the week."""

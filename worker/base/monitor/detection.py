@@ -69,7 +69,7 @@ _RECENT_HOURS: Final = 7 * 24
 _LEAST_EFFECTIVE_OF_PEERS: Final = 50
 Against = Literal["objective", "environment"]
 SESSIONS_KEPT: Final = 0.995
-"""What is left of the moments of sessions after a period of six hours: half of them after 35 days."""
+"""The share of the moments of sessions that a period of six hours leaves: half of them after 35 days."""
 
 
 class Reference(msgspec.Struct, array_like=True):
@@ -89,7 +89,7 @@ class Reference(msgspec.Struct, array_like=True):
 
 
 class Detector(msgspec.Struct, array_like=True):
-    """What is stored of the detector of one series.
+    """The stored state of the detector of one series.
 
     Attributes:
         state: The sums.

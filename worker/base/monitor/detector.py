@@ -62,7 +62,7 @@ class Moments(msgspec.Struct, array_like=True):
 
 
 class Limits(msgspec.Struct, array_like=True, frozen=True):
-    """What the sums of a series are compared with: for each drop the factor κ of its scores, and its limit."""
+    """The comparison of a series' sums: for each drop the factor κ of its scores, and its limit."""
 
     factors: tuple[float, ...]
     limits: tuple[float, ...]
@@ -102,7 +102,7 @@ class State(msgspec.Struct, array_like=True):
 
 
 class Change(NamedTuple):
-    """What a bucket changed: a drop or a recovery, the first bucket it is visible in, and the size of the drop."""
+    """A change that a bucket brings: a drop or a recovery, the first bucket that shows it, and the size of the drop."""
 
     kind: Literal["drop", "recovery"]
     since: int

@@ -73,7 +73,7 @@ class QualityMetrics(MetricTable):
 
 
 class MonitorParts(NamedTuple):
-    """What watches of features are made with.
+    """The parts from which watches of features are made.
 
     Attributes:
         settings: The configuration.

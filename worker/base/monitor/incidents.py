@@ -1,4 +1,4 @@
-"""What is known of a drop when it is found: the segment that fell, since when, what changed then, and examples.
+"""Facts of a drop when it is detected: the segment that fell, since when, other changes of that time, and examples.
 
 It is computed once, from the buckets around the begin and the newest verdicts of the outbox, and stored: ids of traces
 apart from the rest, so that they can be forgotten.
@@ -44,7 +44,7 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
     """Limits of the 90 % interval of the begin."""
     size: float
     changed: tuple[str, ...]
-    """What else changed then: judge_version, judge_model, sampling, traffic_mix."""
+    """Other changes of that time: judge_version, judge_model, sampling, traffic_mix."""
 
 
 class Member(NamedTuple):

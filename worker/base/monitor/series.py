@@ -18,7 +18,7 @@ from msgspec import Struct
 from judges.core.verdict import Verdict, joined_parts
 from worker.base.monitor.feature import MonitorKeys, tag_of
 from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
-from worker.core.config.settings import MAX_VALUE_CHARS
+from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS
 from worker.core.storage.client import Store
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
 def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
     """Return the value of a segment, empty if it has none; ``labels`` has the fields of a verdict."""
     value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
-    return (value or "")[:MAX_VALUE_CHARS]
+    return (value or "")[:MAX_SEGMENT_VALUE_CHARS]
 
 
 @lru_cache(1024)

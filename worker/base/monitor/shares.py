@@ -75,7 +75,7 @@ class SessionSums(msgspec.Struct, array_like=True):
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """What a bucket keeps: sums by class of sampling probability, and over sessions."""
+    """The sums of a bucket, by class of sampling probability and over sessions."""
 
     classes: dict[int, ClassSums] = msgspec.field(default_factory=dict)
     over_sessions: SessionSums = msgspec.field(default_factory=SessionSums)

@@ -82,7 +82,7 @@ _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 
 
 class Source(NamedTuple):
-    """Where entries of another partition come from: its number, and the position before them, empty for its begin."""
+    """The source of entries of another partition: its number, and the position before them, empty for its begin."""
 
     partition: int
     after: str

@@ -1,4 +1,4 @@
-"""What the active monitor computes from its sums: pass shares with their intervals, and drops, as gauges."""
+"""Computes gauges from the sums of the monitor: pass shares with their intervals, and drops."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

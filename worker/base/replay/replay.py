@@ -95,7 +95,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class Counts(NamedTuple):
-    """What became of the traces and evaluations that a replay has seen.
+    """The outcomes of the traces and evaluations that a replay has read.
 
     Attributes:
         traces: Traces looked at.

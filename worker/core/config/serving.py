@@ -16,8 +16,7 @@ from judges.core.faults import Fault, SettingsError, fault_of
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
 QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password as %2F %3F %23 %40"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-LEAST_TOKEN_CHARS: Final = 16
-"""Of a token whose holder may send traces or see verdicts."""
+MIN_TOKEN_CHARS: Final = 16
 
 
 class Keys(Struct, frozen=True):
@@ -138,7 +137,7 @@ class Tls(Keys, frozen=True):
 
 
 class Listen(Keys, frozen=True):
-    """Where a server of ours listens; port 0 is any free one."""
+    """The address of a server of ours; port 0 is any free one."""
 
     host: str
     port: int

@@ -27,8 +27,7 @@ Has = Literal[
     "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
 ]
 SeriesLabel = Literal["name", "model", "release"]
-MAX_VALUE_CHARS: Final = 100
-"""Of a value of a segment."""
+MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
 _OF_ONE_PROCESS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
@@ -340,7 +339,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def aliases(self) -> dict[str, tuple[str, ...]]:
-        """What a rule may write as `model` beside the names of models, each with its models in the order of judging."""
+        """Further names that a rule may write as `model`, each with its models in the order of judging."""
         named = (feature.aliases(self) for feature in installed() if feature.aliases is not None)
         return {name: models for aliases in named for name, models in aliases.items()}
 

@@ -25,6 +25,12 @@ from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
+_BLOCK_MS: Final = 1000
+_STALE_MS: Final = 10_000
+"""Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
+_CLAIM_EVERY_S: Final = 3.0
+_PRESSURE_PAUSE_S: Final = 0.2
+_LOG_PAUSE_EVERY_S: Final = 60.0
 
 
 class Answer(Struct):
@@ -123,14 +129,6 @@ class IngestMetrics:
             metrics.producer_published.labels(label).inc(amount)
 
 
-_BLOCK_MS: Final = 1000
-_STALE_MS: Final = 10_000
-"""Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
-_CLAIM_EVERY_S: Final = 3.0
-_PRESSURE_PAUSE_S: Final = 0.2
-_LOG_PAUSE_EVERY_S: Final = 60.0
-
-
 class IngestConsumer(ServiceThread):
     """Moves entries from the stream into batches, exactly once each."""
 
@@ -146,7 +144,7 @@ class IngestConsumer(ServiceThread):
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
-        """Prepare; ``pressure`` decides when reading pauses and what is shed, and learns what waits."""
+        """Build the thread; ``pressure`` decides when reading pauses and what is shed."""
         super().__init__("ingest")
         self._settings = settings
         self._store = store

@@ -31,12 +31,21 @@ class Tally(NamedTuple):
 class Plan:
     """The outcomes of one read.
 
-    ``tallies``, ``traces`` and ``reports`` are in the order of the script's answers.
-
     Attributes:
-        tallies: Entry ids by what they have in common.
+        writer: Collects the keys and payloads of the script's call.
+        first, last: Ids of the first and last entry of the read.
+        tallies: Ids of entries that end here, by their common properties; in the order of the script's answer.
+        traces: Traces with a chosen evaluation or conversation; in the order of the script's answer.
+        reports: Reports of producers; in the order of the script's answer.
         services: The service of each producer, by the index of the producer's key.
-        keys: Of the script, as are the arguments; both are made in the end.
+        rules: How many traces each rule matched, and whether it chose them.
+        keys, arguments: The call of `choose`, set by ``Planner.plan`` when all else is known.
+        producers: The index of each producer's key.
+        chosen, reported: The parts of the script's plan for ``traces`` and ``reports``.
+        feedback: Ids of entries with late feedback that is not kept, by outcome.
+        pending_feedback: Late feedback that is kept until its trace is searched.
+        gone: Ids of entries that were trimmed before they were read.
+        invalid: Entries that cannot be used.
     """
 
     writer: BatchWriter
@@ -91,10 +100,9 @@ class Plan:
 
 
 class Planner:
-    """Plans under one configuration, for one ingest thread: its sampler and selectors count."""
+    """Plans the outcomes of reads. One for each ingest thread, because sampler and selectors keep state."""
 
     def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, selectors: Sequence[Selector] = ()) -> None:
-        """Keep the compiled rules, and the features that take part."""
         self._settings = settings
         self._keys = keys
         self.sampler = sampler

@@ -148,7 +148,7 @@ class JudgingConsumer:
         slots: Mapping[str, Slots] | None = None,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Prepare; ``start`` begins.
+        """Make the windows of all judge models; ``start`` begins.
 
         Args:
             settings: The settings.
@@ -406,7 +406,7 @@ class JudgingConsumer:
         for window in tuple(shift.may_be_ready):
             try:
                 if (count := min(window.capacity(), _MAX_FETCHED)) > 0:
-                    # Before the look: a message that arrives during it announces more.
+                    # Before Redis is asked, because a message that arrives during the call sets it again.
                     shift.may_be_ready.discard(window)
                     if self._lease(shift, window, count) == count:
                         shift.may_be_ready.add(window)
@@ -468,7 +468,7 @@ class JudgingConsumer:
                 blocked_for_s = window.limits.blocked_for_s
                 complete = partial(self._completion.finish_or_park, leased, unfinished, blocked_for_s=blocked_for_s)
         except asyncio.CancelledError:
-            # At shutdown, or when the lease is lost: then this changes nothing, for the script checks the lease.
+            # At shutdown or after a lost lease. Then `put_back` changes nothing, because it checks the holder.
             complete = partial(self._leases.put_back, leased.lease)
         except Exception as error:  # noqa: BLE001 - the text of an unexpected error may quote a trace
             log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400

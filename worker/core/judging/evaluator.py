@@ -19,7 +19,7 @@ from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.settings import MAX_VALUE_CHARS, Settings
+from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS, Settings
 from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
@@ -57,7 +57,7 @@ def make_verdict(
     tags: Mapping[str, str] | None = None,
     earlier: Spent = Spent(),  # noqa: B008 - frozen
 ) -> tuple[Verdict, Spent]:
-    """Build the outbox entry of an evaluation, and sum up what all its rounds took.
+    """Build the outbox entry of an evaluation, and the calls and cost of all its rounds.
 
     ``user_key`` is the key of the hash of the end user's id, ``tags`` are those that the monitor needs, ``earlier`` is
     what earlier rounds took.
@@ -114,7 +114,7 @@ def make_verdict(
 def chosen_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
     """Return these tags of a trace, cut as the monitor shows them."""
     tags = trace.tags if names else None
-    return {name: tags[name][:MAX_VALUE_CHARS] for name in names if name in tags} if tags else {}
+    return {name: tags[name][:MAX_SEGMENT_VALUE_CHARS] for name in names if name in tags} if tags else {}
 
 
 class UnexpectedError(Exception):
@@ -270,7 +270,7 @@ class BatchEvaluator:
         slots: Mapping[str, asyncio.Semaphore] | None = None,
         features: Sequence[Feature] | None = None,
     ) -> None:
-        """Prepare.
+        """Build the hooks of features.
 
         Args:
             settings: The settings.

@@ -52,7 +52,7 @@ Limits = EndpointLimiter | NoEndpoint
 
 
 class Slots:
-    """What the windows of one judge model share: one window for each Redis server. Safe to share between threads."""
+    """The slots of one judge model, shared by one window for each partition. Safe to share between threads."""
 
     def __init__(self, windows: int = 1) -> None:
         self.windows = windows
@@ -224,7 +224,7 @@ class HeldLeases:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lease is held, or may be by a reply of Redis that a thread waits for."""
+        """Whether a lease is held. Also True while a thread waits for the reply that may grant one."""
         with self._lock:
             return bool(self._held or self._acquiring_now)
 

@@ -1,1 +1,1 @@
-"""What waits to be judged: batches, leases, ledger and notifications."""
+"""Evaluations that wait: batches, leases, ledger and notifications."""

@@ -29,7 +29,7 @@ RETRYABLE_REASONS: Final = frozenset(
 AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 OUTBOX_VERSION: Final = b"1"
 _DAY_S: Final = 86_400
-_FIELD_BYTES: Final = 16
+FIELD_BYTES: Final = 16
 _MAX_LOOKUPS: Final = 500
 _CHOSEN: Final = b"0"
 _decode_verdict = msgspec.json.Decoder(Verdict).decode
@@ -136,7 +136,7 @@ def field_of(evaluation_id: str) -> bytes:
         field = bytes.fromhex(evaluation_id)
     except ValueError:
         field = b""
-    return field if len(field) == _FIELD_BYTES else hashlib.blake2b(evaluation_id.encode(), digest_size=16).digest()
+    return field if len(field) == FIELD_BYTES else hashlib.blake2b(evaluation_id.encode(), digest_size=16).digest()
 
 
 def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, EvaluationState]:

@@ -27,16 +27,15 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.notify")
 TASK: Final = "tracejudge.judge"
+# Messages of the second version name one of several partitions.
 MESSAGE_VERSION: Final = 2
-"""Of messages for the only partition."""
 PARTITION_VERSION: Final = 3
-"""Of messages that name one of several."""
 _LOOK_S: Final = 0.5
 # Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
 _GATHER_S: Final = 0.01
 _COUNT_WORKERS_S: Final = 2.0
 _MESSAGES_A_WORKER: Final = 2
-# Between two messages of a label if the broker cannot count messages.
+# Pause between two messages of a label if the broker cannot count messages.
 _BLIND_S: Final = 1.0
 # They have no types in kombu.
 _queue: Any = Queue
@@ -116,7 +115,7 @@ class Notifier(ServiceThread):
         judge_models: Collection[str],
         wake: threading.Event | None = None,
     ) -> None:
-        """Prepare the thread; ``send`` sends a notification for a label unless its queue holds so many messages."""
+        """Prepare the thread; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         self._asked = wake or threading.Event()
         super().__init__("notify", self._asked)
         self.dropped = 0

@@ -139,7 +139,7 @@ class Maintenance(ServiceThread):
         is_read: bool = True,
         chores: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Prepare the thread.
+        """Maintain one partition.
 
         Args:
             groups: The groups of the outbox.
@@ -225,7 +225,7 @@ class Sweeper(ServiceThread):
     def __init__(
         self, settings: Settings, store: Store, judging: JudgingConsumer, notifier: Notifier, heartbeat: Heartbeat
     ) -> None:
-        """Prepare the thread; ``heartbeat`` knows the judge models that some worker has, and those open everywhere."""
+        """Ask ``heartbeat`` which judge models some worker has, and which have an open circuit in all workers."""
         super().__init__("sweeper")
         self._store = store
         self._judging = judging

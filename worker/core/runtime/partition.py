@@ -1,4 +1,4 @@
-"""What one worker process runs for one partition: store, threads and judging, built, started and stopped in order.
+"""The parts of one worker process for one partition: store, threads and judging, built, started and stopped in order.
 
 On a cluster a worker has one of these for each partition. Readers and exporters wait in Redis, so each has a thread of
 its own; of all others one thread serves all partitions (`share_threads`).
@@ -35,7 +35,7 @@ log = structlog.get_logger("tracejudge.worker")
 
 @dataclass
 class Shared:
-    """What all partitions of one process share: judges and models with their limits, metrics, and the event loop.
+    """The shared parts of all partitions of one process: judges, models with their limits, metrics, and the event loop.
 
     Attributes:
         exporters: Those of all workers.
@@ -73,7 +73,7 @@ class Partition:
     """
 
     def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
-        """Build what the configured roles need; ``send`` sends a notification unless its queue holds so many."""
+        """Build what the configured roles need; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         settings, metrics, rules = shared.settings, shared.metrics, shared.rules
         self._shared = shared
         self.store = store

@@ -63,7 +63,7 @@ class Runtime:
 
         Args:
             settings: The settings.
-            send: Sends a notification for batches of a partition unless its queue holds so many.
+            send: Sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
             serves: Returns whether this worker consumes a queue now.
             config: The configuration file, for errors.
 
@@ -109,7 +109,7 @@ class Runtime:
         threads = collected(factories, settings, self.metrics, self.stores, rules)
         self._process_threads = [thread for thread, _ in threads]
         for thread, store in threads:
-            # Without the first partition nothing can be added, and another one that is away holds up nothing.
+            # Only the first partition decides about readiness, because the sums are kept there.
             is_first = store is store.first
             self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.partition)
         if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.partitions:

@@ -62,7 +62,7 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
             parent.app.tracejudge_status = _EXIT_REFUSED
             refuse_start(str(error))
         self._signals.started()
-        # From here on for an event loop beside computing threads.
+        # From here on an event loop runs beside threads that compute; garbage collection and thread switches suit that.
         gc.collect()
         # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
         gc.freeze()

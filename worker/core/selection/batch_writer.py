@@ -12,7 +12,7 @@ from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import BATCH_VERSION, brief, fresh_id, head, made_at_ms
 from worker.core.queue.leases import READY_MS
-from worker.core.queue.ledger import field_of
+from worker.core.queue.ledger import FIELD_BYTES, field_of
 from worker.core.selection.sampling import Chosen
 from worker.core.storage.keys import INGEST_GROUP, Keys
 
@@ -89,7 +89,8 @@ class BatchWriter:
             fields: dict[str, object] = {
                 "batch": self.put(grader, evaluation.batch_version),
                 "id": evaluation.id,
-                "field": len(self._fields) - 15,
+                # The position of its first byte; Lua counts from 1.
+                "field": len(self._fields) - FIELD_BYTES + 1,
                 "period": evaluation.period,
                 "text": _encoder.encode(evaluation).decode(),
             }

@@ -93,7 +93,7 @@ class _Matching(NamedTuple):
         session_rate: The highest rate of all rules that choose by session.
         errors: Whether a rule always chooses traces with an error.
         feedback: Whether a rule always chooses traces with negative feedback.
-        slow_s: From how many seconds on a rule always chooses a trace.
+        slow_s: The duration from which a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
         first: Called for each of the traces; names rules that choose the trace whatever their rates.
     """
@@ -131,7 +131,7 @@ class Rules:
         self.sampling_key = settings.sampling_key
         self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
         self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
-        # Whether a field has text decides about matching, its text does not, so that few keys are cached.
+        # Cache keys hold whether a field has text, and not the text, so there are few keys.
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _needed(rule)})
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
@@ -152,7 +152,7 @@ class Rules:
             made = function(trace)
             if sum(len(getattr(trace, name) or "") for name in _PATTERNED) <= _MAX_CACHED_CHARS:
                 if len(cache) >= _MAX_CACHED:
-                    # Names without end; those that occur often are cached again at once.
+                    # Some service makes a new name for each trace. Frequent keys are soon cached again.
                     cache.clear()
                 cache[key] = made
             return made

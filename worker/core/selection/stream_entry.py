@@ -180,13 +180,13 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
     opening = 2 * len(written) - len(written.replace(b"[", b"")) - len(written.replace(b"{", b""))
     if opening > _SPARE_LEVELS:
-        # Barely readable here, it would fail its whole batch: that nests it once more.
+        # A batch nests its traces once more: one as deep as the decoder allows could not be read there.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
     # A producer that numbers its entries marks media itself, if it encodes them.
     if b"p" not in fields and may_hold_media(payload):
         trace = _trace_decoder.decode(msgspec.json.encode(without_media(msgspec.to_builtins(trace))))
     if trace.span_id and _SPAN_ID.fullmatch(trace.span_id) is None:
-        # It would go into logs and onto spans as it stands.
+        # Logs and spans would show it unchanged.
         trace = msgspec.structs.replace(trace, span_id=None)
     trace, lost = with_usable_times(trace)
     if trace.spans:
@@ -199,7 +199,7 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
 
 
 def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError) -> InvalidEntry:
-    # A producer's count of what it sent holds only traces; its other entries count as if without a producer.
+    # Producers number traces only, so other entries count as entries without a producer.
     producer = _producer(fields) if b"t" in fields else None
     payload = next((fields[kind] for kind in (b"t", b"f", b"r") if kind in fields), None)
     names = shown_names(name.decode("utf-8", "replace") for name in fields)

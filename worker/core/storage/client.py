@@ -5,7 +5,8 @@
 
 Every method of `Store`, and every function that is given a store, raises StoreError; callers keep their work and try
 again.
-All scripts can be repeated: what took effect once does not take effect twice.
+All scripts but `take` can be repeated: what took effect once does not take effect twice. After a lost reply of `take`
+the leases lapse.
 """
 
 import re
@@ -55,8 +56,8 @@ _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
     "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
-    # Redis 6.2 puts it in these words when a script runs the command.
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
+    # Redis 6.2 puts it in these words when a script runs the command.
     "can't run this command": _FORBIDDEN,
     "has no permissions": _FORBIDDEN,
 }

@@ -1,4 +1,4 @@
-"""Names of keys in Redis. Nothing else builds a key, except scripts where they append an id.
+"""Names of keys in Redis. Only scripts, where they append an id, and the SDK, which imports no worker, build others.
 
 Keys that only a part of base or a feature reads are in a class of its ``feature.py``.
 """

@@ -1,1 +1,1 @@
-"""What a worker tells of itself: metrics, HTTP pages, health and logs."""
+"""Metrics, HTTP pages, health and logs of a worker, and its threads."""

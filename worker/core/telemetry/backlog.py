@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Backlog(Struct, frozen=True):
-    """What the script found.
+    """The answer of script `measure`.
 
     Attributes:
         waiting: Bytes of unfinished batches by judge model.

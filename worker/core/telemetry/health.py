@@ -254,7 +254,7 @@ class Heartbeat:
 
     Attributes:
         configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
-        dead: Seconds since the circuit of a judge model is open in every worker that asks it.
+        dead: Seconds for which the circuit of a judge model has been open in every worker that asks it.
     """
 
     def __init__(self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict) -> None:

@@ -28,11 +28,20 @@ from worker.core.config.serving import Listen, Secret, Tls
 from worker.core.config.settings import Settings
 from worker.core.telemetry.health import Readiness
 
+log = structlog.get_logger("tracejudge.http")
+_HEAD_S: Final = 5.0
+"""Limit of the TLS handshake and the head of the request together."""
+_REPLY_S: Final = 10.0
+_MAX_HEAD_BYTES: Final = 16 * 1024
+_MAX_CLIENTS: Final = 16
+_ACCEPT_RETRY_S: Final = 1.0
+_STOP_S: Final = 2.0
+_TEXT: Final = "text/plain; charset=utf-8"
 _REALM: Final = 'realm="tracejudge"'
 
 
 class Credential:
-    """What a header `Authorization` shows: a bearer token, or a name and a password. Its repr does not show it."""
+    """The credential of a header `Authorization`: bearer token, or name and password. Its repr does not show it."""
 
     def __init__(self, authorization: str | None) -> None:
         scheme, _, text = (authorization or "").strip().partition(" ")
@@ -90,17 +99,6 @@ class HttpAuth:
         return shown.shows(self._secret) and (shown.scheme, shown.user) == (self.scheme.lower(), self._user)
 
 
-log = structlog.get_logger("tracejudge.http")
-_HEAD_S: Final = 5.0
-"""For the TLS handshake and the head of the request together."""
-_REPLY_S: Final = 10.0
-_MAX_HEAD_BYTES: Final = 16 * 1024
-_MAX_CLIENTS: Final = 16
-_ACCEPT_RETRY_S: Final = 1.0
-_STOP_S: Final = 2.0
-_TEXT: Final = "text/plain; charset=utf-8"
-
-
 def _reply(status: int, body: bytes | str, content_type: str = _TEXT, **headers: str) -> web.Response:
     # The server's own name instead of the versions of Python and aiohttp, which help an attacker.
     always = {"Content-Type": content_type, "Cache-Control": "no-store", "Server": "tracejudge"}
@@ -154,7 +152,7 @@ class HttpServer:
     def __init__(
         self, registry: CollectorRegistry, readiness: Readiness, access: HttpAuth, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Prepare; ``start`` listens. ``access`` is for the metrics, the probes are open to all; ``tls`` is for all."""
+        """Make a server, which ``start`` starts. ``access`` protects the metrics only, ``tls`` the probes as well."""
         self._registry = registry
         self._readiness = readiness
         self._access = access

@@ -24,6 +24,8 @@ log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _REMIND_S: Final = 60.0
+_THREAD_STOP_S: Final = 3.0
+_LOOK_S: Final = 0.05
 
 
 class Outage:
@@ -60,7 +62,7 @@ class Outage:
             if thread is not None:
                 waiting.discard(thread)
             if waiting:
-                # A thread that had nothing to ask it succeeds during an outage too.
+                # A thread that sent no command succeeds during an outage too.
                 return
             ended = [key for key in self._remind_at if key[0] == address]
             for key in ended:
@@ -88,10 +90,6 @@ def open_stores(stores: Iterable[Store], settings: Settings, config: str | None)
             raise SettingsError(f"{place_of(key, os.environ, config)}: {key}: {error}") from error
         except StoreError as error:
             OUTAGE.report(error)
-
-
-_THREAD_STOP_S: Final = 3.0
-_LOOK_S: Final = 0.05
 
 
 class ServiceThread(ABC):

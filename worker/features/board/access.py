@@ -1,4 +1,4 @@
-"""Who may read the board, as whom, and what browsers may do with its pages."""
+"""Access to the board: who may read it, under which name, and what browsers may do with its pages."""
 
 import hashlib
 import hmac
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from worker.core.config.serving import LEAST_TOKEN_CHARS, LOOPBACK, Listen, Secret
+from worker.core.config.serving import LOOPBACK, MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
@@ -63,8 +63,8 @@ class Access:
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)
         self._hosts = LOOPBACK | {host.lower() for host in board.hosts}
-        if self._token is not None and len(self._token) < LEAST_TOKEN_CHARS:
-            raise SettingsError(f"board.token: must have at least {LEAST_TOKEN_CHARS} characters; make one at random")
+        if self._token is not None and len(self._token) < MIN_TOKEN_CHARS:
+            raise SettingsError(f"board.token: must have at least {MIN_TOKEN_CHARS} characters; make one at random")
         if self._token is None and self._user_header is None and not Listen.of(board, "board.").is_local:
             fix = 'set token_env or token_file in [board], user_header behind a reverse proxy, or host = "127.0.0.1"'
             raise SettingsError(f"board.host: other machines may connect and nothing is required of them; {fix}")

@@ -36,7 +36,7 @@ _CANDIDATES: Final[Mapping[Kind, tuple[str, str]]] = {
 
 
 class Queue(NamedTuple):
-    """What an annotator wants to be asked about."""
+    """The selection of questions that an annotator wants."""
 
     kind: Kind = "random"
     service: str = ""

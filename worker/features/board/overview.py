@@ -1,4 +1,4 @@
-"""What the overview and the funnel show, computed in the background: requests never wait for it."""
+"""The figures of the overview and the funnel, computed in the background: requests never wait for them."""
 
 import datetime as dt
 import math

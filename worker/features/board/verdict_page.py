@@ -1,4 +1,4 @@
-"""What the page of a verdict shows: its texts divided into marked parts, its figures, and the request of its judge."""
+"""The page of a verdict: its texts divided into marked parts, its figures, and the request of its judge."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence

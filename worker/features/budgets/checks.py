@@ -1,4 +1,4 @@
-"""What `tracejudge lint` and `tracejudge doctor` find in budgets."""
+"""Checks of budgets by `tracejudge lint` and `tracejudge doctor`."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

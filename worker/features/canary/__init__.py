@@ -1,1 +1,1 @@
-"""Judging the same traces each day, to notice that a judge model drifts."""
+"""Judging the same labelled traces every hour, to notice that a judge model drifts."""

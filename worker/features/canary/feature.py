@@ -1,4 +1,4 @@
-"""Canary: the same traces are judged each day, so that a judge model that drifts is noticed."""
+"""The canary: labelled traces that are judged every hour, so that a judge model that drifts is noticed."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 

@@ -37,8 +37,8 @@ _HOURS: Final = 24
 _UNIT: Final = 10**6
 """Sums are counted in whole parts of this size."""
 _BINS: Final = 50
-_LEAST_UNCERTAINTY: Final = 0.005
-"""Of probabilities of exactly 0 or 1, which models that round return: without it no factor would raise their rate."""
+_MIN_UNCERTAINTY: Final = 0.005
+"""Models that round return a probability of exactly 0 or 1; without a minimum no factor would raise their rate."""
 START_RATE: Final = 0.02
 """The rate of a cascade with a budget until the cost of its second judgings is known."""
 _COST_KIND: Final = "cascade_cost"
@@ -113,7 +113,7 @@ def estimate(sums: CascadeSums) -> Interval | None:
 
 def uncertainty(probabilities: Mapping[str, float]) -> float:
     """Return the standard deviation of the least certain metric, 0.005..0.5."""
-    return max(_LEAST_UNCERTAINTY, *(math.sqrt(g * (1 - g)) for g in probabilities.values()))
+    return max(_MIN_UNCERTAINTY, *(math.sqrt(g * (1 - g)) for g in probabilities.values()))
 
 
 def second_rate(
@@ -142,7 +142,7 @@ def fitted_factor(rate: float, spread: Collection[tuple[float, float]]) -> float
         rate: The rate of the cascade.
         spread: Uncertainties, each with its number of first verdicts.
     """
-    total, (low, high) = sum(number for _, number in spread), (0.0, 1 / _LEAST_UNCERTAINTY)
+    total, (low, high) = sum(number for _, number in spread), (0.0, 1 / _MIN_UNCERTAINTY)
     for _ in range(50):
         factor = (low + high) / 2
         mean = sum(number * min(1.0, max(rate / 4, factor * each)) for each, number in spread) / total

@@ -1,4 +1,4 @@
-"""What a request must have: a token, a known encoding, and a body within bounds; and replies to those that have not.
+"""Admission of requests: token, encoding and size of the body, and the replies to those that are refused.
 
 RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
 nothing of the request. Refused requests and dropped items are counted, logged once a minute, and listed for
@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnusableInput
-from worker.core.config.serving import LEAST_TOKEN_CHARS, Listen, Secret
+from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import shown_id, shown_names
 from worker.core.telemetry.http_server import Credential
@@ -305,7 +305,7 @@ class Access:
         clients: dict[str, Client] = {}
         for name, token in GATEWAY.of(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
-            secret = Secret.of(token, key).token(environment, LEAST_TOKEN_CHARS) or ""
+            secret = Secret.of(token, key).token(environment, MIN_TOKEN_CHARS) or ""
             if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)

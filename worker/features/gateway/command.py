@@ -1,4 +1,4 @@
-"""What the gateway adds to commands: `tracejudge gateway` itself, and `tracejudge forget` for spans that wait."""
+"""The command `tracejudge gateway`, and `tracejudge forget` for spans that wait."""
 
 import importlib.util
 import os

@@ -73,7 +73,7 @@ class Encoder:
 
     @property
     def notes(self) -> Sequence[Note]:
-        """What of the last item could not be taken as it was given."""
+        """The parts of the last item that could not be taken unchanged."""
         return self._items.notes
 
     def encode(self, kind: Kind, fields: Mapping[str, Any], now_s: float) -> Entry | Refused:

@@ -38,7 +38,7 @@ _ENVIRONMENTS: Final = ("deployment.environment.name", "deployment.environment")
 
 
 class Source(NamedTuple):
-    """What a resource says of the spans below it."""
+    """The attributes of a resource for the spans below it."""
 
     service: str
     environment: str | None
@@ -293,7 +293,7 @@ class _Items(Struct, rename="camel"):
 
 
 class _Ids(Struct, rename="camel"):
-    """What is read of a span or log record while its request waits."""
+    """The parts of a span or log record that are read while its request waits."""
 
     trace_id: str = ""
     span_id: str = ""

@@ -39,7 +39,7 @@ _BACKLOG: Final = 1_024
 
 
 class _Connections:
-    """What the connections of one process share."""
+    """The shared state of all connections of one process."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -286,7 +286,7 @@ def _divided(comparison: Comparison) -> Halves:
 
 
 class _Report(NamedTuple):
-    """What a search found and cost, for display."""
+    """The result and cost of a search, for display."""
 
     judge: Judge
     metric: str

@@ -1,4 +1,4 @@
-"""What people answer on the board, each annotator by themselves, and the labels that follow.
+"""Answers of annotators on the board, each by themselves, and the labels that follow.
 
 The answers of all annotators on one metric of one trace stand in one hash. The label of the metric is what most of
 them say; there is none while as many say pass as fail.
@@ -28,7 +28,7 @@ _Z2: Final = 1.959963984540054**2
 
 
 class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What one annotator says of one metric of a trace, before the judge's verdict was shown."""
+    """One annotator's answer on one metric of a trace, before the judge's verdict was shown."""
 
     trace_id: str
     judge: str

@@ -80,7 +80,7 @@ class LineError(Exception):
 
 
 class Defaults(NamedTuple):
-    """What lines that do not say it themselves mean."""
+    """Values for lines that do not have their own."""
 
     judge: str | None = None
     metric: str | None = None

@@ -76,7 +76,7 @@ FIT: Final = options(
 
 
 class Fitting(NamedTuple):
-    """What is fitted: one metric of a judge by one model."""
+    """The subject of a fit: one metric of a judge by one model."""
 
     settings: Settings  # The configuration.
     judge: Judge  # The judge as it is configured.

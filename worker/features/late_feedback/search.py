@@ -45,6 +45,15 @@ _PIECE_COUNT: Final = 300
 _FIRST_PIECE_COUNT: Final = 32
 _MAX_PUBLICATIONS: Final = 100
 _MAX_PUBLICATION_BYTES: Final = 32 * 1024 * 1024
+_READ_AT_ONCE: Final = 100
+_LOOK_EVERY_S: Final = 1.0
+_PIECE_PAUSE_S: Final = 0.005
+"""The pause between two pieces, so that a pass never delays reading and judging."""
+_PRESSURE_PAUSE_S: Final = 0.2
+# Bounds of one script call.
+_PART_MEMBERS: Final = 500
+_PART_PUBLICATIONS: Final = 200
+_PART_BYTES: Final = 8 * 1024 * 1024
 
 
 class PublicationRef(NamedTuple):
@@ -166,9 +175,6 @@ class Search:
         return taken[::-1]
 
 
-_READ_AT_ONCE: Final = 100
-
-
 class FeedbackOnTrace(NamedTuple):
     """The feedback on one trace, the oldest first, and the entries of the trace's publications."""
 
@@ -285,16 +291,6 @@ class FeedbackSelector:
         return {entry_id: entries[0] for entry_id, entries in zip(entry_ids, replies, strict=True) if entries}
 
 
-_LOOK_EVERY_S: Final = 1.0
-_PIECE_PAUSE_S: Final = 0.005
-"""Between two pieces, so that a pass never delays reading and judging."""
-_PRESSURE_PAUSE_S: Final = 0.2
-# Bounds of one script call.
-_PART_MEMBERS: Final = 500
-_PART_PUBLICATIONS: Final = 200
-_PART_BYTES: Final = 8 * 1024 * 1024
-
-
 class _Pass:
     """One pass under way: search first, then process one part after another."""
 
@@ -345,7 +341,7 @@ class LateFeedbackPasses(ServiceThread):
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
-        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
+        """Let ``pressure`` decide when nothing is chosen, and for which judge models."""
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics

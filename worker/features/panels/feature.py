@@ -9,8 +9,7 @@ from judges.core.judge import Judge, has_value
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import Assessor, Feature, Parts
 
-MAX_MODELS: Final = 9
-"""Of one rule."""
+MAX_MODELS_PER_RULE: Final = 9
 
 
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
@@ -25,8 +24,8 @@ def _panel_faults(settings: Settings, rule: Rule, key: str, judges: Sequence[Jud
     if len(rule.models) == 1:
         fix = "name them as model, or take combine out"
         yield Fault(f"{key}.combine", "needs several models", fix, "conflict")
-    if len(rule.models) > MAX_MODELS:
-        yield Fault(f"{key}.model", f"names {len(rule.models)} models", f"name at most {MAX_MODELS}")
+    if len(rule.models) > MAX_MODELS_PER_RULE:
+        yield Fault(f"{key}.model", f"names {len(rule.models)} models", f"name at most {MAX_MODELS_PER_RULE}")
     taken: set[str] = set()
     for name in filter(settings.models.__contains__, rule.models):
         judge_model = settings.models[name].judge_model

@@ -78,7 +78,7 @@ class _Assessments(Channel):
 
 
 class _Sent:
-    """What was sent: a field for each assessment in a hash of the present day; each hash has a TTL."""
+    """Sent assessments: a field for each in a hash of the present day; each hash has a TTL."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store = store

@@ -41,7 +41,7 @@ class Period(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What the user asked for; periods consist of whole buckets of ``step`` seconds."""
+    """The requested report; periods consist of whole buckets of ``step`` seconds."""
 
     period: Period
     compared: Period | None
@@ -193,7 +193,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Coverage(Struct, frozen=True, kw_only=True):
-    """What became of the traces of the whole installation, in whole days (UTC)."""
+    """The outcomes of all traces of the installation, in whole days (UTC)."""
 
     first_day: dt.date
     last_day: dt.date
@@ -238,7 +238,7 @@ class Part(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What the sources hold about a scope."""
+    """The data of a scope in all sources."""
 
     parts: Sequence[Part]
     costs: Mapping[Labels, Cost]

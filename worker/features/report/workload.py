@@ -118,7 +118,7 @@ class _Sampled(NamedTuple):
 
 
 class Past(Struct):
-    """What the judgements of one judge and judge model took, of those that sent a request."""
+    """Tokens and calls of the judgements by one judge and judge model that sent a request."""
 
     count: int = 0
     calls: int = 0
@@ -276,7 +276,7 @@ class _Sum:
 
 @dataclass
 class _Correction:
-    """What past judgements took, and what is estimated of the same and of all."""
+    """Real and estimated input tokens of the same past judgements, and how many there are."""
 
     real: float = 0.0
     estimated: float = 0.0

@@ -65,7 +65,7 @@ Change = Literal["page", "recovery"]
 
 
 class Watched(msgspec.Struct, array_like=True):
-    """What is stored of one safety series.
+    """The stored state of one safety series.
 
     Attributes:
         state: The sum.

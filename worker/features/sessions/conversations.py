@@ -302,7 +302,7 @@ class SessionPasses(ServiceThread):
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
-        """Prepare; ``pressure`` decides when nothing is chosen, and for which judge models."""
+        """Let ``pressure`` decide when nothing is chosen, and for which judge models."""
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics

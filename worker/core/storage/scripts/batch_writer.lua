@@ -1,5 +1,5 @@
 -- @include guard ledger accounting leases
--- Writes chosen evaluations into batches and the account, for choose, choose_late_feedback and replay. It reads their KEYS, ARGV and
+-- Writes chosen evaluations into batches and the account, for every script that includes it. It reads their KEYS, ARGV and
 -- plan, which worker/core/selection/batch_writer.py builds:
 --
 -- KEYS[2] leases           sorted set, batch id -> due time in ms; no TTL

@@ -1,4 +1,4 @@
--- How evaluations end, and how they stand.
+-- Records the ends of evaluations, and looks up their states.
 
 -- @script record
 -- @include dead_letters leases

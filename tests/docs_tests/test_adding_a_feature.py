@@ -1,0 +1,76 @@
+"""The feature of the page works, and the page's table has every hook."""
+
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from pages import PAGES, File, read_page, table
+
+import worker.features
+from worker import installed as rows
+from worker.core.config.loading import load
+from worker.core.features import (
+    Assessor,
+    Feature,
+    Follower,
+    ModelWrapper,
+    Parts,
+    Selector,
+    built,
+    installed,
+    installed_tables,
+)
+from worker.core.telemetry.metrics import Metrics
+
+PAGE = PAGES["docs/adding-a-feature.md"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the page, installed for one test."""
+    for file in (step for step in read_page(PAGE) if isinstance(step, File)):
+        path = tmp_path / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+    (tmp_path / "worker/features/slow/__init__.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(worker.features, "__path__", [*worker.features.__path__, str(tmp_path / "worker/features")])
+    (row,) = re.findall(r'the row `"([\w.]+)",`', PAGE)
+    monkeypatch.setattr(rows, "MODULES", (*rows.MODULES, row))
+    installed.cache_clear()
+    installed_tables.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    installed.cache_clear()
+    installed_tables.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("worker.features.slow")]:
+        del sys.modules[name]
+
+
+def test_the_feature_of_the_page_works(folder: Path) -> None:
+    for name, test in runpy.run_path(str(folder / "tests/features/slow/test_slow.py")).items():
+        if name.startswith("test_"):
+            test()
+    config = folder / "tracejudge.toml"
+    for text, count in (("", 0), ("slow_verdict_s = 2.0\n", 1)):
+        config.write_text(text, encoding="utf-8")
+        settings = load({}, str(config), needs_rules=False)
+        parts = Parts(settings, Metrics(settings), None, None)  # type: ignore[arg-type]
+        assert len(built((feature.after_verdict for feature in installed()), parts)) == count, text
+
+
+def test_the_table_has_every_hook() -> None:
+    named = [
+        name for row in table(PAGE, "hook") if not row[0].startswith("a") for name in re.findall("`([^`]+)`", row[0])
+    ]
+    methods = [
+        f"{kind.__name__}.{name}"
+        for kind in (Selector, Assessor, ModelWrapper, Follower)
+        for name, member in vars(kind).items()
+        if callable(member) and not name.startswith("_")
+    ]
+    hooks = [field.name for field in fields(Feature) if field.name not in {"name", "needs"}]
+    assert sorted(named) == sorted([*methods, *hooks])
