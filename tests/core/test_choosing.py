@@ -54,7 +54,7 @@ def test_ids_are_those_of_the_verdicts(one: TraceEntry, scoring: str, labels: li
     assert [evaluation.version for _, evaluation in choices] == [version] * len(choices)
 
 
-def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
+def test_a_factory_caches_judge_and_version_and_not_the_trace() -> None:
     """The judge, its version and who judges are remembered; trace, probability and origin are each one's own."""
     factory = EvaluationFactory(seats_of(["a", "b"]))
     first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)

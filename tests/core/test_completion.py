@@ -30,26 +30,26 @@ def test_waits_double_with_each_round_up_to_a_bound(attempts: int, delay_s: floa
 @pytest.mark.parametrize(
     ("asked_s", "delay_s"), [((0.0,), 1.0), ((0.2, 0.1), 1.0), ((45.0,), 45.0), ((3.0, 45.0, None), 45.0)]
 )
-def test_the_longest_that_was_asked_for_counts_whatever_was_tried(
+def test_the_longest_requested_delay_counts_after_any_number_of_attempts(
     asked_s: tuple[float | None, ...], delay_s: float
 ) -> None:
     several = [unfinished("rate_limited", asked_s=each, attempts=40) for each in asked_s]
     assert parking_s(several, age_s=HOUR_S) == delay_s
 
 
-def test_what_was_tried_least_tells_the_round() -> None:
+def test_the_evaluation_with_the_fewest_attempts_sets_the_delay() -> None:
     several = [unfinished("timeout", attempts=attempts) for attempts in (40, 8, 12)]
     assert parking_s(several, age_s=0.0) == 4.0
 
 
 @pytest.mark.parametrize("other", ["unknown_judge_version", "judge_rejected", "internal_error"])
-def test_what_asked_for_no_call_brings_nothing_forward(other: str) -> None:
+def test_an_evaluation_without_calls_does_not_shorten_the_delay(other: str) -> None:
     """A version that is unknown here had what fails asked again, and paid for, every second."""
     several = [unfinished(other, attempts=0), unfinished("timeout", attempts=40)]
     assert parking_s(several, age_s=HOUR_S) == 600.0
 
 
-def test_what_may_not_be_asked_here_waits_longer_with_its_age() -> None:
+def test_a_rejected_request_delays_longer_with_age() -> None:
     assert 15.0 <= parking_s([unfinished("judge_rejected", attempts=0)], age_s=HOUR_S) <= 30.0
 
 

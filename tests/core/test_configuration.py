@@ -382,7 +382,7 @@ def test_the_sdk_s_variables_are_those_that_it_reads() -> None:
     assert read == SDK_VARIABLES
 
 
-def test_the_configuration_hash_is_of_what_processes_share() -> None:
+def test_the_configuration_hash_covers_the_settings_that_processes_share() -> None:
     """Another role, port or password is the same configuration; any other setting is not."""
     plain = Settings().config_hash
     same = {
@@ -436,7 +436,7 @@ GOOD = {
 
 
 @each_case("text", GOOD.values(), ids=GOOD.keys())
-def test_what_is_right_is_not_refused(text: str) -> None:
+def test_a_valid_configuration_is_accepted(text: str) -> None:
     write(text)
     load({})
 

@@ -90,7 +90,7 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     assert names(keyspace) == {"alive"}
 
 
-def test_who_leaves_takes_its_own_name_only(keyspace: Keyspace) -> None:
+def test_leaving_removes_only_the_consumer_that_leaves(keyspace: Keyspace) -> None:
     for name in ("a", "b"):
         read(keyspace, name)
     leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
@@ -98,7 +98,7 @@ def test_who_leaves_takes_its_own_name_only(keyspace: Keyspace) -> None:
     assert names(keyspace) == {"b"}
 
 
-def test_who_leaves_something_behind_leaves_its_name_too(keyspace: Keyspace) -> None:
+def test_a_consumer_with_pending_entries_is_not_removed(keyspace: Keyspace) -> None:
     read(keyspace, "a", acknowledge=False)
     leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
     assert (names(keyspace), keyspace.pending()) == ({"a"}, 1)

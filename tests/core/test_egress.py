@@ -58,7 +58,7 @@ def test_a_rule_keeps_traces_also_that_it_does_not_choose() -> None:
     assert [tally.chosen for tally in sampled.rules] == [False, False]
 
 
-def test_of_several_rules_only_what_all_allow_is_left() -> None:
+def test_only_models_that_all_matching_rules_allow_are_chosen() -> None:
     both = rule("both", "inside", egress=("inside", "default"))
     less = rule("less", "default", where=MEDICAL, egress=("default",))
     asked = sampler(both, less, FREE)
@@ -69,7 +69,7 @@ def test_of_several_rules_only_what_all_allow_is_left() -> None:
 
 
 @pytest.mark.parametrize("always", ["error", "negative_feedback"])
-def test_what_is_always_judged_is_kept_too(always: Any) -> None:
+def test_egress_limits_always_rules_too(always: Any) -> None:
     asked = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
     unhappy = trace(error="broken", feedback=Feedback(score=-1))
     assert {choice.model for choice in asked.sample(unhappy).choices} == {"inside"}

@@ -90,9 +90,7 @@ def test_a_reply_that_is_too_large_is_not_received(
     assert {len(each) for each in reads} <= {0, 1}, "two of them exceed the bytes"
 
 
-def test_an_entry_is_read_whatever_its_size(
-    keyspace: Keyspace, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_any_size_is_read(keyspace: Keyspace, reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_reader, "READ_BYTES", 1000)
     keyspace.append("p1", make_traces(range(5), output="x" * 5000))
     reads = [read(keyspace, reader) for _ in range(10)]

@@ -22,7 +22,7 @@ def test_nothing_waits_where_there_is_no_stream(any_redis_url: str, prefix: str)
     keyspace.__exit__()
 
 
-def test_the_mark_of_a_reader_moves_with_what_it_reads_and_goes_with_the_last(keyspace: Keyspace) -> None:
+def test_a_reader_s_mark_is_its_last_read_entry_until_all_are_read(keyspace: Keyspace) -> None:
     ids = [keyspace.add(TRACE) for _ in range(3)]
     assert at(keyspace)[INGEST_GROUP] == "0-0"
     keyspace.read(1)
@@ -54,7 +54,7 @@ def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_six
     assert ready_after(1)
 
 
-def test_what_was_trimmed_away_does_not_wait(keyspace: Keyspace) -> None:
+def test_a_trimmed_entry_is_not_waiting(keyspace: Keyspace) -> None:
     keyspace.add(TRACE)
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=0)
     assert at(keyspace)[INGEST_GROUP] is None

@@ -65,7 +65,7 @@ def listener(keyspace: Keyspace) -> Heartbeat:
         "nobody has asked yet",
     ],
 )
-def test_a_model_is_dead_when_all_who_know_say_so(
+def test_a_model_is_dead_when_all_workers_that_call_it_report_an_open_circuit(
     keyspace: Keyspace, words: list[Word], dead: dict[str, float]
 ) -> None:
     workers = [Heartbeat(keyspace.store, lambda word=word: word) for word in words]
@@ -79,7 +79,7 @@ def test_a_model_is_dead_when_all_who_know_say_so(
     [([], set()), ([{"a": None}], {"a"}), ([{"a": 0.0}, {"b": 9.0}, {"b": None, "c": None}], {"a", "b", "c"})],
     ids=["nobody", "not asked yet", "several"],
 )
-def test_asked_are_all_that_somebody_is_there_for(keyspace: Keyspace, words: list[Word], asked: set[str]) -> None:
+def test_configured_models_are_those_of_all_workers(keyspace: Keyspace, words: list[Word], asked: set[str]) -> None:
     for word in words:
         Heartbeat(keyspace.store, lambda word=word: word).exchange_circuits()
     circuits = listener(keyspace)
@@ -94,7 +94,7 @@ def test_a_worker_that_judges_nothing_only_listens(keyspace: Keyspace) -> None:
     assert keyspace.everything() == before
 
 
-def test_a_word_follows_what_happens_here(keyspace: Keyspace) -> None:
+def test_published_circuits_follow_the_state_of_the_worker(keyspace: Keyspace) -> None:
     here: dict[str, float | None] = {}
     worker = Heartbeat(keyspace.store, lambda: here)
     values = []
@@ -123,7 +123,7 @@ def test_a_word_counts_until_it_is_old(keyspace: Keyspace, ago_ms: int) -> None:
 
 
 @pytest.mark.usefixtures("_still")
-def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(keyspace: Keyspace) -> None:
+def test_circuits_of_a_model_without_workers_expire(keyspace: Keyspace) -> None:
     say(keyspace, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
     circuits = listener(keyspace)
     assert (circuits.exchange_circuits(), circuits.configured_models) == ({}, set())

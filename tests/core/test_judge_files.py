@@ -337,7 +337,7 @@ def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
     assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
 
 
-def test_what_is_there_and_closed_is_to_be_opened_and_not_to_be_renamed() -> None:
+def test_an_unreadable_file_has_another_fix_than_a_missing_file() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied")
     assert files.unread(denied, "name a file") == (
         "cannot be read (Permission denied); let the user that runs this read it"
@@ -351,7 +351,7 @@ PIPE = "is a pipe and no file"
 
 
 @pytest.mark.parametrize("name", ["mine/kind.toml", "mine/facts.yaml"])
-def test_nobody_waits_for_what_a_pipe_never_gives(name: str) -> None:
+def test_a_pipe_as_a_judge_file_is_refused_at_once(name: str) -> None:
     write("mine/kind.toml", FACTS)
     Path(name).unlink(missing_ok=True)
     os.mkfifo(name)

@@ -49,7 +49,7 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
     assert_settled(keyspace, scored=60)
 
 
-def test_what_redis_does_not_answer_the_sweeper_hears(
+def test_a_failed_sweep_raises_and_the_next_one_judges(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = new_worker()

@@ -37,7 +37,7 @@ def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
     worker.limits.close = step
 
 
-def test_what_runs_may_end_within_the_grace(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_running_evaluations_may_end_within_the_grace(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2)
     worker = new_worker()
     worker.begin(batch_id)
@@ -72,7 +72,7 @@ def test_all_gates_are_shut_so_that_no_call_begins(new_worker: Workers) -> None:
     assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True]
 
 
-def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_hurried_stop_does_not_wait_for_running_evaluations(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.begin(batch_id)
@@ -92,7 +92,7 @@ def test_while_it_stops_a_worker_takes_nothing_more(keyspace: Keyspace, new_work
     assert (len(judged(keyspace)), len(ready(keyspace)), holders(keyspace)) == (2, 2, {})
 
 
-def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
+def test_a_batch_leased_during_the_stop_is_put_back(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 1)
@@ -172,7 +172,7 @@ def test_stopping_ends_in_time_though_redis_never_answers(
     assert_settled(keyspace, scored=1)
 
 
-def test_what_cannot_be_given_back_is_swept(
+def test_a_batch_that_cannot_be_put_back_is_swept(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 1)

@@ -70,7 +70,7 @@ def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, le
     assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts)
 
 
-def test_what_was_written_before_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_recording_a_verdict_again_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1, "scored"), HOUR)])
     before = keyspace.everything()
     assert ledger.record([Finished.of(verdict(1, "scored"), HOUR)]) == [False]
@@ -130,7 +130,7 @@ def test_an_evaluation_is_buried_once(keyspace: Keyspace, ledger: Ledger) -> Non
     assert keyspace.everything() == before
 
 
-def test_what_has_a_verdict_is_never_buried(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_an_evaluation_with_a_verdict_never_becomes_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1), HOUR)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1)]) == [False]
@@ -164,7 +164,7 @@ STEPS = st.tuples(st.sampled_from(["record", "bury"]), st.lists(st.integers(0, 3
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
-def test_in_whatever_order_an_evaluation_ends_once(
+def test_an_evaluation_ends_once_in_any_order_of_calls(
     fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, list[int]]], ends: list[str]
 ) -> None:
     keyspace = fresh_keyspaces()

@@ -49,7 +49,7 @@ def test_slow_models_hold_reading_up_and_their_batches_wait(keyspace: Keyspace) 
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(keyspace: Keyspace) -> None:
+def test_batches_of_a_dead_model_are_parked_and_new_evaluations_are_shed(keyspace: Keyspace) -> None:
     judging = Keeper(keyspace, lambda: {MODEL: 2.0, OTHER: 30.0})
     assert judging.turn() == Bounds(paused=False, shed=frozenset({MODEL, OTHER}))
     assert judging.batches == {"waiting": 1, "parked": 4}

@@ -96,14 +96,14 @@ def test_a_turn_that_does_not_end_is_told_by_the_name_of_its_thread(worker: Work
     assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
 
 
-def test_what_is_known_to_be_away_is_told_after_a_fifth_of_the_time(worker: Worker) -> None:
+def test_a_known_outage_is_reported_after_a_fifth_of_the_time(worker: Worker) -> None:
     at = worker.clock.now
     worker.thread.fixed = Pulse(at, trouble="Redis does not answer", troubled_at=at)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
 
 
-def test_when_nobody_looks_at_what_waits_that_is_not_taken_for_progress(worker: Worker) -> None:
+def test_an_unmeasured_backlog_is_not_taken_for_progress(worker: Worker) -> None:
     worker.clock.now += 51
     assert worker.state.why == "backlog not measured for 51 s"
 
@@ -154,7 +154,7 @@ def test_all_times_follow_the_one_argument() -> None:
     assert not readiness.role("ingest").ready
 
 
-def test_flows_that_nobody_expects_are_passed_by(worker: Worker) -> None:
+def test_unknown_flows_are_ignored(worker: Worker) -> None:
     for _ in range(100):
         worker.clock.now += 1
         worker.readiness.update({"flow": None, "export:otel": "5-0"})

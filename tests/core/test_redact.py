@@ -183,7 +183,7 @@ def replaced(pattern: str, text: str) -> str:
 
 
 @given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
-def test_windows_find_what_one_search_finds(text: str, padding: int) -> None:
+def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None:
     text = "-" * padding + text
     for pattern in (r"a", r"\ba1", r"b{1,40}", r"1[ab]{2,30}1", r"(?<=a)b"):
         assert replaced(pattern, text) == re.sub(pattern, "#", text)

@@ -95,7 +95,7 @@ def test_patterns_that_run_away_are_refused(pattern: str) -> None:
     assert pattern_fault(pattern) == SLOW
 
 
-def test_what_counts_is_the_time_a_search_takes() -> None:
+def test_a_pattern_is_refused_for_the_time_of_its_search() -> None:
     def ticks(step_s: float) -> Iterator[float]:
         now_s = 0.0
         while True:

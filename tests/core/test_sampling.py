@@ -160,7 +160,7 @@ HAS = {
 
 
 @each_case(("fields", "matches"), HAS.values(), ids=HAS.keys())
-def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
+def test_a_rule_matches_by_the_fields_of_a_trace(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
     (name,) = fields or {"input": None}
     under_test = sampler(rule(where=Where(has=(name,))))
     assert bool(under_test.sample(trace(**fields)).rules) is matches
@@ -216,7 +216,7 @@ ALWAYS = {
 
 
 @each_case(("always", "fields", "chosen"), ALWAYS.values(), ids=ALWAYS.keys())
-def test_always_chooses_whatever_the_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
+def test_always_chooses_at_any_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
     got = sampler(rule(0.0, always=always)).sample(trace(**fields))
     choices = (Choice("safety", "default", 1.0),) if chosen else ()
     assert got == Sampling(choices, (RuleTally("all", chosen=chosen),))

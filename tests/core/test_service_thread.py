@@ -154,7 +154,7 @@ def test_progress_is_the_time_of_the_last_turn_that_got_on(steady: list[float]) 
     assert times[4] < times[5] <= under_test.progressed_at <= steady[-1]
 
 
-def test_its_pulse_tells_what_it_waits_for_and_since_when() -> None:
+def test_the_pulse_of_a_thread_holds_its_failure_and_since_when() -> None:
     pulses = []
     with capture_logs():
         under_test = ScriptedStage()

@@ -115,7 +115,9 @@ def test_a_queue_that_is_not_consumed_any_more_ends_the_fetching_at_once(
     assert_settled(keyspace, scored=4)
 
 
-def test_with_peers_a_shift_offers_what_it_cannot_take(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_with_peers_a_shift_notifies_another_worker_of_batches_without_capacity(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     batch_ids = choose(keyspace, 8, batch_size=2)
     alone, busy, idle = (new_worker(batch_size=2) for _ in range(3))
     for worker in (alone, busy):
@@ -146,7 +148,7 @@ def test_panels_of_one_queue_and_models_of_their_own_are_served_by_their_labels(
     assert len(ready(keyspace)) == 2
 
 
-def test_a_shift_whose_thread_is_killed_lets_go_of_its_batches(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_killed_shift_releases_its_batches(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 3)
     worker = new_worker()
     died = threading.Event()

@@ -137,13 +137,13 @@ class TestRunning:
 
 
 class TestStarting:
-    def test_one_in_the_start_stops_what_has_started(self, taken: Signals, stages: Stages) -> None:
+    def test_one_signal_during_the_start_stops_the_started_stages(self, taken: Signals, stages: Stages) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert (stages.told, state.should_stop) == ([], 0)
         taken.started()
         told(stages, "stop")
 
-    def test_two_in_the_start_stop_it_without_a_grace(self, taken: Signals, stages: Stages) -> None:
+    def test_two_signals_during_the_start_stop_without_a_grace(self, taken: Signals, stages: Stages) -> None:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert stages.told == []
@@ -165,7 +165,7 @@ class TestStarting:
 
 
 class TestOtherwise:
-    def test_what_nobody_signalled_is_stopped_by_celery(self, taken: Signals, stages: Stages) -> None:
+    def test_a_worker_without_a_signal_is_stopped_by_celery(self, taken: Signals, stages: Stages) -> None:
         taken.started()
         stages.let.set()
         taken.stop()

@@ -397,7 +397,7 @@ scores = st.builds(
         max_size=5,
     )
 )
-def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Verdict]) -> None:
+def test_the_page_is_openmetrics_for_any_name_of_a_service(verdicts: list[Verdict]) -> None:
     scrape = Counted(Settings(series_labels=("name",))).count(*verdicts)
     total = sum(len(each.scores) for each in verdicts)
     assert scrape.total("tracejudge_score_count") == total
@@ -407,7 +407,7 @@ def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Ver
 # --- several models ---
 
 
-def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the_first_moment() -> None:
+def test_a_panel_has_series_and_disagreement_from_the_start() -> None:
     series = {**SERIES, "judge_model": "majority(a,b)"}
     panel = verdict(
         judge_model="majority(a,b)", metrics=("clear", "disagreement"), outcome="unscored", reason="refusal"
@@ -430,7 +430,7 @@ def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the
     }
 
 
-def test_late_feedback_counts_those_who_judged_and_no_panel_of_theirs() -> None:
+def test_late_feedback_counts_judge_models_and_not_their_panel() -> None:
     """No label of that metric tells a panel from its members."""
     counted = Counted()
     late = [

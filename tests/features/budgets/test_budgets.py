@@ -124,7 +124,7 @@ def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> No
     assert [list(each) for each in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
 
 
-def test_every_limit_refuses_what_is_beyond_it(keyspace: Keyspace) -> None:
+def test_every_limit_refuses_amounts_beyond_it(keyspace: Keyspace) -> None:
     for number in range(4):
         limits = [-1] * 4
         limits[number] = 10

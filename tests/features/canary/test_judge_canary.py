@@ -256,7 +256,7 @@ def clock_at(clock: list[int], day: int, hour: int) -> int:
     return clock[0]
 
 
-def test_what_agrees_with_the_labels() -> None:
+def test_a_verdict_agrees_with_a_canary_label_only_by_its_score() -> None:
     canary = Canary.of(Settings(rules=RULES))
     unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 

@@ -47,7 +47,7 @@ def test_no_share_is_0_or_1_by_construction() -> None:
             assert passed == {True, False}, (service, judge.name)
 
 
-def test_the_introduction_says_what_happens_and_names_the_heuristic() -> None:
+def test_the_introduction_describes_the_demo_and_names_the_heuristic() -> None:
     text = introduction(25)
     assert text.startswith("TraceJudge demo\n")
     assert "At 12.5 s support-bot" in text
@@ -116,7 +116,7 @@ def test_some_calls_of_one_service_fail_without_an_answer() -> None:
     assert len(failed) == pytest.approx(TRACES_PER_S * SECONDS / 25, abs=2)
 
 
-def test_traffic_publishes_what_is_due_as_new_traces_that_ended_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_publishes_due_traces_with_their_planned_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[dict[str, Any]] = []
     monkeypatch.setattr(tracejudge, "publish", lambda **fields: published.append(fields))
     sample = load_samples()[DROP.service].good[0]
@@ -154,7 +154,7 @@ def test_the_end_of_the_call_decides_the_half() -> None:
     assert (late.before, late.after) == (Half(), Half(1, 0))
 
 
-def test_what_has_no_score_is_counted_and_in_no_share() -> None:
+def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
     results = results_of(
         entry(passed=True),
         entry(outcome="abstained"),
@@ -264,7 +264,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         pytest.param(outcome(seen=2), "2 verdicts, the accounting 3", id="a verdict is missing in the outbox"),
     ],
 )
-def test_what_is_wrong_at_the_end_is_told(ended: Outcome, fault: str | None) -> None:
+def test_a_demo_that_failed_names_its_fault(ended: Outcome, fault: str | None) -> None:
     assert ended.fault is None if fault is None else fault in str(ended.fault)
 
 
@@ -354,7 +354,7 @@ def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: 
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
-def test_what_is_kept_serves_the_command_that_it_names(program: Program, tmp_path: Path) -> None:
+def test_a_demo_with_keep_serves_the_command_that_it_prints(program: Program, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
         board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]

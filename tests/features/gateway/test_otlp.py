@@ -263,7 +263,7 @@ def test_a_trace_that_expired_is_counted(start: Start, stored: Stored) -> None:
 
 
 @pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])
-def test_what_clients_sent_arrives_through_the_gateway(start: Start, stored: Stored, name: str) -> None:
+def test_recorded_requests_of_clients_become_traces(start: Start, stored: Stored, name: str) -> None:
     gateway = start(gather_s=0.5, gather_max_s=5.0)
     bodies = recorded(name)
     for traces, logs in bodies.values():

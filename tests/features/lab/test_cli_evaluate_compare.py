@@ -258,7 +258,7 @@ REFUSED = {
 }
 
 
-def test_what_does_not_go_together_is_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
+def test_options_that_exclude_each_other_are_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
     files(rows(SHORT), rows(LONG))
     for message, values in REFUSED.items():
         ended = run("evaluate", *values)

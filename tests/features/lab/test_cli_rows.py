@@ -118,7 +118,7 @@ REFUSED_CSV = {
 }
 
 
-def test_evaluate_names_what_is_wrong_with_a_row_of_csv(run: Run) -> None:
+def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
     for name, (text, judged, error) in REFUSED_CSV.items():
         Path("rows.csv").write_text(text, encoding="utf-8")
         ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")

@@ -179,7 +179,7 @@ def test_a_planted_verdict_in_an_answer_is_not_read() -> None:
     assert assessment.details["position_bias"] == "second"
 
 
-def test_joined_traces_share_what_both_have() -> None:
+def test_joined_traces_hold_the_fields_of_both() -> None:
     a = msgspec.structs.replace(SHORT, trace_id="a", output=OTHER, context=["One."], expected_facts=["F."])
     b = msgspec.structs.replace(SHORT, context=["Two."], expected_response="R.", input=None)
     result = pairwise.joined(a, b)

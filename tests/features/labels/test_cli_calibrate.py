@@ -255,7 +255,7 @@ def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, key
     assert "platt" not in text
 
 
-def test_what_cannot_be_fitted(served: Run, keyspace: Keyspace) -> None:
+def test_labels_that_cannot_be_fitted_have_an_error_message(served: Run, keyspace: Keyspace) -> None:
     configure()
     keyspace.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
     falling = write_lines("falling.jsonl", [{"trace_id": f"t{number}", "label": number > 20} for number in range(40)])

@@ -270,7 +270,7 @@ def test_calibrate_says_how_the_judge_errs(served: Run, keyspace: Keyspace) -> N
     assert served("calibrate", "--judge", "safety", "--service", "other").code == 1
 
 
-def test_an_archive_holds_what_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
+def test_an_archive_replaces_verdicts_that_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
     assert (
         served(
             *("labels", "import", write_lines("labels.jsonl", [row(1), row(2, "no")]), "--judge", "safety"),

@@ -55,7 +55,7 @@ def test_one_model_may_stand_in_a_list(model: object) -> None:
 
 
 @pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
-def test_a_panel_s_name_tells_how_it_combines_and_whom(combine: str) -> None:
+def test_the_name_of_a_panel_holds_its_mode_and_its_models(combine: str) -> None:
     seats = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
     assert list(seats.panels) == [f"{combine}(judge-one,judge-two)"]
 
@@ -170,13 +170,13 @@ def test_a_comma_would_make_two_members_of_one() -> None:
 
 
 @pytest.mark.parametrize("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
-def test_no_model_is_named_as_what_is_none(label: str) -> None:
+def test_a_model_cannot_have_a_reserved_label(label: str) -> None:
     with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
         loaded({}, {"default": {"provider": "lexical", "label": label}})
 
 
 @pytest.mark.parametrize("name", ["code()", "mean(a,b)"])
-def test_nor_its_table(name: str) -> None:
+def test_a_table_of_a_model_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(SettingsError, match=r"is a reserved name; rename the table"):
         loaded({"model": name}, {name: {"provider": "lexical"}})
 

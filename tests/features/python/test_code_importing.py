@@ -19,7 +19,9 @@ class TestImported:
 
     GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
 
-    def test_what_it_prints_goes_to_standard_error(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_output_of_a_judge_s_import_goes_to_standard_error(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         noise = "import os\nprint('to sys.stdout')\nos.write(1, b'to the file')\n"
         (tmp_path / "judged.py").write_text(noise + self.GOOD.format("True"))
         define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
@@ -45,7 +47,7 @@ class TestImported:
             assert told_so.wait(60)
         assert caplog.messages == ["importing judges.d/slow.py:good takes long: it runs until this ends"]
 
-    def test_it_may_import_what_lies_beside_it(self, tmp_path: Path) -> None:
+    def test_a_judge_may_import_modules_beside_its_file(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").write_text("RESULT = True\n")
         late = "def good(trace) -> bool:\n    import beside_late\n    return RESULT is beside_late.RESULT\n"
         (tmp_path / "beside_late.py").write_text("RESULT = True\n")
@@ -55,7 +57,7 @@ class TestImported:
         assert assessment.scores[0].passed
         assert (sys.path, "beside" in sys.modules) == (before, False)
 
-    def test_what_lies_beside_it_belongs_to_it_alone(self, tmp_path: Path) -> None:
+    def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(self, tmp_path: Path) -> None:
         made = {}
         for result in (True, False):
             folder = tmp_path / f"{result}"
@@ -68,7 +70,7 @@ class TestImported:
             False: False,
         }
 
-    def test_what_lies_beside_it_hides_nothing_that_is_installed(self, tmp_path: Path) -> None:
+    def test_modules_beside_a_judge_s_file_hide_no_installed_module(self, tmp_path: Path) -> None:
         (tmp_path / "wave.py").write_text("raise ValueError\n")
         (tmp_path / "judged.py").write_text(f"import wave\n{self.GOOD.format('bool(wave.open)')}")
         (assessment,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())

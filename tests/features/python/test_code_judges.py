@@ -99,7 +99,7 @@ class TestReturned:
             (None, ONE, []),
         ],
     )
-    def test_what_a_judge_returns_becomes_scores(self, result: object, metrics: Any, scores: Any) -> None:
+    def test_the_result_of_a_judge_becomes_scores(self, result: object, metrics: Any, scores: Any) -> None:
         reading = reading_of(result, metrics).scores
         assert [
             (assessment.metric, assessment.value, assessment.raw, assessment.passed) for assessment in reading
@@ -154,7 +154,7 @@ class TestDeclared:
         assert judge(number).metrics_of("name") == (Metric("name", "0..1", None),)
         assert judge(pass_at=0.25)(number).metrics_of("name") == (Metric("name", "0..1", ">= 0.25", pass_at=0.25),)
 
-    def test_a_judge_says_itself_what_it_asks(self) -> None:
+    def test_a_judge_declares_its_question(self) -> None:
         assert (has_link.asks, judge(function).asks) == ("Does the answer hold a link?", "A judge in Python.")
         assert judge(asks="Is it so?")(function).asks == "Is it so?"
 
@@ -200,13 +200,13 @@ class TestDeclared:
             (3, "@judge must decorate a function of a trace"),
         ],
     )
-    def test_what_cannot_be_called_with_a_trace_alone_is_told(self, wrong: Any, mend: str) -> None:
+    def test_a_function_that_needs_more_than_a_trace_is_refused(self, wrong: Any, mend: str) -> None:
         with pytest.raises(CodeError) as told_so:
             judge(wrong)
         assert str(told_so.value).startswith(mend)
 
     @pytest.mark.parametrize("right", [lambda a, b=1: a is b, lambda *a: a, max])
-    def test_what_can_be_called_with_a_trace_alone_will_do(self, right: Any) -> None:
+    def test_any_callable_with_a_trace_as_only_argument_is_accepted(self, right: Any) -> None:
         assert judge(right).needs == ("output",)
 
     def test_public_names_are_these(self) -> None:
@@ -233,7 +233,7 @@ class TestVersion:
         assert first != self.version(tmp_path, '(version="2")')
 
     @pytest.mark.parametrize("declared", ['version="1", pass_at=0.5', 'version="1", needs=("input",)'])
-    def test_what_is_declared_is_part_of_it(self, tmp_path: Path, declared: str) -> None:
+    def test_declared_arguments_change_the_version(self, tmp_path: Path, declared: str) -> None:
         assert self.version(tmp_path, '(version="1")') != self.version(tmp_path, f"({declared})")
 
     def test_the_name_is_part_of_it(self, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ class TestBegunAnew:
 
         return running(ask, judge)
 
-    def test_what_cannot_be_imported_any_more_is_no_failure_of_the_judge(
+    def test_a_judge_that_cannot_be_imported_again_is_not_a_failed_judge(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (tmp_path / "beside.py").touch()
@@ -310,7 +310,7 @@ class TestEnded:
 
         running(cancel, judge)
 
-    def test_closing_ends_what_is_under_way_as_no_failure_of_the_judge(self, tmp_path: Path) -> None:
+    def test_closing_ends_running_evaluations_without_failing_the_judge(self, tmp_path: Path) -> None:
         judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
 
         async def close() -> None:
@@ -367,7 +367,7 @@ class TestEnded:
         running(ask, judge)
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_what_a_closed_loop_left_ends_with_the_next(self) -> None:
+    def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop(self) -> None:
         judge, before = of_file("same_process"), processes()
         asyncio.run(evaluate(judge, trace(), None))
         (left,) = set(processes()) - set(before)

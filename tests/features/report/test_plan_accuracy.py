@@ -29,7 +29,7 @@ from worker.features.report.workload import Estimator, read_history
 SECONDS = 40
 
 
-def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) -> None:
+def test_a_plan_is_within_five_percent_of_the_actual_cost(pipeline: Pipeline) -> None:
     with ChatEndpoint(reply) as endpoint:
         models = {"default": chat(endpoint)}
         compare(pipeline, models, rules(), {})

@@ -130,7 +130,7 @@ def test_a_row_by_guideline_is_the_share_of_verdicts_that_obey_the_rule(tmp_path
     assert sum(len(part.buckets) for part in add(tally("judge", judges=("guidelines",)), file).parts) == 1
 
 
-def test_memory_is_bounded_and_what_that_costs_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_skipped_groups_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_GROUPS", 3)
     monkeypatch.setattr(archive, "MAX_SESSIONS", 5)
     monkeypatch.setattr(archive, "MAX_IDS", 10)

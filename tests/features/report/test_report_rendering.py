@@ -103,7 +103,7 @@ def test_a_row_without_a_share_has_no_zero() -> None:
     assert "<svg" not in as_html(report(empty))
 
 
-def test_markdown_is_a_table_whatever_the_labels_hold() -> None:
+def test_markdown_is_a_table_with_any_labels() -> None:
     lines = as_markdown(report(row(), row(EVIL), limits=(Limit("x", EVIL),))).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 4

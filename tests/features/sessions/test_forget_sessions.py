@@ -73,7 +73,7 @@ def test_in_the_verdict_on_a_conversation(keyspace: Keyspace, target: str) -> No
     assert len(keyspace.outbox("j")) == 1
 
 
-def test_a_worker_that_has_read_a_conversation_chooses_nothing_of_what_is_forgotten(keyspace: Keyspace) -> None:
+def test_a_session_that_was_read_before_it_was_forgotten_is_not_chosen(keyspace: Keyspace) -> None:
     sessions = gathering(keyspace)
     members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
     (due,) = sessions.stage._read(members)

@@ -272,7 +272,7 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
     assert balanced(keyspace).chosen == 4, "each conversation is judged once by a version"
 
 
-def test_a_replay_leaves_what_ingest_gathers_to_ingest(keyspace: Keyspace) -> None:
+def test_a_replay_leaves_sessions_of_ingest_to_ingest(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     sessions.say("s1", range(3))
     replays = Replays(keyspace, rules=(COMPLETE,))
