@@ -75,7 +75,7 @@ def test_the_catalogue_for_people_names_every_judge_in_eighty_columns(run: Run) 
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
+def test_show_prints_the_request_for_a_trace(run: Run, name: str) -> None:
     trace = labelled(None, **SERVED)
     file = write_lines("t.jsonl", [labelled(None, output=" "), trace])
     ended = run("judges", "show", name, "--trace", file, "--json")
@@ -151,14 +151,14 @@ NO_SAMPLE: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("traces", "message"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
-def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: list[Any], message: str) -> None:
+def test_a_file_without_a_fitting_trace_names_the_missing_fields(run: Run, traces: list[Any], message: str) -> None:
     file = write_lines("t.jsonl", [labelled(None, **fields) for fields in traces])
     ended = run("judges", "show", "groundedness", "--trace", file)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == f"Error: no trace of t.jsonl serves groundedness: {message}\n"
 
 
-def test_samples_that_do_not_serve_say_what_to_give() -> None:
+def test_samples_without_needed_fields_name_the_option_to_give() -> None:
     judge = replace(catalogue()["safety"], needs=("response_id",))
     with pytest.raises(click.ClickException) as caught:
         find_sample(judge, None, Settings())

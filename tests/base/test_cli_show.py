@@ -177,7 +177,7 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_place_is_found_whatever_blanks_and_case(redis_url: str, prefix: str) -> None:
+def test_a_place_is_found_with_other_blanks_and_case(redis_url: str, prefix: str) -> None:
     assert place("shipping is free", DOCUMENTS[0], 0) == (0, 33, 51)
     assert place("absent", DOCUMENTS[0], 0) is None
     # Details that another version has written must not break the page.

@@ -51,7 +51,7 @@ def test_nothing_goes_while_a_key_that_is_written_has_a_wrong_type(keyspace: Key
     assert prune(keyspace.store, settings_of(keyspace, max_dead=1)) == 1
 
 
-def test_what_is_too_old_goes(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_old_dead_letters_are_removed(keyspace: Keyspace, new_worker: Workers) -> None:
     ids = give_up(keyspace, new_worker, 3)
     make_older(keyspace, ids[:2], 2 * DAY_MS)
     assert prune(keyspace.store, settings_of(keyspace, dead_retention=86_400)) == 2
@@ -75,7 +75,7 @@ def test_the_oldest_of_too_large_ones_go_and_no_more_than_must(keyspace: Keyspac
     assert not keyspace.client.exists(*keyspace.keys.dead_letters)
 
 
-def test_a_dead_trace_takes_its_bytes_once_whatever_asked_for_it(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_trace_of_several_dead_letters_counts_its_bytes_once(keyspace: Keyspace, new_worker: Workers) -> None:
     """A letter used to hold its trace: three judges of a trace of 100 kB took 300 kB when their model was away."""
     text = "x" * 100_000
     judges = ("safety", "groundedness", "relevance_to_query")

@@ -61,7 +61,7 @@ def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
     ]
 
 
-def test_those_that_nobody_knows_are_named_with_the_mend(keyspace: Keyspace) -> None:
+def test_unknown_judge_versions_are_named_with_a_fix(keyspace: Keyspace) -> None:
     choose(keyspace, 3)
     age_versions(keyspace)
     die(keyspace, "unknown_judge_version", "gone")

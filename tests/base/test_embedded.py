@@ -69,7 +69,7 @@ def test_stop_ends_the_process_and_removes_the_folder(binary: ServerBinary) -> N
         _ = server.pid
 
 
-def test_what_was_written_outlives_a_kill(server: EmbeddedRedis) -> None:
+def test_written_data_outlives_a_kill(server: EmbeddedRedis) -> None:
     url, folder, first = server.url, server.folder, server.pid
     with client_of(server) as client:
         client.set("a", "kept")
@@ -98,7 +98,7 @@ def test_without_appendonly_a_restart_begins_empty() -> None:
         assert client.get("a") is None
 
 
-def test_comes_back_after_somebody_else_killed_it(server: EmbeddedRedis) -> None:
+def test_the_server_restarts_after_a_kill_from_outside(server: EmbeddedRedis) -> None:
     os.kill(server.pid, signal.SIGKILL)
     server.restart()
     with client_of(server) as client:

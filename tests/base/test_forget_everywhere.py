@@ -42,7 +42,7 @@ def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(key
 
 
 @pytest.mark.parametrize("state", ["unread", "read", "dealt with"])
-def test_in_the_stream_in_whatever_state(keyspace: Keyspace, state: str) -> None:
+def test_a_trace_in_any_state_is_removed_from_the_stream(keyspace: Keyspace, state: str) -> None:
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(6), output=SECRET))
     entries = [] if state == "unread" else keyspace.read(4)
@@ -70,7 +70,7 @@ def test_workers_tell_of_no_loss(keyspace: Keyspace) -> None:
     assert (told.cut_off, told.traces.newly_cut, told.traces.lag) == (1, 0, 3)
 
 
-def test_what_was_forgotten_between_others_is_never_counted_as_lost(keyspace: Keyspace) -> None:
+def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None:
     """The lag in the midst of the stream holds for each version of Redis."""
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(20)))
@@ -142,7 +142,9 @@ def test_a_batch_with_nothing_left_is_finished(keyspace: Keyspace) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_of_what_a_worker_is_judging_no_verdict_is_written(keyspace: Keyspace, new_worker: Workers, count: int) -> None:
+def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(
+    keyspace: Keyspace, new_worker: Workers, count: int
+) -> None:
     (batch_id,) = choose(keyspace, count)
     worker = new_worker()
     worker.begin(batch_id)
@@ -155,7 +157,7 @@ def test_of_what_a_worker_is_judging_no_verdict_is_written(keyspace: Keyspace, n
     assert make_trace(0).trace_id not in judged(keyspace)
 
 
-def test_what_a_worker_gives_up_is_no_letter(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_forgotten_evaluation_that_is_given_up_is_no_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
     worker = new_worker(RuntimeError("no"))
     worker.begin(batch_id)
@@ -166,7 +168,7 @@ def test_what_a_worker_gives_up_is_no_letter(keyspace: Keyspace, new_worker: Wor
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
 
-def test_what_becomes_a_letter_behind_the_look_at_letters_is_found(
+def test_a_dead_letter_added_during_forget_is_found(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
@@ -186,7 +188,7 @@ def test_what_becomes_a_letter_behind_the_look_at_letters_is_found(
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
 
-def test_what_changes_while_it_is_rewritten_is_read_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_changes_during_forget_is_read_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     choose(keyspace, 4)
     run = keyspace.store.run
     others = [1]
@@ -203,7 +205,7 @@ def test_what_changes_while_it_is_rewritten_is_read_again(keyspace: Keyspace, mo
     assert (account.removed, account.waiting) == (2, 2)
 
 
-def test_what_a_parked_batch_holds_goes_too(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_evaluations_of_a_parked_batch_are_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2)
     new_worker(RuntimeError("no")).run(batch_id)
     assert forget(keyspace, 0).evaluations == 1
@@ -232,7 +234,7 @@ def test_dead_letters_and_the_news_of_them(keyspace: Keyspace, new_worker: Worke
     assert_nowhere(keyspace, make_trace(1).trace_id)
 
 
-def test_a_letter_whose_retry_is_under_way(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_dead_letter_under_retry_is_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 2)
     retry_all(keyspace)
     worker = new_worker()
@@ -332,7 +334,7 @@ def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost
     assert UserKeys(settings_of(keyspace, user_key="own"), keyspace.store).known == "own"
 
 
-def test_what_ingest_refused_is_erased_all_the_same(keyspace: Keyspace) -> None:
+def test_entries_that_ingest_refused_are_forgotten(keyspace: Keyspace) -> None:
     keyspace.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
     keyspace.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
     keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
@@ -343,7 +345,7 @@ def test_what_ingest_refused_is_erased_all_the_same(keyspace: Keyspace) -> None:
     assert balanced(keyspace).invalid == 3
 
 
-def test_what_was_written_under_other_names_is_erased(keyspace: Keyspace) -> None:
+def test_entries_with_other_field_names_are_forgotten(keyspace: Keyspace) -> None:
     for number in (1, 2):
         keyspace.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
     keyspace.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
@@ -375,7 +377,7 @@ def test_long_streams_are_scanned_in_chunks(keyspace: Keyspace, monkeypatch: pyt
     assert keyspace.client.xlen(keyspace.keys.traces) == 90
 
 
-def test_what_is_published_again_after_it_was_forgotten_counts_once(keyspace: Keyspace) -> None:
+def test_a_forgotten_trace_that_is_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
     choose(keyspace, 1)
     forget(keyspace, 0)
     choose(keyspace, 1)

@@ -80,7 +80,7 @@ def test_a_mean_of_yes_and_no_passes_as_their_majority_does() -> None:
 
 
 @pytest.mark.parametrize(("mode", "label"), [("majority", "pass"), ("all", "fail"), ("min", "no"), ("max", "yes")])
-def test_the_label_is_that_of_a_model_or_says_what_they_decided(mode: Combine, label: str) -> None:
+def test_the_combined_label_is_a_model_s_label_or_the_decision(mode: Combine, label: str) -> None:
     score, _ = combine(mode, said("yyn"), (YES_NO,)).scores
     assert (score.label, score.rationale) == (label, None)
 
@@ -147,7 +147,7 @@ def test_enough_have_scored(mode: Combine, results: str, others: list[Assessment
     assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
 
 
-def test_one_rating_alone_disagrees_with_nobody() -> None:
+def test_a_single_rating_has_no_disagreement() -> None:
     (score,) = combine("all", beside(said("n"), [GIVEN_UP]), (YES_NO,)).scores
     assert (score.metric, score.passed) == ("safety", False)
 
@@ -170,7 +170,7 @@ def test_too_few_have_scored(mode: Combine, others: list[Assessment], outcome: s
 
 
 @pytest.mark.parametrize("mode", ["min", "all"])
-def test_what_every_model_must_say_is_not_said_while_one_is_silent(mode: Combine) -> None:
+def test_combining_all_is_unscored_if_one_model_is_unscored(mode: Combine) -> None:
     assessment = combine(mode, beside(said("yy"), [GIVEN_UP]), (YES_NO,))
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
 
@@ -210,7 +210,7 @@ def test_a_metric_that_too_few_have_rated_is_left_out() -> None:
     assert [score.metric for score in assessment.scores] == ["safety", "safety_disagreement"]
 
 
-def test_the_details_tell_what_each_model_said() -> None:
+def test_the_details_hold_the_answer_of_each_model() -> None:
     assessment = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
     assert assessment.details == {
         "models": {
@@ -243,7 +243,9 @@ def test_the_order_of_the_models_changes_nothing(mode: Combine, each: list[Asses
 
 
 @given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=9), METRICS)
-def test_values_stay_within_what_the_models_gave(mode: Combine, each: list[Assessment], metrics: Any) -> None:
+def test_combined_values_stay_within_the_values_of_the_models(
+    mode: Combine, each: list[Assessment], metrics: Any
+) -> None:
     assessment = combine(mode, {f"m{number}": item for number, item in enumerate(each)}, metrics)
     values = [score.value for item in each for score in item.scores]
     for score in assessment.scores:
@@ -263,7 +265,7 @@ def test_disagreement_is_nothing_exactly_where_all_agree(values: list[float]) ->
 
 
 @given(st.sampled_from(["majority", "mean", "all"]), st.text("yn", min_size=2, max_size=9))
-def test_who_all_agree_are_agreed_with(mode: Combine, results: str) -> None:
+def test_models_that_agree_decide_the_combined_score(mode: Combine, results: str) -> None:
     assessment = combine(mode, said(results), (YES_NO,))
     if len(set(results)) == 1:
         assert result(assessment) == (float(results[0] == "y"), results[0] == "y", 0)

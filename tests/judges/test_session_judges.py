@@ -83,7 +83,7 @@ def test_turns_stand_in_order_each_once() -> None:
         assert lines(*traces) == alike, name
 
 
-def test_what_happened_before_the_first_trace_and_between_traces_is_kept() -> None:
+def test_messages_before_and_between_the_traces_are_kept() -> None:
     first = said("C?", "D", user("A?"), assistant("B"))
     second = said("G?", "H", user("C?"), assistant("D"), user("E?"), assistant("F"))
     assert lines(first, second) == [
@@ -92,7 +92,7 @@ def test_what_happened_before_the_first_trace_and_between_traces_is_kept() -> No
     ]
 
 
-def test_the_joined_trace_is_the_last_one_without_what_is_about_one_answer() -> None:
+def test_the_joined_trace_is_the_last_one_without_fields_of_one_answer() -> None:
     first = said("A?", "B", started_at=1_700_000_000.0)
     last = said(
         "C?", "", user_id="u", context=[Document("d")], expected_facts=["f"], error="timeout", ended_at=1_700_000_009.0
@@ -153,7 +153,7 @@ def test_a_judge_in_words_judges_a_conversation() -> None:
         assert about in judge.fixed_parts[0], kind
 
 
-def test_a_judge_in_words_sees_of_a_conversation_what_it_has() -> None:
+def test_a_session_judge_in_words_refuses_fields_of_one_answer() -> None:
     words, text = 'with unit = "session" the text names {{ conversation }}', TEMPLATE.replace("history", "documents")
 
     def about_one(kind: str, name: str) -> str:

@@ -174,7 +174,7 @@ class TestRead:
         "text", ["", "I cannot help with that.", "true", "[]", "null", '{"relevance_explanation": "cut o'], ids=repr
     )
     @every_case
-    def test_what_is_no_answer_is_refused(self, case: Case, text: str) -> None:
+    def test_text_without_an_answer_is_refused(self, case: Case, text: str) -> None:
         assert refused(case.judge, text).startswith("no JSON object")
 
     @given(st.text())
@@ -283,7 +283,7 @@ class TestSchema:
 
 class TestScore:
     @given(st.data())
-    def test_whatever_keys_are_named_all_values_lie_on_their_scales(self, data: st.DataObject) -> None:
+    def test_values_lie_on_their_scales_with_any_keys(self, data: st.DataObject) -> None:
         case = data.draw(st.sampled_from(sorted(CASES.values(), key=lambda case: case.judge.name)))
         text = answer(
             data.draw(entries(case)),

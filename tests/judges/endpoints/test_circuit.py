@@ -100,7 +100,7 @@ def test_it_stays_open_twice_as_long_each_time_up_to_a_bound() -> None:
     assert one.probe_at == now + 1, "after it was closed it begins anew"
 
 
-def test_what_began_before_a_change_says_nothing() -> None:
+def test_calls_begun_before_a_change_of_the_circuit_are_ignored() -> None:
     one = opened()
     one.close(20)
     assert not any(one.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20))

@@ -117,7 +117,7 @@ async def call(one: EndpointLimiter, result: ChatResponse | ModelError = OK, sec
     return permit.began
 
 
-def test_an_endpoint_that_answers_nobody_gets_a_few_calls_more_and_then_none() -> None:
+def test_an_unanswering_endpoint_gets_a_few_more_calls_and_then_none() -> None:
     async def run() -> None:
         events = Counted()
         one = limiter(256, events)

@@ -64,7 +64,7 @@ async def call(one: EndpointLimiter, result: ChatResponse | ModelError = OK, sec
     return taken.began
 
 
-def test_who_asks_first_is_first() -> None:
+def test_permits_are_granted_in_order_of_requests() -> None:
     async def run() -> None:
         one = limiter(2)
         assert await asyncio.gather(*(call(one) for _ in range(6))) == [0, 0, 1, 1, 2, 2]
@@ -116,7 +116,7 @@ def test_a_rejection_closes_it_for_all_and_names_the_cause() -> None:
     run_virtually(run())
 
 
-def test_those_who_wait_are_turned_away_at_the_moment_it_closes() -> None:
+def test_waiting_calls_are_refused_when_the_gate_closes() -> None:
     async def run() -> None:
         one = limiter(1)
         first = asyncio.ensure_future(call(one, RateLimitedError("fewer", 30.0)))
@@ -167,7 +167,7 @@ def test_one_probe_after_the_other_until_one_is_answered() -> None:
     run_virtually(run())
 
 
-def test_who_is_impatient_does_not_wait_for_an_outage_step_by_step() -> None:
+def test_a_call_with_little_patience_fails_early_in_an_outage() -> None:
     async def run() -> None:
         one = limiter(4, patience_s=5.0)
         for _ in range(10):
@@ -250,7 +250,7 @@ def test_a_failure_is_word_enough_of_an_endpoint() -> None:
     run_virtually(run())
 
 
-def test_once_it_is_shut_no_call_begins_and_nobody_waits() -> None:
+def test_after_the_shutdown_no_call_begins_or_waits() -> None:
     async def run() -> None:
         one = limiter(1)
         under_way = await one.acquire()
@@ -327,7 +327,7 @@ def test_a_quota_that_stays_used_up_turns_away() -> None:
     run_virtually(run())
 
 
-def test_what_began_before_it_opened_does_not_matter_after_it_closed() -> None:
+def test_calls_begun_before_the_opening_do_not_reopen_the_circuit() -> None:
     async def run() -> None:
         one = limiter(64)
         slow = [asyncio.ensure_future(call(one, ModelTimeoutError("slow"), 20.0)) for _ in range(30)]
@@ -386,7 +386,7 @@ plans = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(plans, st.integers(1, 70))
-def test_no_place_is_lost_whatever_happens(plan: list[tuple[str, float, float, float | None]], most: int) -> None:
+def test_no_permit_is_lost_after_any_steps(plan: list[tuple[str, float, float, float | None]], most: int) -> None:
     async def run() -> None:
         one, highest = limiter(most), 0
 

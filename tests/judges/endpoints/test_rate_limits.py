@@ -78,7 +78,7 @@ def test_calls_begun_since_the_reply_use_the_quota_up() -> None:
     assert one.exhausted_until(50, 160.0) is None, "the window is over"
 
 
-def test_what_an_earlier_call_was_told_does_not_replace_what_a_later_was() -> None:
+def test_a_quota_of_an_earlier_call_does_not_replace_a_later_one() -> None:
     one = pacing()
     one.record_quota(Quota(Window(0, 60.0), None), 20, 100.0, 0.0)
     one.record_quota(Quota(Window(50, 60.0), None), 10, 100.0, 0.0)
