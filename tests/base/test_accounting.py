@@ -350,10 +350,10 @@ def test_a_leased_evaluation_ends_once_after_redis_lost_its_counts(keyspace: Key
     forget_all(keyspace)
     verdict = make_verdict(evaluation_id=scored.id, **SCORED)
     letter = DeadLetter(1, dead, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
-    news = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
+    dead_verdict = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
     for fresh in (True, False):
         assert ledger.record([Finished.of(verdict, scored.period, batch_id=batch.id)]) == [fresh]
-        assert ledger.add_dead_letter([(letter, news)], batch.id) == [fresh]
+        assert ledger.add_dead_letter([(letter, dead_verdict)], batch.id) == [fresh]
         assert balanced(keyspace) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
     keyspace.store.make_group(keyspace.keys.traces, "ingest")
     keyspace.append("p1", make_traces(range(2)))

@@ -121,13 +121,13 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
         for messages, count in zip(requests, counts, strict=True)
         for role, content, *_ in messages
     ]
-    values = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
-    asked = [value for value in values if value[0].endswith(", for a model of decisions")]
+    blocks = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
+    asked = [value for value in blocks if value[0].endswith(", for a model of decisions")]
     assert bool(asked) is (catalogue()[name].decision_form is not None)
-    values = [value for value in values if value not in asked]
-    assert values[:-1] == expected
-    assert values[-1][0] == "schema"
-    assert json.loads(values[-1][1]) == catalogue()[name].schema
+    blocks = [value for value in blocks if value not in asked]
+    assert blocks[:-1] == expected
+    assert blocks[-1][0] == "schema"
+    assert json.loads(blocks[-1][1]) == catalogue()[name].schema
 
 
 OURS = {"code-helper.jsonl", "library-desk.jsonl", "summariser.jsonl", "support-bot.jsonl"}

@@ -94,12 +94,12 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:
-    values = judged("show", SUN[:6], "--json").document
-    assert values["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
-    assert {each["verdict"]["judge"] for each in values["verdicts"]} == set(JUDGES)
-    for each in values["verdicts"]:
+    document = judged("show", SUN[:6], "--json").document
+    assert document["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
+    assert {each["verdict"]["judge"] for each in document["verdicts"]} == set(JUDGES)
+    for each in document["verdicts"]:
         assert each["explanation"]["same_version"] is True
-    assert "position of the trace" in values["rules"][0]
+    assert "position of the trace" in document["rules"][0]
 
 
 def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:

@@ -85,9 +85,9 @@ def test_a_trace_of_several_dead_letters_counts_its_bytes_once(keyspace: Keyspac
         evaluation = Evaluation(name, HOUR, judge, "0" * 32, 1.0)
         item = Item(make_trace(1, context=[text]), (evaluation,))
         letter = DeadLetter(1, evaluation, "default", "scripted", "timeout", 2, 1.0, 2.0, item=item)
-        news = make_verdict(evaluation_id=name, outcome="unscored", reason="timeout")
+        dead_verdict = make_verdict(evaluation_id=name, outcome="unscored", reason="timeout")
         keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
-        assert ledger.add_dead_letter([(letter, news)]) == [True]
+        assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
     assert dead_bytes(keyspace) < 102_000 + 3 * 500
     assert sum(map(len, keyspace.client.hvals(keyspace.keys.dead))) < 3 * 500
     whole = {

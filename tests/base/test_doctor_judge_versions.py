@@ -48,8 +48,8 @@ def die(keyspace: Keyspace, reason: str, judge: str) -> None:
     batch = next(iter(keyspace.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
     letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
-    news = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
-    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, news)]) == [True]
+    dead_verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
+    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, dead_verdict)]) == [True]
 
 
 def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:

@@ -193,8 +193,8 @@ def test_a_killed_parent_leaves_neither_server_nor_folder(tmp_path: Path) -> Non
         "print('up', server.pid, server.folder); time.sleep(60)"
     )
     with Program("-c", code, folder=tmp_path) as parent:
-        result = parent.wait_for(r"^up (\d+) (\S+)$")
-        pid, folder = int(result[1]), Path(result[2])
+        started = parent.wait_for(r"^up (\d+) (\S+)$")
+        pid, folder = int(started[1]), Path(started[2])
         assert psutil.pid_exists(pid)
         parent.kill()
         wait_until(lambda: not _alive(pid), what="the server's end")

@@ -357,10 +357,10 @@ def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
 
 def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
     metrics = sender().metrics
-    values = [
+    counts = [
         (sample.labels["reason"], sample.value)
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_export_dropped_total"
     ]
-    assert sorted(values) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+    assert sorted(counts) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]

@@ -61,8 +61,8 @@ def test_pending_entries_keep_their_consumer(keyspace: Keyspace, maintenance: Ma
     set_back(keyspace, HOUR_S)
     maintenance.run_once()
     pending = keyspace.client.xpending_range(keyspace.keys.traces, INGEST_GROUP, min="-", max="+", count=10)
-    values = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
-    assert values == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
+    readers = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
+    assert readers == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
         "also what is gone: who claims it counts it"
     )
 

@@ -73,12 +73,12 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(keyspace, "alive")
-    values: list[object] = []
+    entries: list[object] = []
     # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.
     monkeypatch.setattr(store, "_SOCKET_TIMEOUT_S", 2 * PATIENCE_S)
     readers, waits = store.Store(keyspace.url, keyspace.keys), {"count": 10, "block_ms": int(PATIENCE_S * 1000)}
     waiting = threading.Thread(
-        target=lambda: values.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
+        target=lambda: entries.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
     )
     waiting.start()
     wait_until(lambda: keyspace.client.info("clients")["blocked_clients"], what="the reader to wait")
@@ -86,7 +86,7 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace.append("p1", make_traces(range(1)))
     waiting.join(PATIENCE_S)
     readers.close()
-    assert len(values) == keyspace.pending() == 1
+    assert len(entries) == keyspace.pending() == 1
     assert names(keyspace) == {"alive"}
 
 

@@ -149,7 +149,7 @@ WRONG = {
 @pytest.mark.parametrize(("egress", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_rule_whose_egress_cannot_serve_stops_the_start(egress: list[str], message: str) -> None:
     models = {name: {"provider": "lexical", "label": name} for name in NAMES}
-    given_rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]
+    rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]
     with pytest.raises(SettingsError) as caught:
-        load({"TRACEJUDGE_MODELS": json.dumps(models), "TRACEJUDGE_RULES": json.dumps(given_rules)})
+        load({"TRACEJUDGE_MODELS": json.dumps(models), "TRACEJUDGE_RULES": json.dumps(rules)})
     assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0].{message}"

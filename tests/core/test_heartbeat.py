@@ -12,8 +12,8 @@ from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions, f
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
 
 
-def at(keyspace: Keyspace, **room: bool) -> dict[str, str | None]:
-    return flow_positions(keyspace.store, ("metrics", "otel"), room)
+def at(keyspace: Keyspace, **capacity: bool) -> dict[str, str | None]:
+    return flow_positions(keyspace.store, ("metrics", "otel"), capacity)
 
 
 def test_nothing_waits_where_there_is_no_stream(any_redis_url: str, prefix: str) -> None:

@@ -164,9 +164,9 @@ def test_an_evaluation_that_fails_past_give_up_after_becomes_a_dead_letter(
         for item in doomed
     }
     assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
-    news = keyspace.outbox("d")
-    assert {entry["evaluation_id"] for entry in news} == dead_letters.keys()
-    assert {(entry["outcome"], entry["reason"]) for entry in news} == {("unscored", "judge_unavailable")}
+    dead_verdicts = keyspace.outbox("d")
+    assert {entry["evaluation_id"] for entry in dead_verdicts} == dead_letters.keys()
+    assert {(entry["outcome"], entry["reason"]) for entry in dead_verdicts} == {("unscored", "judge_unavailable")}
     assert read_account(keyspace.store).reasons == {"dead:judge_unavailable": 2}
     assert_settled(keyspace, scored=2, dead=2)
 
@@ -197,8 +197,12 @@ def test_a_batch_whose_judge_or_model_is_unknown_is_left_to_another_worker(
 def test_the_dead_letter_of_an_unknown_version_names_that(keyspace: Keyspace, new_worker: Workers) -> None:
     new_worker(judges={}).run(*choose(keyspace, 1, age_s=7 * HOUR_S))
     assert read_account(keyspace.store).reasons == {"dead:unknown_judge_version": 1}
-    (news,) = keyspace.outbox("d")
-    assert (news["judge"], news["metrics"], news.get("attempts", 0)) == ("safety", ["safety"], 0)
+    (dead_verdict,) = keyspace.outbox("d")
+    assert (dead_verdict["judge"], dead_verdict["metrics"], dead_verdict.get("attempts", 0)) == (
+        "safety",
+        ["safety"],
+        0,
+    )
 
 
 @pytest.mark.parametrize("payload", [b'{"v":9,"work":[]}', b'{"v":1}', b"{"], ids=["newer", "broken", "no JSON"])

@@ -106,7 +106,7 @@ def test_requests_with_a_refused_key_stop_no_other_request(
     for second in range(90):
         choose(keyspace, 1, first=3 + second)
         outage.pass_by(1)
-        result = judged(keyspace)
-        stood = stood + 1 if result == before else 0
-        longest, before = max(longest, stood), result
+        now_judged = judged(keyspace)
+        stood = stood + 1 if now_judged == before else 0
+        longest, before = max(longest, stood), now_judged
     assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

@@ -102,10 +102,10 @@ def test_a_batch_leased_during_the_stop_is_put_back(
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
-        result = take(*arguments, **options)
+        leased = take(*arguments, **options)
         taken.set()
         assert cancelled.wait(60)
-        return result
+        return leased
 
     monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
     monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), cancelled.set()))

@@ -18,7 +18,7 @@ from tracejudge import ToolCall
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
-BOOKS = (
+COUNTS = (
     "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",
 )  # fmt: skip
 ENDS = {
@@ -39,11 +39,13 @@ def verdict(number: int, end: str = "scored") -> Verdict:
 
 
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    result = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(result.evaluation_id, HOUR, result.judge, result.judge_version, 0.5)
+    verdict_of_letter = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(
+        verdict_of_letter.evaluation_id, HOUR, verdict_of_letter.judge, verdict_of_letter.judge_version, 0.5
+    )
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, result
+    return letter, verdict_of_letter
 
 
 def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
@@ -112,10 +114,10 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspa
 
 
 def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledger: Ledger) -> None:
-    letter, news = given_up(1)
-    assert ledger.add_dead_letter([(letter, news)]) == [True]
+    letter, dead_verdict = given_up(1)
+    assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
     assert dead(keyspace) == {letter.evaluation.id: letter}
-    assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(news))]
+    assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(dead_verdict))]
     assert (keyspace.outbox("j"), keyspace.ended()) == ([], {})
     assert keyspace.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = keyspace.client.zrange(keyspace.keys.dead_due, 0, -1, withscores=True)
@@ -123,7 +125,7 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledge
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
 
 
-def test_an_evaluation_is_buried_once(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_an_evaluation_becomes_a_dead_letter_once(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.add_dead_letter([given_up(1)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
@@ -139,9 +141,9 @@ def test_an_evaluation_with_a_verdict_never_becomes_a_dead_letter(keyspace: Keys
 
 def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
-    letter, news = given_up(1, "rate_limited")
+    letter, dead_verdict = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
-    ledger.add_dead_letter([(letter, news), given_up(2)])
+    ledger.add_dead_letter([(letter, dead_verdict), given_up(2)])
     assert ledger.record([Finished.of(verdict(1), HOUR)]) == [True]
     assert (dead(keyspace).keys(), keyspace.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
     assert keyspace.client.zrange(keyspace.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
@@ -159,7 +161,7 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     assert ledger.already_finished({}) == set()
 
 
-STEPS = st.tuples(st.sampled_from(["record", "bury"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -176,21 +178,26 @@ def test_an_evaluation_ends_once_in_any_order_of_calls(
         else:
             new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
-    written, buried, verdicts, news = keyspace.ended(), dead(keyspace), keyspace.outbox("j"), keyspace.outbox("d")
-    assert sorted([*written, *buried]) == sorted(touched)
+    written, dead_letters, verdicts, dead_verdicts = (
+        keyspace.ended(),
+        dead(keyspace),
+        keyspace.outbox("j"),
+        keyspace.outbox("d"),
+    )
+    assert sorted([*written, *dead_letters]) == sorted(touched)
     assert sorted(entry["evaluation_id"] for entry in verdicts) == sorted(written)
     assert written == {entry["evaluation_id"]: entry["outcome"] for entry in verdicts}
-    assert buried.keys() <= {entry["evaluation_id"] for entry in news}
-    assert new == len(verdicts) + len(news)
+    assert dead_letters.keys() <= {entry["evaluation_id"] for entry in dead_verdicts}
+    assert new == len(verdicts) + len(dead_verdicts)
     reasons = Counter(entry["reason"] for entry in verdicts if entry.get("reason"))
-    assert keyspace.counted(*BOOKS) == {
+    assert keyspace.counted(*COUNTS) == {
         **{outcome: list(written.values()).count(outcome) for outcome in ("scored", "abstained", "unscored")},
         **{f"unscored:{reason}": reasons[reason] for reason in ("refusal", "bad_request")},
-        "dead": len(buried),
-        "dead:timeout": len(buried),
+        "dead": len(dead_letters),
+        "dead:timeout": len(dead_letters),
         "outbox": new,
     }
-    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == buried.keys()
+    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == dead_letters.keys()
 
 
 def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Keyspace, ledger: Ledger) -> None:

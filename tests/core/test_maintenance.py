@@ -27,8 +27,8 @@ class Keeper:
     @property
     def batches(self) -> dict[str, float]:
         """How many batches wait and are parked."""
-        values = samples(self.metrics)
-        return {name: values.get((f"batches_{name}",), 0) for name in ("waiting", "parked")}
+        gauges = samples(self.metrics)
+        return {name: gauges.get((f"batches_{name}",), 0) for name in ("waiting", "parked")}
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ def test_batches_of_a_dead_model_are_parked_and_new_evaluations_are_shed(keyspac
 def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(keyspace: Keyspace) -> None:
     here = {MODEL: 0.0, OTHER: 0.0}
     keeper = Keeper(keyspace, lambda: here)
-    values = []
+    bounds = []
     for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
-        values.append(keeper.turn())
+        bounds.append(keeper.turn())
     shed = [False, False, False, True, False]
-    assert values == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
+    assert bounds == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
 
 
 @pytest.mark.usefixtures("_work")

@@ -142,13 +142,13 @@ def test_of_several_metrics_each_counts_for_itself(keyspace: Keyspace) -> None:
     both = {"metrics": ("a", "b")}
     keyspace.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
     worker.turn()
-    values = {
+    counts = {
         (sample.labels["metric"], sample.labels["outcome"]): sample.value
         for family in worker.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_verdicts_total" and sample.value
     }
-    assert values == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
+    assert counts == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
 
 
 def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> None:

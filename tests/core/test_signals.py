@@ -66,9 +66,9 @@ class Timer:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    values: list[int] = []
-    monkeypatch.setattr(os, "_exit", values.append)
-    return values
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    return codes
 
 
 @pytest.fixture

@@ -29,8 +29,14 @@ UNRATED = Score("length", 0.5)
 def verdict(**fields: Any) -> Verdict:
     """Make a verdict of a judge with three metrics; without scores it says what became of it instead."""
     metrics, place = ("clear", "true", "length"), {"trace_id": TRACE_ID, "environment": "prod", "judge": "trio"}
-    values = {"judge_model": "gpt-6-luna", "probability": 0.25, "weight": 4.0, "started_at": 1000.0, "duration_s": 2.0}
-    return make_verdict(**{"outcome": "scored", "metrics": metrics, "span_id": None} | place | values | fields)
+    defaults = {
+        "judge_model": "gpt-6-luna",
+        "probability": 0.25,
+        "weight": 4.0,
+        "started_at": 1000.0,
+        "duration_s": 2.0,
+    }
+    return make_verdict(**{"outcome": "scored", "metrics": metrics, "span_id": None} | place | defaults | fields)
 
 
 class Counted:
@@ -219,11 +225,11 @@ def test_a_dead_letter_counts_by_its_reason_and_nowhere_else() -> None:
 def test_all_outcomes_of_a_series_stand_at_zero_from_its_first_verdict_on(first: Verdict) -> None:
     scrape = count(first)
     for name in ("verdicts", "verdict_weight", "verdict_weight_squared"):
-        values = [
+        outcomes = [
             (sample.labels["metric"], sample.labels["outcome"])
             for sample in scrape.samples(f"tracejudge_{name}_total", **SERIES)
         ]
-        assert sorted(values) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
+        assert sorted(outcomes) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
     for metric in first.metrics:
         assert scrape.samples("tracejudge_score_count", **SERIES, metric=metric)
         assert scrape.samples("tracejudge_score_weighted_total", **SERIES, metric=metric)
@@ -236,12 +242,12 @@ def test_another_version_or_model_of_a_judge_is_another_series() -> None:
         verdict(scores=(PASS,), judge_model="other"),
         verdict(scores=(PASS,), environment=None),
     )
-    values = {
+    series = {
         (sample.labels["version"], sample.labels["judge_model"], sample.labels["environment"])
         for sample in scrape.samples("tracejudge_verdicts_total", outcome="pass")
         if sample.value == 1
     }
-    assert values == {
+    assert series == {
         ("01234567", "gpt-6-luna", "prod"),
         ("ffffffff", "gpt-6-luna", "prod"),
         ("01234567", "other", "prod"),
@@ -266,12 +272,12 @@ def test_chosen_series_labels_are_taken_from_the_verdict() -> None:
     scrape = counted.count(
         verdict(scores=(PASS,), name="answer", release="1.2", model="gpt-4.1"), verdict(scores=(PASS,))
     )
-    values = [
+    labels = [
         (sample.labels["name"], sample.labels["release"], sample.labels["model"])
         for sample in scrape.samples("tracejudge_verdicts_total", **SERIES, metric="clear", outcome="pass")
         if sample.value == 1
     ]
-    assert sorted(values) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
+    assert sorted(labels) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
 
 
 def test_a_series_label_has_fifty_values_and_other() -> None:

@@ -150,12 +150,12 @@ class TestNeeds:
 
     def test_one_of_several_is_enough_and_none_excludes_another(self) -> None:
         made = judge("{{ expectations }}")
-        for values in (
+        for fields in (
             {"expected_response": "a"},
             {"guidelines": ["a"]},
             {"expected_facts": ["a"], "guidelines": ["b"]},
         ):
-            assert made.missing(msgspec.structs.replace(BARE, **values)) is None
+            assert made.missing(msgspec.structs.replace(BARE, **fields)) is None
 
     def test_a_call_without_spans_is_a_trace_of_one_step(self) -> None:
         made = judge("{{ trace }}")

@@ -190,13 +190,13 @@ some_keys = st.sampled_from(["0a", "0B.", "D1_S1", "d1_s2:", "a", "general", "9z
 
 
 def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
-    values = {
+    strategies = {
         case.key: some_keys,
         "explanation": st.text(max_size=5),
         case.truth: st.booleans(),
         "supporting_sentence_keys": st.lists(some_keys, max_size=4),
     }
-    return st.lists(st.fixed_dictionaries({key: values[key] for key in case.entry_keys}), max_size=5)
+    return st.lists(st.fixed_dictionaries({key: strategies[key] for key in case.entry_keys}), max_size=5)
 
 
 class TestCheck:

@@ -115,12 +115,14 @@ class JudgingWorker:
         self.ledger = Ledger(keyspace.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
-        seats = Graders(self.settings, judges)
+        graders = Graders(self.settings, judges)
         self.evaluations = BatchEvaluator(
-            *(self.settings, judges, behind or self.models, self.ledger), rules=Rules(self.settings, seats)
+            *(self.settings, judges, behind or self.models, self.ledger), rules=Rules(self.settings, graders)
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
-        limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
+        limits = limits | {
+            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.code else ()))
+        }
         self.judging = JudgingConsumer(
             self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self
         )
@@ -309,13 +311,13 @@ def judged(keyspace: Keyspace) -> list[str]:
 
 def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
     """Read the dead letters by evaluation id."""
-    values = {
+    by_id = {
         evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
         for evaluation_id, letter in keyspace.client.hgetall(keyspace.keys.dead).items()
     }
     traces = {name.decode(): payload for name, payload in keyspace.client.hgetall(keyspace.keys.dead_traces).items()}
-    assert traces.keys() == {letter.trace for letter in values.values()}, "each once, and none without a letter"
-    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in values.items()}
+    assert traces.keys() == {letter.trace for letter in by_id.values()}, "each once, and none without a letter"
+    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in by_id.items()}
 
 
 def ids(*numbers: int) -> list[str]:

@@ -72,10 +72,10 @@ def said(session_id: str, number: int, **fields: Any) -> Trace:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    values = [
+    pairs = [
         (item.trace, evaluation)
         for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
-    return sorted(values, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))
+    return sorted(pairs, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))

@@ -112,11 +112,11 @@ def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
 
 def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
     rows = hostile_rows()
-    result = judged(rows, ("facts_grounding", "relevance"))
-    fill(redis, prefix, rows, result)
+    verdicts = judged(rows, ("facts_grounding", "relevance"))
+    fill(redis, prefix, rows, verdicts)
     with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in result)]
-        paths += [f"/verdicts/{each.evaluation_id}/request" for each in result[:10]]
+        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in verdicts)]
+        paths += [f"/verdicts/{each.evaluation_id}/request" for each in verdicts[:10]]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -437,9 +437,9 @@ def test_the_tally_counts_majorities_pairs_and_missing_labels() -> None:
 
     assert majority([text("cannot_tell", "a")]) is None
     assert majority([text("pass", "a"), text("fail", "b")]) is None
-    values = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
-    assert values is not None
-    assert not values.passed
+    decided = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
+    assert decided is not None
+    assert not decided.passed
     # A verdict that was drawn stays so, though others choose it by hand.
     by_hand = msgspec.structs.replace(text("pass", "b"), drawn="queue", answered_at=2.0)
     label = majority([text("pass", "a"), by_hand])

@@ -58,11 +58,11 @@ def request() -> ChatRequest:
 
 def spent(keyspace: Keyspace, name: str = "all") -> tuple[int, int, int]:
     """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
-    (result, _), open_key = (
+    (state, _), open_key = (
         keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget(name), ()),
         BudgetKeys(keyspace.keys.prefix).budget(name)[1],
     )
-    return int(result[2] or 0), int(result[5] or 0), keyspace.client.zcard(open_key)
+    return int(state[2] or 0), int(state[5] or 0), keyspace.client.zcard(open_key)
 
 
 def of(keyspace: Keyspace, **settings: Any) -> tuple[Settings, Budgets]:
@@ -201,12 +201,12 @@ def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(keyspac
         return cost, refused
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        results = list(pool.map(work, range(WORKERS)))
+        spendings = list(pool.map(work, range(WORKERS)))
     total, reserved_now, calls_open = spent(keyspace)
-    assert total == sum(cost for cost, _ in results), "each call is charged once"
+    assert total == sum(cost for cost, _ in spendings), "each call is charged once"
     assert limit - dearest <= total <= limit + WORKERS * dearest
     assert (reserved_now, calls_open) == (0, 0)
-    assert int(keyspace.client.hget(keys[0], "refused")) == sum(refused for _, refused in results) > 0
+    assert int(keyspace.client.hget(keys[0], "refused")) == sum(refused for _, refused in spendings) > 0
 
 
 def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(

@@ -57,7 +57,7 @@ def test_the_introduction_describes_the_demo_and_names_the_heuristic() -> None:
 
 def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
     """Write a verdict as an entry of the outbox; each has an id of its own."""
-    values: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
+    verdict_fields: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
     verdict = Verdict(
         evaluation_id=uuid4().hex,
         trace_id="1" * 32,
@@ -68,7 +68,7 @@ def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **f
         trace_ended_at=BEGAN_AT + at_s,
         started_at=BEGAN_AT + 100,
         duration_s=0.1,
-        **values,
+        **verdict_fields,
     )
     return b"1-0", {b"v": b"1", kind.encode(): msgspec.json.encode(verdict)}
 
@@ -155,7 +155,7 @@ def test_the_end_of_the_call_decides_the_half() -> None:
 
 
 def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
-    results = results_of(
+    demo_results = results_of(
         entry(passed=True),
         entry(outcome="abstained"),
         entry(outcome="unscored", reason="missing_input"),
@@ -163,10 +163,10 @@ def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
         (b"1-0", {b"v": b"1", b"j": b"no verdict"}),
         (b"1-0", None),
     )
-    series = results.planted
+    series = demo_results.planted
     assert (series.before.share, series.after.share, series.change, series.has_changed) == (1.0, None, None, False)
     assert (series.abstained, series.unscored) == (1, {"missing_input": 1, "timeout": 1})
-    assert results.verdicts == 4
+    assert demo_results.verdicts == 4
     assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
@@ -285,14 +285,14 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Program:
 
 def processes(folder: Path) -> list[psutil.Process]:
     """Find everything that the demo of this test started, wherever in the tree of processes it is."""
-    values = []
+    running = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                values.append(process)
+                running.append(process)
         except psutil.Error:
             continue
-    return values
+    return running
 
 
 def assert_nothing_is_left(folder: Path) -> None:

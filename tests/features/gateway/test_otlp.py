@@ -273,14 +273,14 @@ def test_recorded_requests_of_clients_become_traces(start: Start, stored: Stored
             assert (reply.status_code, reply.content) == (200, b"")
     expected = table(name)["arrived"]
     entries = sorted(stored.wait(sum(map(len, expected.values()))), key=lambda trace: trace["started_at"])
-    values: dict[str, list[dict[str, Any]]] = {}
+    arrived: dict[str, list[dict[str, Any]]] = {}
     for scenario, (traces, _) in bodies.items():
         ids = trace_ids(traces)
         own = [trace for trace in entries if trace["trace_id"] in ids]
         assert all(trace.pop("service") for trace in own)
         assert len({trace.pop("id") for trace in own}) == len(own)
-        values[scenario] = [described(without_source(trace)) for trace in own]
-    assert values == expected
+        arrived[scenario] = [described(without_source(trace)) for trace in own]
+    assert arrived == expected
 
 
 def without_source(trace: dict[str, Any]) -> dict[str, Any]:

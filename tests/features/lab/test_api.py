@@ -273,8 +273,8 @@ def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(e
     assert [list(verdicts) for verdicts in verdicts] == [["groundedness", "tone", "safety"]] * 2
     assert [assessment.judge_model for assessment in verdicts[0].values()] == ["m", "own", "lexical"]
     assert [assessment.passed for assessment in verdicts[0].values()] == [False, True, True]
-    (values,) = evaluate_all([ROW], tone, "lexical")
-    assert values["tone"].judge_model == "lexical", "the model of a call wins"
+    (by_judge,) = evaluate_all([ROW], tone, "lexical")
+    assert by_judge["tone"].judge_model == "lexical", "the model of a call wins"
 
 
 def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:

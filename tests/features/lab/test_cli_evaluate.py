@@ -58,12 +58,12 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
-    values = [
+    traces = [
         labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
         for place, name in enumerate(sessions)
     ]
     monkeypatch.setenv("TRACEJUDGE_SESSION_MAX", "2")
-    file = write_lines("t.jsonl", values)
+    file = write_lines("t.jsonl", traces)
     assert run("evaluate", file, "--judge", "user_frustration", "--judge", "safety", *OUTPUT).code == 0
     judged = [(verdict.judge, verdict.trace_id, verdict.details.get("session")) for verdict in verdicts()]
     alone = [("safety", str(place), None) for place in (0, 1, 2)]
@@ -75,7 +75,7 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     ]
     frustration = catalogue()["user_frustration"].version
     by = {"judge": "user_frustration", "version": frustration, "judge_model": "lexical"}
-    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(values[0], Trace), 1, **by)
+    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(traces[0], Trace), 1, **by)
     assert {verdict.origin for verdict in verdicts()} == {"replay"}
 
 

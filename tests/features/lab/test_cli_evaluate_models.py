@@ -170,5 +170,5 @@ def test_an_interrupted_run_does_not_combine_incomplete_verdicts(others: str) ->
     async def run() -> list[Verdict]:
         return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
 
-    results = [(container.trace_id, container.judge_model) for container in asyncio.run(run())]
-    assert results == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])
+    written = [(container.trace_id, container.judge_model) for container in asyncio.run(run())]
+    assert written == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])

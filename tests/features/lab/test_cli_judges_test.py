@@ -52,11 +52,11 @@ def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyP
 
 def test_the_last_label_of_a_conversation_is_its_label(run: Run) -> None:
     asked = [("s1", None), ("s1", "no"), ("s2", "yes"), ("s2", None), ("s3", None), (None, "yes"), ("s1", "yes")]
-    values = [
+    traces = [
         labelled(label, trace_id=f"{place}", input="Is it warm?", **({"session_id": name} if name else {}))
         for place, (name, label) in enumerate(asked)
     ]
-    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", values), "--label", "safe", "--json")
+    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", traces), "--label", "safe", "--json")
     assert ended.code == 0
     assert (ended.document["traces"], ended.document["true_pass"]) == (3, 3)
 

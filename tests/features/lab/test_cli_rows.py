@@ -80,9 +80,9 @@ How?,"You idiot.",,,no,
 
 def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
     for name, (row, expected) in ROWS.items():
-        result = as_trace(row)
-        assert len(str(result.pop("trace_id"))) == 32, name
-        assert result == {"service": "offline", **expected}, name
+        trace = as_trace(row)
+        assert len(str(trace.pop("trace_id"))) == 32, name
+        assert trace == {"service": "offline", **expected}, name
 
 
 def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:

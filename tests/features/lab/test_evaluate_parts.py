@@ -161,8 +161,8 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
 
     async def run() -> Ended:
         grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
-        results = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
-        return Ended(results, asyncio.get_running_loop().time(), heard.told)
+        answers = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
+        return Ended(answers, asyncio.get_running_loop().time(), heard.told)
 
     return run_virtually(run())
 

@@ -295,10 +295,10 @@ def test_a_complaint_is_pulled_in_by_several_models(keyspace: Keyspace) -> None:
     complain(keyspace, ONE.trace_id)
     take(keyspace, rules=rules, models=models)
     Passes(keyspace, rules=rules, models=models).make()
-    values = {
+    sizes = {
         batch.judge_model: sum(len(item.evaluations) for item in batch.items) for batch in keyspace.batches().values()
     }
-    assert values == {"default": 2, "other": 1}
+    assert sizes == {"default": 2, "other": 1}
     assert ended(keyspace) == {"pulled": 1}
 
 

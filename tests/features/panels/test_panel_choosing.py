@@ -37,7 +37,7 @@ def sampler(*rules: Rule) -> Sampler:
 
 
 def names(*rules: Rule, **fields: Any) -> list[tuple[str, float]]:
-    """List the seats that a trace is chosen for, with their probabilities."""
+    """List the judge models that are chosen for a trace, with their probabilities."""
     return [(choice.model, choice.probability) for choice in sampler(*rules).sample(make_trace(1, **fields)).choices]
 
 

@@ -140,7 +140,7 @@ def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worke
     for worker in (panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)):
         finish(keyspace, worker)
     combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
-    assert len({result["evaluation_id"] for result in combined}) == len(combined) == 2
+    assert len({panel_verdict["evaluation_id"] for panel_verdict in combined}) == len(combined) == 2
     assert balanced(keyspace).scored == 8
 
 

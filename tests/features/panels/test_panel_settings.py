@@ -56,8 +56,8 @@ def test_one_model_may_stand_in_a_list(model: object) -> None:
 
 @pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
 def test_the_name_of_a_panel_holds_its_mode_and_its_models(combine: str) -> None:
-    seats = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
-    assert list(seats.panels) == [f"{combine}(judge-one,judge-two)"]
+    graders = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
+    assert list(graders.panels) == [f"{combine}(judge-one,judge-two)"]
 
 
 MISTAKES = {
@@ -206,8 +206,8 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
     together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
-    seats = Graders(Settings(models=models, rules=(together, alone)), catalogue())
-    assert seats.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
+    graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
+    assert graders.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
 
 

@@ -62,11 +62,11 @@ def old_decode(payload: bytes) -> Batch:
 
 def versions(keyspace: Keyspace) -> dict[str, set[int]]:
     """Read the versions of the batches of each judge model."""
-    values: dict[str, set[int]] = {}
+    by_model: dict[str, set[int]] = {}
     for key in keyspace.client.scan_iter(keyspace.keys.batch("*")):
         batch = json.loads(keyspace.client.get(key))
-        values.setdefault(batch["judge_model"], set()).add(batch["v"])
-    return values
+        by_model.setdefault(batch["judge_model"], set()).add(batch["v"])
+    return by_model
 
 
 def letter_versions(keyspace: Keyspace) -> dict[str, int]:

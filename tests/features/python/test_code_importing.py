@@ -58,14 +58,14 @@ class TestImported:
         assert (sys.path, "beside" in sys.modules) == (before, False)
 
     def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(self, tmp_path: Path) -> None:
-        made = {}
+        judges = {}
         for result in (True, False):
             folder = tmp_path / f"{result}"
             (folder / "shared").mkdir(parents=True)
             (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
             (folder / "judged.py").write_text(f"from shared.beside import RESULT\n{self.GOOD.format('RESULT')}")
-            made[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
-        assert {result: judged(judge_, trace())[0].scores[0].passed for result, judge_ in made.items()} == {
+            judges[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
+        assert {result: judged(judge_, trace())[0].scores[0].passed for result, judge_ in judges.items()} == {
             True: True,
             False: False,
         }

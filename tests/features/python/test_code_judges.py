@@ -49,8 +49,8 @@ class TestReturned:
         for result, label, value, rationale in cases:
             reading = reading_of(result, RATED, labels)
             (score,) = reading.scores
-            values = (score.label, score.raw, score.value, score.passed, reading.rationale)
-            assert values == (label, label, value, value >= 0.5, rationale), result
+            score_fields = (score.label, score.raw, score.value, score.passed, reading.rationale)
+            assert score_fields == (label, label, value, value >= 0.5, rationale), result
             assert reading_of(result, ONE) == Reading((), rationale, {"result": label}), "without values it is stored"
         assert reading_of((True, "It holds one."), TRUE).rationale == "It holds one."
         for result, metrics, declared in (

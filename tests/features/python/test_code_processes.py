@@ -116,9 +116,9 @@ class TestSeveral:
         async def all_of_them() -> list[Assessment]:
             return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
 
-        result = running(all_of_them, judge)
-        assert {assessment.outcome for assessment in result} == {"scored"}
-        assert len({process_of(assessment) for assessment in result}) == 2
+        assessments = running(all_of_them, judge)
+        assert {assessment.outcome for assessment in assessments} == {"scored"}
+        assert len({process_of(assessment) for assessment in assessments}) == 2
 
     def test_further_processes_begin_only_when_the_first_is_busy(self) -> None:
         assessments = judged(of_file("same_process", processes=8), *[trace()] * 5)

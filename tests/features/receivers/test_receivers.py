@@ -417,12 +417,12 @@ def test_files_hold_each_verdict_by_day(
         now[0] += 86_400 if day else 0
         worker.exporter._next_tidy = 0.0
         worker.turn()
-    values = {}
+    stored_ids = {}
     for path in sorted((tmp_path / "archive").iterdir()):
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-        values[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
-    assert values == {
+        stored_ids[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
+    assert stored_ids == {
         ("2025-11-25", ".gz"): names(2, 0),
         ("2025-11-26", ".gz"): names(3, 0, 1),
         ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),

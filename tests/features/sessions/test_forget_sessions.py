@@ -52,8 +52,8 @@ def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> 
 def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     sessions.pause()
-    found_now = forget(keyspace, dry_run=True, **TARGETS[target])
-    assert (found_now.evaluations, found_now.unsettled) == (1, False)
+    forgotten = forget(keyspace, dry_run=True, **TARGETS[target])
+    assert (forgotten.evaluations, forgotten.unsettled) == (1, False)
     forget(keyspace, **TARGETS[target])
     assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
     assert_nowhere(keyspace, SECRET, PERSON)

@@ -111,13 +111,13 @@ def test_calls_begun_before_a_change_of_the_circuit_are_ignored() -> None:
 def test_intervals_differ_from_worker_to_worker() -> None:
     ends = {Circuit(random.Random(seed).uniform).record_failure(AWAY, 0, 1, 0, 0.0) for seed in range(3)}
     assert ends == {False}
-    found = set()
+    probe_times = set()
     for seed in range(50):
         one = Circuit(random.Random(seed).uniform)
         one.record_failure(rejection(), 0, 1, 0, 0.0)
-        found.add(one.probe_at)
-    assert len(found) == 50
-    assert all(0.75 <= at <= 1 for at in found)
+        probe_times.add(one.probe_at)
+    assert len(probe_times) == 50
+    assert all(0.75 <= at <= 1 for at in probe_times)
 
 
 def test_failures_by_chance_practically_never_open_it() -> None:
@@ -140,13 +140,13 @@ def test_other_rejections_open_it_once_five_different_evaluations_were_refused()
         others = [one.record_failure(rejection(status), 100, 101, 0, 1.0, evaluation=name) for name in "bcd"]
         assert not any(others), status
         one.record_answer(104)
-        found = [one.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
-        assert found == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
+        opened_by = [one.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
+        assert opened_by == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
 
 
 def test_quick_rejections_wait_for_slower_answers() -> None:
     one = circuit()
-    found = [
+    opened_by = [
         one.record_failure(rejection(403), number, number + 1, 20, 1.0, evaluation=str(number)) for number in range(20)
     ]
-    assert found == [False] * 19 + [True]
+    assert opened_by == [False] * 19 + [True]

@@ -173,10 +173,10 @@ def test_a_call_with_little_patience_fails_early_in_an_outage() -> None:
         for _ in range(10):
             await call(one, AWAY, 0.0)
         ended = [asyncio.ensure_future(call(one, AWAY, 0.0)) for _ in range(4)]
-        found = await asyncio.gather(*ended, return_exceptions=True)
+        outcomes = await asyncio.gather(*ended, return_exceptions=True)
         assert now() == 3.0, "1 s, then 2 s; the next 4 s are too many"
-        assert found[:2] == [1.0, 3.0]
-        assert all(isinstance(error, ModelUnavailableError) for error in found[2:])
+        assert outcomes[:2] == [1.0, 3.0]
+        assert all(isinstance(error, ModelUnavailableError) for error in outcomes[2:])
         assert one.blocked_for_s == 4.0
 
     run_virtually(run())
