@@ -73,7 +73,7 @@ def test_a_batch_leased_again_before_it_began_is_judged_once(keyspace: Keyspace,
     busy.set()
     worker.settle()
     assert len(worker.model.reached) == 3
-    assert worker.judging._windows["scripted"]._evaluations == 0, "both have released the window"
+    assert worker.judging._windows["scripted"].evaluations == 0, "both have released the window"
     assert_settled(keyspace, scored=3)
 
 

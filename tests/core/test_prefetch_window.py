@@ -110,7 +110,7 @@ def test_counts_hold_under_many_threads() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(pass_through, range(8)))
-    assert (window._evaluations, window._bytes) == (0, 0)
+    assert (window.evaluations, window._bytes) == (0, 0)
 
 
 @dataclass

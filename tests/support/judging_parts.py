@@ -21,8 +21,7 @@ from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
-from worker.core.judging import consumer as consumer_module
-from worker.core.judging.consumer import JudgingConsumer, Shift
+from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
@@ -194,23 +193,8 @@ class JudgingWorker:
         self._pool.shutdown()
 
     def _all_wait(self) -> bool:
-        shifts = [shift for shifts in self.judging._running.values() for shift in shifts]
-        tasks = [task for task in self._tasks if not task.done()]
-        return len(tasks) == len(shifts) and all(shift.waits and not shift._changed.is_set() for shift in shifts)
-
-
-class WatchedShift(Shift):
-    """Reports whether its thread waits."""
-
-    waits = False
-
-    def wait(self) -> None:
-        self.waits = True
-        super().wait()
-        self.waits = False
-
-
-consumer_module.Shift = WatchedShift
+        shifts, tasks = self.judging.running, [task for task in self._tasks if not task.done()]
+        return len(tasks) == len(shifts) and all(shift.is_waiting for shift in shifts)
 
 
 class Workers(AbstractContextManager["Workers"]):
