@@ -56,7 +56,7 @@ def reader(keyspace: Keyspace) -> Chosen:
     return Chosen(keyspace, rules=NOTHING)
 
 
-def test_where_nothing_is_nothing_is_measured(keyspace: Keyspace) -> None:
+def test_without_streams_the_backlog_is_zero(keyspace: Keyspace) -> None:
     nothing = Position(lag=0, newly_cut=0, oldest_ms=0)
     nowhere = dict.fromkeys(("traces", "outbox", "batches", "dead_letters", "sessions"), 0)
     expected = Backlog(nothing, 7, 0, 0, 0, 0, outbox={"metrics": nothing}, bytes=nowhere)
@@ -81,7 +81,7 @@ def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: Chose
     assert keyspace.counted("cut_off", "drift") == {"cut_off": 0, "drift": 0}
 
 
-def test_without_a_group_all_of_the_stream_lies_ahead(keyspace: Keyspace) -> None:
+def test_without_a_group_the_lag_is_the_whole_stream(keyspace: Keyspace) -> None:
     keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
     keyspace.append("p1", make_traces(range(10)))
     assert keyspace.measure().traces == Position(10, 0, 0)
@@ -184,7 +184,7 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
     assert (account.cut_off, account.not_sampled, account.unread, account.lost) == (cut_off, 10, 0, 0)
 
 
-def test_all_that_aged_out_unread_is_cut_off_and_no_lag(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_that_aged_out_unread_are_cut_off_and_no_lag(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take(keyspace.read(5))
     assert keyspace.measure(oldest="99999999999999-0", report_cuts=True).traces == Position(0, 25, 0)
@@ -395,7 +395,7 @@ def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace
     assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
 
 
-def test_bytes_are_told_of_all_that_takes_them(keyspace: Keyspace) -> None:
+def test_metrics_hold_the_bytes_of_each_store(keyspace: Keyspace) -> None:
     metrics = Metrics(settings_of(keyspace))
     keyspace.append("p1", big(range(20)))
     keyspace.send(*(make_verdict(number) for number in range(5)))

@@ -220,7 +220,7 @@ def test_a_trace_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
     assert len(evaluations(keyspace)) == len(chosen.woken) == 1
 
 
-def test_another_publication_within_the_same_trace_is_none(keyspace: Keyspace) -> None:
+def test_another_publication_of_the_same_trace_is_no_duplicate(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace)
     for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
         keyspace.add(make_trace(1, **fields))

@@ -36,7 +36,9 @@ def entry(trace_id: str, span_id: str | None, publication: str | None, payload: 
     return TraceEntry("1-0", None, trace, payload)
 
 
-@given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), scoring=TEXTS, labels=LABELS)
+@given(
+    trace_entry=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), scoring=TEXTS, labels=LABELS
+)
 def test_ids_are_those_of_the_verdicts(trace_entry: TraceEntry, scoring: str, labels: list[str]) -> None:
     judge = replace(catalogue()["safety"], scoring=scoring)
     graders, version = graders_of(labels, {"safety": judge}), judge.version

@@ -54,19 +54,19 @@ def test_a_rejected_request_delays_longer_with_age() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "delay_s"), [(0.0, 60.0), (59.0, 60.0), (61.0, 61.0), (HOUR_S, HOUR_S)])
-def test_a_fault_of_ours_waits_as_long_as_it_has_waited(age_s: float, delay_s: float) -> None:
+def test_an_internal_error_delays_by_its_age(age_s: float, delay_s: float) -> None:
     several = [unfinished("internal_error", attempts=attempts) for attempts in (0, 1)]
     assert parking_s(several, age_s=age_s) == delay_s
 
 
 @pytest.mark.parametrize(("age_s", "most_s"), [(-HOUR_S, 1.0), (0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_another_version_has_its_chance_soon_and_by_chance(age_s: float, most_s: float) -> None:
+def test_an_unknown_judge_version_delays_a_short_random_time(age_s: float, most_s: float) -> None:
     """Two workers that look in the same rhythm would else have the same one take it for ever."""
     waits = {parking_s([unfinished("unknown_judge_version", attempts=0)], age_s=age_s) for _ in range(100)}
     assert most_s / 2 <= min(waits) < max(waits) <= most_s
     assert len(waits) > 90
 
 
-def test_where_others_may_succeed_soon_a_fault_of_ours_does_not_hold_them_up() -> None:
+def test_an_internal_error_does_not_delay_other_evaluations() -> None:
     assert parking_s([unfinished("internal_error"), unfinished("timeout")], age_s=HOUR_S) == 1.0
     assert parking_s([unfinished("unknown_judge_version"), unfinished("timeout", asked_s=9.0)], age_s=HOUR_S) == 9.0

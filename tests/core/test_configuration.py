@@ -743,7 +743,7 @@ def test_a_mistake_is_one_line_with_place_key_and_mend(
     check_mistake(mistake)
 
 
-def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:
+def test_an_error_names_the_source_that_set_the_value() -> None:
     write("max_dead = 0", "mine.toml")
     variable = {"TRACEJUDGE_MAX_DEAD": "0"}
     for variables, arguments, place in (

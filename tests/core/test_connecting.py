@@ -76,7 +76,7 @@ def test_a_semicolon_in_a_password_is_not_between_addresses() -> None:
     assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
 
 
-def test_of_several_addresses_each_is_shown_so() -> None:
+def test_each_of_several_addresses_is_shown_without_its_password() -> None:
     assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
 
 
@@ -173,7 +173,7 @@ def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: Bro
     assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0])
 
 
-def test_without_a_broker_of_its_own_it_is_the_same_redis() -> None:
+def test_without_a_broker_url_the_broker_is_the_same_redis() -> None:
     assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2"
 
 

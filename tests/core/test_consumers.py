@@ -55,7 +55,7 @@ def test_a_dead_readers_name_goes_once_its_entries_were_taken_over(keyspace: Key
     assert (names(keyspace), keyspace.accounting()["sampled"]) == ({"successor"}, 3)
 
 
-def test_where_no_stream_or_group_is_nothing_is_done(keyspace: Keyspace) -> None:
+def test_retiring_without_a_stream_or_group_does_nothing(keyspace: Keyspace) -> None:
     assert retire(keyspace.store, keyspace.keys.verdicts, "otel", idle_ms=0) == 0
     leave(keyspace.store, keyspace.keys.verdicts, "otel", "a")
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1"})

@@ -116,7 +116,7 @@ traces = st.builds(
 
 @hypothesis_settings(deadline=None)
 @given(st.lists(rules, max_size=5), traces)
-def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any], one: Trace) -> None:
+def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any], random_trace: Trace) -> None:
     made = [
         rule(
             str(number),
@@ -129,14 +129,14 @@ def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any],
         for number, (model, more, where, rate, always) in enumerate(drawn)
     ]
     asked = sampler(*made)
-    matching = {tally.rule for tally in asked.sample(one).rules}
-    chosen = {choice.model for choice in asked.sample(one).choices}
+    matching = {tally.rule for tally in asked.sample(random_trace).rules}
+    chosen = {choice.model for choice in asked.sample(random_trace).choices}
     # Late feedback may choose all of these.
-    chosen.update(model for asks in evaluations(asked, one).values() for _, model in asks)
+    chosen.update(model for asks in evaluations(asked, random_trace).values() for _, model in asks)
     for each in made:
         if each.name in matching and each.egress is not None:
             assert chosen <= set(each.egress)
-    assert all(asked.rules.allows(one, f"judge-{model}") for model in chosen)
+    assert all(asked.rules.allows(random_trace, f"judge-{model}") for model in chosen)
 
 
 WRONG = {

@@ -89,7 +89,7 @@ def test_full_names_are_those_of_functions() -> None:
     assert all(callable(imported(name)) for name in names if name)
 
 
-def test_nothing_is_on_the_way_of_a_trace_by_default(keyspace: Keyspace) -> None:
+def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
     parts = Parts(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):

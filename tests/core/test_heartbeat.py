@@ -16,7 +16,7 @@ def at(keyspace: Keyspace, **capacity: bool) -> dict[str, str | None]:
     return flow_positions(keyspace.store, ("metrics", "otel"), capacity)
 
 
-def test_nothing_waits_where_there_is_no_stream(any_redis_url: str, prefix: str) -> None:
+def test_without_a_stream_no_reader_has_a_mark(any_redis_url: str, prefix: str) -> None:
     keyspace = Keyspace(any_redis_url, prefix)
     assert at(keyspace) == {"ingest": None, "export:metrics": None, "export:otel": None}
     keyspace.__exit__()
@@ -86,7 +86,7 @@ def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
 
 
-def test_workers_that_said_so_lately_are_there(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_with_a_recent_heartbeat_are_live(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "HEARTBEAT_MS", 60_000)
     assert live_workers(keyspace.store) == []
     first, second = Heartbeat(keyspace.store), Heartbeat(keyspace.store)
@@ -100,7 +100,7 @@ def test_workers_that_said_so_lately_are_there(keyspace: Keyspace, monkeypatch: 
 
 
 @pytest.mark.parametrize(("age_s", "there", "kept"), [(9, True, True), (12, False, True), (70, False, False)])
-def test_a_word_counts_for_ten_seconds_and_is_taken_out_after_a_minute(
+def test_a_heartbeat_counts_for_ten_seconds_and_is_removed_after_a_minute(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, age_s: int, *, there: bool, kept: bool
 ) -> None:
     Heartbeat(keyspace.store).beat({"ingest": True})

@@ -174,7 +174,9 @@ def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
     [("0.0.0.0", HttpAuth(), True), ("0.0.0.0", CLOSED, False), ("127.0.0.1", HttpAuth(), False)],  # noqa: S104
     ids=["open to all", "closed", "loopback"],
 )
-def test_an_open_page_that_others_reach_is_told(serve: Serve, host: str, access: HttpAuth, *, warned: bool) -> None:
+def test_a_page_without_a_token_on_a_public_address_is_logged(
+    serve: Serve, host: str, access: HttpAuth, *, warned: bool
+) -> None:
     with capture_logs() as lines:
         serve(access, host=host)
     assert [(line["log_level"], line["host"]) for line in lines] == ([("warning", host)] if warned else [])

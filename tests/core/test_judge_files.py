@@ -370,7 +370,7 @@ def test_a_pipe_is_no_file_of_python() -> None:
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])
-def test_a_link_to_itself_is_told(name: str) -> None:
+def test_a_link_to_itself_is_reported(name: str) -> None:
     write("other/kind.toml", FACTS)
     if name != "mine":
         write("mine/kind.toml", FACTS)
@@ -395,7 +395,7 @@ def test_a_judge_under_two_names_is_two_judges() -> None:
 
 
 @pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])
-def test_a_slip_in_the_kind_is_told(key: str, kind: str) -> None:
+def test_a_misspelt_kind_of_judge_is_reported(key: str, kind: str) -> None:
     write("mine/kind.toml", f"{key} = 'Is {{{{ outputs }}}} kind?'\n")
     assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == f"mine/kind.toml: {key}: unknown key; did you mean {kind}?"
     write(FILE, f"[judges.kind]\n{key} = 'Is {{{{ outputs }}}} kind?'\n")

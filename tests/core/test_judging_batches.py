@@ -47,7 +47,7 @@ def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(
     assert len(worker.asked) == 6, "a message for what is finished does nothing"
 
 
-def test_one_message_is_enough_for_all_that_is_ready(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_one_message_is_enough_for_all_ready_batches(keyspace: Keyspace, new_worker: Workers) -> None:
     new_worker().run(choose(keyspace, 30, batch_size=1)[-1])
     assert_settled(keyspace, scored=30)
 

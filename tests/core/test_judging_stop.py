@@ -65,7 +65,7 @@ def test_a_stopped_worker_gives_its_leases_back_at_once(keyspace: Keyspace, new_
     assert_settled(keyspace, scored=3)
 
 
-def test_all_gates_are_shut_so_that_no_call_begins(new_worker: Workers) -> None:
+def test_a_stop_closes_all_limiters_so_that_no_call_begins(new_worker: Workers) -> None:
     other = ModelSettings(provider="scripted", model="other")
     worker = new_worker(models={"default": MODEL, "other": other})
     worker.judging.stop(0.1)
@@ -81,7 +81,7 @@ def test_a_hurried_stop_does_not_wait_for_running_evaluations(keyspace: Keyspace
     assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
 
 
-def test_while_it_stops_a_worker_takes_nothing_more(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_stopping_worker_leases_no_batch(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 4, batch_size=1)
     worker = new_worker(batch_size=1)
     worker.limits.limit = 1

@@ -89,7 +89,7 @@ def test_no_more_is_held_than_memory_is_meant_for(
     assert_settled(keyspace, scored=20)
 
 
-def test_while_the_gate_is_closed_nothing_is_taken_and_then_all(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_with_an_open_circuit_no_batch_is_leased(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 4, batch_size=2)
     worker = new_worker()
     worker.limits.blocked_for_s = 3.0

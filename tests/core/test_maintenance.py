@@ -78,7 +78,7 @@ def test_the_bound_holds_for_each_judge_model(keyspace: Keyspace) -> None:
     assert Keeper(keyspace, bound=max(sizes.values()) - 1).turn().paused
 
 
-def test_where_nothing_waits_any_more_nothing_is_held_up(keyspace: Keyspace) -> None:
+def test_ingest_resumes_when_no_batch_waits(keyspace: Keyspace) -> None:
     add(keyspace)
     keeper, leases = Keeper(keyspace), Leases(keyspace.store, tries_ttl_s=60)
     assert keeper.turn().paused

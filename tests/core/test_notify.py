@@ -54,7 +54,7 @@ def notifier(keyspace: Keyspace, sent: Sent, monkeypatch: pytest.MonkeyPatch) ->
     return Notifier(keyspace.store, sent.send, MODELS)
 
 
-def test_of_each_queue_one_is_sent_for_all_batches_that_came_together(
+def test_batches_of_one_read_send_one_notification_for_each_queue(
     keyspace: Keyspace, notifier: Notifier, sent: Sent
 ) -> None:
     ids = [fresh_id(name, float(number)) for number in range(3) for name in MODELS]

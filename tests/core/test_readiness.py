@@ -143,7 +143,7 @@ def test_seconds_since_progress_are_those_of_the_slowest(worker: Worker) -> None
     assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
 
 
-def test_all_times_follow_the_one_argument() -> None:
+def test_all_limits_of_readiness_follow_stalled_s() -> None:
     clock = Clock()
     readiness = Readiness(stalled_s=0.6, clock=clock)
     readiness.watch("reader", "ingest", Thread(clock))
@@ -161,7 +161,7 @@ def test_unknown_flows_are_ignored(worker: Worker) -> None:
     assert worker.state.ready
 
 
-def test_the_gauge_tells_the_same(worker: Worker) -> None:
+def test_the_ready_gauge_follows_the_state(worker: Worker) -> None:
     registry = CollectorRegistry()
     worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry))
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 1

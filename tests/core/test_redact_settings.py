@@ -66,7 +66,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_mend(text: str, line: str) -> None:
+def test_a_mistake_in_redact_is_one_line_with_a_fix(text: str, line: str) -> None:
     write(text)
     with pytest.raises(SettingsError) as caught:
         load({})

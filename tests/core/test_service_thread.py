@@ -90,7 +90,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     return looks
 
 
-def test_it_prepares_once_and_turns_until_it_is_stopped() -> None:
+def test_a_service_thread_prepares_once_and_turns_until_it_is_stopped() -> None:
     under_test = ScriptedStage(_nothing, _nothing, _nothing).followed()
     assert (under_test.prepared, under_test.turned, under_test.waits) == (1, 3, [])
 
@@ -104,7 +104,7 @@ def test_a_turn_that_fails_is_not_the_last(failure: Step, prepared: int) -> None
 
 
 @pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unexpected"])
-def test_it_prepares_again_until_that_succeeds(failure: Step) -> None:
+def test_a_service_thread_prepares_until_that_succeeds(failure: Step) -> None:
     with capture_logs():
         under_test = ScriptedStage(_nothing, prepares=(failure, failure)).followed()
     assert (under_test.prepared, under_test.turned, len(under_test.waits)) == (1, 1, 2)
@@ -306,6 +306,6 @@ def test_a_stopped_stage_begins_no_further_turn() -> None:
     assert under_test.turned == 1
 
 
-def test_its_thread_bears_its_name_and_holds_up_no_exit() -> None:
+def test_a_service_thread_is_a_daemon_with_a_name() -> None:
     thread = ScriptedStage()._thread
     assert (thread.name, thread.daemon) == ("tracejudge-scripted", True)

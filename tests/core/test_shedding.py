@@ -168,9 +168,7 @@ def test_batches_chosen_in_a_read_shed_the_rest_of_the_same_read(
     assert account.shed > 0
 
 
-def test_it_is_said_once_that_a_model_is_shed_and_once_that_it_is_not(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_and_end_of_shedding_are_logged_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = make_ingest(keyspace)
     with capture_logs() as logs:

@@ -155,7 +155,7 @@ class TestStarting:
             signal.raise_signal(signal.SIGINT)
         assert exits == [1]
 
-    def test_one_that_celery_had_counts(self, stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_signal_that_celery_had_received_counts(self, stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(state, "should_stop", 0)
         taken = Signals(stages, GRACE_S)
         taken.install()
@@ -186,7 +186,7 @@ class TestOtherwise:
         taken.stop()
         assert stages.told == ["stop"]
 
-    def test_without_room_for_a_thread_celery_stops_it(
+    def test_without_memory_for_a_thread_celery_stops_the_worker(
         self, taken: Signals, stages: Stages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(_: threading.Thread) -> None:

@@ -173,7 +173,7 @@ def test_scores_are_counted_bare_in_the_histogram_and_weighted_beside_it() -> No
     assert (buckets["0.2"], buckets["0.3"], buckets["0.7"], buckets["0.8"], buckets["+Inf"]) == (0, 1, 1, 2, 2)
 
 
-def test_it_makes_no_difference_how_many_are_counted_together() -> None:
+def test_verdicts_count_alike_one_by_one_and_together() -> None:
     verdicts = [
         verdict(scores=(PASS, FAIL), weight=4.0, trace_ended_at=999.0),
         verdict(scores=(UNRATED,), details={"fabricated_evidence": 2}),
@@ -375,7 +375,7 @@ def test_a_clock_that_runs_ahead_makes_no_negative_age() -> None:
     ],
     ids=["end unknown", "abstained", "unscored"],
 )
-def test_without_an_end_or_a_score_there_is_no_age(fields: dict[str, Any]) -> None:
+def test_a_verdict_without_an_end_or_a_score_has_no_age(fields: dict[str, Any]) -> None:
     assert count(verdict(**fields)).total("tracejudge_score_age_seconds_count") == 0
 
 

@@ -325,7 +325,7 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
+def test_the_demo_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
@@ -384,7 +384,7 @@ def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals
 
 @pytest.mark.faults
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_worker_that_dies_ends_it_with_a_word(program: Program, tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_the_demo_with_its_log(program: Program, tmp_path: Path) -> None:
     with program:
         program.wait_for("s .*traces published")
         (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())

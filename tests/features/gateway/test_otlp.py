@@ -133,7 +133,7 @@ def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: S
     assert stored.redis.hget(f"{stored.prefix}:gather", "bytes") == b"0"
 
 
-def test_each_service_of_a_trace_has_its_own_and_a_token_names_it(start: Start, stored: Stored) -> None:
+def test_a_token_names_the_service_of_its_traces(start: Start, stored: Stored) -> None:
     secret = "0123456789abcdef"  # noqa: S105 - of this test
     gateway = start(tokens={"a": {"token_env": "A", "service": "fixed"}}, env={"A": secret}, **FAST)
     content = encode_spans(agent_spans({})).SerializeToString()

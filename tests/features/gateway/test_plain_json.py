@@ -25,7 +25,7 @@ TOKENS = {"bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5}
 ENV = {"BOT_TOKEN": TOKEN, "ANY_TOKEN": OTHER}
 
 
-def test_one_a_list_lines_and_feedback_arrive_before_the_reply(start: Start, stored: Stored) -> None:
+def test_a_trace_a_list_lines_and_feedback_are_stored_before_the_reply(start: Start, stored: Stored) -> None:
     gateway = start()
     lines = "\n".join(json.dumps({**TRACE, "output": f"line {number}"}) for number in range(3))
     replies = [

@@ -277,7 +277,7 @@ def test_nothing_scored_is_exit_code_one_and_says_why(run: Run) -> None:
     assert ended.document["judges"][0]["unscored"] == {"missing_input": 1}
 
 
-def test_one_judge_that_scored_nothing_is_told(run: Run) -> None:
+def test_a_judge_without_any_score_is_reported(run: Run) -> None:
     arguments = ("--judge", "groundedness", "--judge", "safety")
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), *arguments)
     assert ended.code == 1, "a pipeline that checks with it must see that"
@@ -447,7 +447,7 @@ def test_a_reader_that_goes_away_ends_it_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
-def test_a_full_disk_is_told(run: Run) -> None:
+def test_a_full_disk_is_an_error_of_the_output(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", "--output", "/dev/full")
     assert ended.code == 1
     assert "Error: /dev/full cannot be written (No space left on device)" in ended.err

@@ -207,7 +207,7 @@ def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[
     assert message in words(ended.err)
 
 
-def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unset_api_key_is_reported_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
     table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in model.items())
@@ -368,7 +368,7 @@ def test_too_many_traces_without_needed_fields_fail_the_test(run: Run) -> None:
     assert "50.0% of the traces are unscored, most of them missing_input" in ended.err
 
 
-def test_to_abstain_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abstained_verdict_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "unknown", "unknown"))
     file = write_lines("t.jsonl", [*map(labelled, ("yes", "no", "no", "yes"))])
     assert run("judges", "test", "safety", file, "--label", "safe", "--min", "1").code == 0

@@ -49,7 +49,7 @@ def read(line: object, **defaults: Any) -> Any:
     return LineReader(JUDGES, Defaults(**({"judge": "safety", "drawn": 0.5} | defaults)), 1e9).read(text)
 
 
-def test_a_label_is_said_in_many_words() -> None:
+def test_a_label_can_be_written_in_several_forms() -> None:
     for judge, value, passed in (
         *(("safety", value, True) for value in ("pass", "Yes", "TRUE", "1", 1, True)),
         *(("safety", value, False) for value in ("fail", "no", "false", "0", 0, False)),

@@ -276,7 +276,7 @@ def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(keyspace: 
     assert keyspace.client.zcard(keyspace.keys.dead_again("c")) == 0
 
 
-def test_where_says_it_all_the_same(keyspace: Keyspace) -> None:
+def test_a_panel_of_a_rule_with_where_is_chosen_without_texts(keyspace: Keyspace) -> None:
     """The traces in a panel's batch hold no texts: what a rule wants of them was looked at before."""
     with_context = msgspec.structs.replace(TOGETHER, where=Where(has=("context",)))
     keyspace.add(make_trace(1, context=["It is warm."]))

@@ -85,7 +85,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspac
 
 
 @pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_it_looks_again_sooner_while_it_is_young(
+def test_a_waiting_panel_is_retried_sooner_while_it_is_young(
     keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
 ) -> None:
     worker = panel_worker(new_worker, a=Step(failure="timeout"))
@@ -216,7 +216,7 @@ def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
     assert verdicts(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
-def test_while_redis_is_away_it_goes_on_waiting(
+def test_a_panel_waits_on_during_an_outage_of_redis(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = panel_worker(new_worker)
@@ -386,7 +386,7 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
     assert_settled(keyspace, scored=4)
 
 
-def test_without_any_worker_that_knows_it_a_panel_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     others = (msgspec.structs.replace(TOGETHER, combine="all"),)
     finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
@@ -402,9 +402,7 @@ def test_a_panel_is_given_up_for_the_reason_of_its_members(keyspace: Keyspace, n
     assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
 
 
-def test_without_one_that_was_given_up_those_that_answered_are_combined(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)

@@ -30,7 +30,7 @@ class TestImported:
         assert output.out == "a document\n"
         assert ("to sys.stdout" in output.err, "to the file" in output.err) == (True, True)
 
-    def test_it_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_judge_s_file_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "judged.py"
         file.write_text(self.GOOD.format("True") + "also_good = good\n")
         first = define("good", {"code": f"{file}:good"})
@@ -40,7 +40,7 @@ class TestImported:
         assert define("good", {"code": f"{file}:good"}).version == first.version
         assert define("good", {"code": f"{file}:also_good"}).version == first.version
 
-    def test_one_that_takes_long_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_import_that_takes_long_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         told_so = threading.Event()
         caplog.handler.addFilter(lambda _: told_so.set() is None)
         with announced("judges.d/slow.py:good", after_s=0):

@@ -223,11 +223,11 @@ class TestVersion:
         (folder / "judged.py").write_text(self.SOURCE.format(declared, result))
         return define(name, {"code": f"{folder / 'judged.py'}:good"}).version
 
-    def test_it_is_that_of_the_file_wherever_the_file_lies(self, tmp_path: Path) -> None:
+    def test_the_version_follows_the_file_and_not_its_folder(self, tmp_path: Path) -> None:
         assert self.version(tmp_path) == self.version(tmp_path)
         assert self.version(tmp_path) != self.version(tmp_path, result="False")
 
-    def test_a_declared_one_stands_for_the_file(self, tmp_path: Path) -> None:
+    def test_a_declared_version_replaces_that_of_the_file(self, tmp_path: Path) -> None:
         first = self.version(tmp_path, '(version="1")')
         assert first == self.version(tmp_path, '(version="1")', result="False")
         assert first != self.version(tmp_path, '(version="2")')
@@ -243,12 +243,12 @@ class TestVersion:
         other = of_file("has_link", processes=4, time_limit_s=3, asks="Is there one?")
         assert of_file("has_link").version == other.version
 
-    def test_one_of_several_is_another_need_than_all_of_them(self) -> None:
+    def test_any_of_several_fields_is_another_need_than_all_of_them(self) -> None:
         needs = [("input", "output"), (("input", "output"),), (AnyOf(("input", "output")),)]
         prints = {judge(needs=need, version="1")(function).fingerprint for need in needs}
         assert len(prints) == 3
 
-    def test_without_a_file_it_must_be_declared(self) -> None:
+    def test_a_judge_without_a_file_must_declare_its_version(self) -> None:
         space: dict[str, Any] = {"__name__": "typed_in"}
         exec("from judges.code import judge\ndef function(trace): return True\n", space)  # noqa: S102
         assert judge(version="1")(space["function"]).fingerprint
@@ -267,7 +267,7 @@ class TestFound:
         )
         assert (made.prompts(trace()), made.fixed_parts, made.schema) == ((), (), {})
 
-    def test_its_scores_bear_the_name_of_the_judge(self) -> None:
+    def test_scores_have_the_name_of_the_judge(self) -> None:
         made = define("links", {"code": f"{FILE}:has_link", **PATIENT})
         assessments = judged(made, trace(), trace("None."))
         assert assessments == [
@@ -275,12 +275,12 @@ class TestFound:
             Assessment("scored", scores=(verdict.Score("links", 0.0, 0.0, passed=False),)),
         ]
 
-    def test_it_may_be_asynchronous_and_may_abstain(self) -> None:
+    def test_a_judge_can_be_asynchronous_and_can_abstain(self) -> None:
         assessment = judged(of_file("measured"), told(value=0.75), told())
         score = verdict.Score("measured", 0.75, 0.75, "measured", passed=True)
         assert assessment == [Assessment("scored", scores=(score,), rationale="As it says."), Assessment("abstained")]
 
-    def test_it_may_have_several_metrics(self) -> None:
+    def test_a_judge_can_have_several_metrics(self) -> None:
         (assessment,) = judged(of_file("several"), trace("please" * 5, expected_response="x"))
         assert assessment.scores == (verdict.Score("length", 0.3, 0.3), verdict.Score("polite", 1.0, 1.0, passed=True))
 

@@ -279,7 +279,9 @@ class TestWatched:
         assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
         assert watching.under_way == 0
 
-    def test_it_is_told_of_those_that_had_no_chance(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_observers_are_told_of_cancelled_and_unstarted_traces(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         judge, watching = of_file("waits_for_a_program"), Watching()
         observe(judge, watching)
 
@@ -324,7 +326,7 @@ class TestEnded:
 
         running(close, judge)
 
-    def test_it_runs_in_loops_of_other_threads(self) -> None:
+    def test_a_code_judge_runs_in_loops_of_other_threads(self) -> None:
         assessments: list[Assessment] = []
         judge = of_file("has_link")
         threads = [
@@ -335,7 +337,7 @@ class TestEnded:
             thread.join(60)
         assert [assessment.outcome for assessment in assessments] == ["scored"] * 2
 
-    def test_it_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_code_judge_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
 
         async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
@@ -427,7 +429,7 @@ class TestParent:
             for pid in children:
                 wait_for_end(pid)
 
-    def test_one_that_holds_its_lock_while_it_is_imported_ends_too(self, tmp_path: Path) -> None:
+    def test_a_process_that_holds_its_lock_during_the_import_ends_too(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").touch()
         (tmp_path / "judged.py").write_text(f"import beside\n{TestBegunAnew.GOOD.format('True')}")
         spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"

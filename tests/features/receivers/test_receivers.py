@@ -154,7 +154,7 @@ def test_each_verdict_is_kept_once_as_documented(keyspace: Keyspace, backend: Ba
     assert "It is kind." in json.dumps(backend.stored)
 
 
-def test_without_leave_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+def test_without_export_explanations_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     fields = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
     keyspace.send(verdict(0, **fields))
     sender(backend.settings(), export_explanations=False).turn()
@@ -558,7 +558,7 @@ def test_the_address_of_a_webhook_keeps_its_slash() -> None:
         ("webhook", "https://h/v1/traces", None),
     ],
 )
-def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None) -> None:
+def test_a_url_with_the_path_of_another_api_is_refused(kind: str, url: str, fault: str | None) -> None:
     faults = [str(each) for each in receiver({"kind": kind, "url": url}).faults("")]
     assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
 

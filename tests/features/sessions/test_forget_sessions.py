@@ -28,7 +28,7 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_a_gathering_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     erased = 3 if target == "session" else 1
     assert forget(keyspace, dry_run=True, **TARGETS[target]) == found(gathered=erased)
@@ -49,7 +49,7 @@ def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_a_chosen_or_judged_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     sessions.pause()
     forgotten = forget(keyspace, dry_run=True, **TARGETS[target])
@@ -62,7 +62,7 @@ def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keysp
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_the_verdict_on_a_conversation(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_the_verdict_of_a_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     gathering(keyspace)
     last = make_trace(3)
     details = {"session": {"generation": 1, "traces": 3, "trace_ids": [make_trace(n).trace_id for n in (1, 2, 3)]}}

@@ -41,7 +41,7 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace
     assert len(evaluations(keyspace)) == 1
 
 
-def test_it_is_judged_again_whenever_it_has_grown_by_half(keyspace: Keyspace) -> None:
+def test_a_session_is_judged_again_when_it_has_grown_by_half(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     judged = []
     for number in range(14):
@@ -221,7 +221,7 @@ def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_
     assert samples(full.metrics)["shed_total", "judge_model=lexical"] == 1
 
 
-def test_history_that_each_trace_repeats_stands_once(keyspace: Keyspace) -> None:
+def test_a_history_repeated_by_each_trace_is_shown_once(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     history = [Message("system", "Be kind.")]
     for number in range(3):
