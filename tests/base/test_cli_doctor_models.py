@@ -177,7 +177,7 @@ MENDS: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("settings", "mend"), MENDS.values(), ids=MENDS.keys())
-def test_a_rejected_key_is_mended_where_it_is_kept(
+def test_a_rejected_key_is_fixed_where_it_is_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, settings: dict[str, str], mend: str
 ) -> None:
     _key_file()

@@ -52,7 +52,7 @@ def die(keyspace: Keyspace, reason: str, judge: str) -> None:
     assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, dead_verdict)]) == [True]
 
 
-def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
+def test_versions_that_are_here_need_no_fix(keyspace: Keyspace) -> None:
     choose(keyspace, 3)
     die(keyspace, "internal_error", "gone")
     die(keyspace, "unknown_judge_version", "safety")

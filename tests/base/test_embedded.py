@@ -123,7 +123,7 @@ def test_a_taken_port_that_must_be_kept_is_an_error(server: EmbeddedRedis) -> No
             other.restart()
 
 
-def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_mend(tmp_path: Path) -> None:
+def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_fix(tmp_path: Path) -> None:
     dying = script(tmp_path / "redis-server", DYING_PROGRAM)
     server = EmbeddedRedis(ServerBinary(dying, "7.0.0", "path"))
     with pytest.raises(EmbeddedRedisError, match=r"status 3: install redis-server .* no such thing here"):

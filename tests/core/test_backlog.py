@@ -197,8 +197,10 @@ def test_one_of_many_concurrent_measurements_reports_a_cut(keyspace: Keyspace) -
     keyspace.append("p1", big(range(50)))
     with ThreadPoolExecutor(8) as pool:
         turns = range(24)
-        told = pool.map(lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns)
-    assert sorted(told)[-2:] == [0, 40]
+        reported = pool.map(
+            lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns
+        )
+    assert sorted(reported)[-2:] == [0, 40]
     assert keyspace.accounting()["cut_off"] == keyspace.accounting()["told:cut_off"] == 40
 
 
@@ -222,29 +224,29 @@ def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Key
     behind = keyspace.measure(report_cuts=True).traces
     assert (behind.lag + behind.newly_cut, behind.lag <= length(keyspace)) == (30, True)
     reader.take()
-    told = (
+    reported = (
         behind.newly_cut
         + keyspace.measure(report_cuts=True).traces.newly_cut
         + keyspace.measure(report_cuts=True).traces.newly_cut
     )
-    assert (told, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
+    assert (reported, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
     account = read_account(keyspace.store)
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (40, 15, 25, 0)
 
 
 def test_a_reader_that_stays_behind_still_reports_trimmed_entries(keyspace: Keyspace, reader: Chosen) -> None:
-    told = 0
+    reported = 0
     for turn in range(10):
         keyspace.append("p1", big(range(turn * 20, turn * 20 + 20)), cap=20)
         reader.take(keyspace.read(5))
         backlog = keyspace.measure(report_cuts=True).traces
-        told += backlog.newly_cut
+        reported += backlog.newly_cut
         assert backlog.lag <= 20
     # 200 came, 50 were read, 15 are there; those of the last round may not be noticed yet.
-    assert 120 <= told <= 135
+    assert 120 <= reported <= 135
     reader.take()
-    told += keyspace.measure(report_cuts=True).traces.newly_cut
-    assert (told, keyspace.accounting()["cut_off"]) == (135, 135)
+    reported += keyspace.measure(report_cuts=True).traces.newly_cut
+    assert (reported, keyspace.accounting()["cut_off"]) == (135, 135)
 
 
 def test_trimming_entries_that_were_read_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:

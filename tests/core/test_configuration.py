@@ -736,7 +736,7 @@ MISTAKES: Mapping[str, Mistake] = {
 
 
 @each_case("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_place_key_and_mend(
+def test_a_mistake_is_one_line_with_place_key_and_fix(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,8 +49,10 @@ def store_writes(url: str) -> bool:
 
 
 def broker_takes(url: str) -> bool:
-    made = broker(Settings(redis_url=url))
-    with Connection(made.url, transport_options=made.transport_options, ssl=made.use_ssl) as connection:
+    parameters = broker(Settings(redis_url=url))
+    with Connection(
+        parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl
+    ) as connection:
         try:
             connection.channel()
         except (KombuError, *connection.connection_errors):

@@ -70,9 +70,9 @@ def test_the_waits_grow_with_the_rounds(keyspace: Keyspace, new_worker: Workers)
             keyspace.make_due()
             worker.sweep()
             waits.append(keyspace.leases()[batch_id])
-    told = [line["seconds"] for line in lines if line["event"] == "batch parked"]
-    assert told == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
-    assert waits == [keyspace.soon(wait_s) for wait_s in told]
+    logged_s = [line["seconds"] for line in lines if line["event"] == "batch parked"]
+    assert logged_s == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
+    assert waits == [keyspace.soon(wait_s) for wait_s in logged_s]
 
 
 @pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])

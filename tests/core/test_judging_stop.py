@@ -147,24 +147,24 @@ def test_stopping_ends_in_time_though_redis_never_answers(
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     run, cancel_all = keyspace.store.run, worker.judging._held.cancel_all
-    asked, let_go, answered = threading.Event(), threading.Event(), threading.Event()
+    called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
 
     def silent(name: str, *arguments: Any) -> Any:
         if name == script:
-            asked.set()
+            called.set()
             let_go.wait(60)
             answered.set()
         return run(name, *arguments)
 
     monkeypatch.setattr(keyspace.store, "run", silent)
-    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), asked.wait(60)))
+    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), called.wait(60)))
     if script == "take":
         worker.wake(batch_id)
-        assert asked.wait(60)
+        assert called.wait(60)
     else:
         worker.begin(batch_id)
     worker.judging.stop(0.05)
-    assert (asked.is_set(), answered.is_set()) == (True, False)
+    assert (called.is_set(), answered.is_set()) == (True, False)
     let_go.set()
     worker.settle()
     keyspace.make_due()

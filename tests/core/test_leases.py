@@ -63,9 +63,9 @@ def test_each_batch_is_leased_to_one_of_many_workers(leases: Leases, batch_ids: 
 
 
 def test_the_oldest_is_taken_first_whenever_it_came(keyspace: Keyspace, leases: Leases) -> None:
-    made = {age_s: add(keyspace, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
-    assert ids(leases.take(MODEL, "a", 2)) == [made[40], made[30]]
-    assert ids(leases.take(MODEL, "a", 9)) == [made[20], made[10]]
+    by_age = {age_s: add(keyspace, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
+    assert ids(leases.take(MODEL, "a", 2)) == [by_age[40], by_age[30]]
+    assert ids(leases.take(MODEL, "a", 9)) == [by_age[20], by_age[10]]
 
 
 @pytest.mark.parametrize(

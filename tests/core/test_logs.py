@@ -149,8 +149,8 @@ def test_a_closed_standard_error_does_not_stop_logging(written: Written, monkeyp
     logs.configure("info")
     structlog.get_logger("tracejudge.test").info("not lost")
     assert logs._WRITER.flush(10)
-    told = [(line["event"], line.get("count")) for line in later.lines]
-    assert told == [("not lost", None), ("log records dropped", 2)]
+    logged = [(line["event"], line.get("count")) for line in later.lines]
+    assert logged == [("not lost", None), ("log records dropped", 2)]
 
 
 def test_a_full_log_pipe_blocks_no_thread_and_lost_lines_are_counted() -> None:

@@ -71,14 +71,14 @@ Benches = Callable[..., Bench]
 
 @pytest.fixture
 def bench(keyspace: Keyspace) -> Iterator[Benches]:
-    made: list[Bench] = []
+    benches: list[Bench] = []
 
     def make(redact: Redact) -> Bench:
-        made.append(Bench(keyspace, redact))
-        return made[-1]
+        benches.append(Bench(keyspace, redact))
+        return benches[-1]
 
     yield make
-    for each in made:
+    for each in benches:
         each.judging.stop(0.1)
 
 

@@ -405,5 +405,5 @@ class TestCatalogue:
     def test_refuses_the_name_of_a_built_in_judge(self) -> None:
         with pytest.raises(DefinitionError) as caught:
             configured({"safety": {"instructions": "{{ outputs }}"}})
-        mend = "safety is the name of a built-in judge; give this one a name of its own"
-        assert (caught.value.key, caught.value.fix) == ("instructions", mend)
+        fix = "safety is the name of a built-in judge; give this one a name of its own"
+        assert (caught.value.key, caught.value.fix) == ("instructions", fix)

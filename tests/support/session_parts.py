@@ -41,10 +41,10 @@ class Sessions:
         self.stage.stopping = _NoWaits()
         self.chosen = Chosen(keyspace, **{"rules": (COMPLETE,), **settings})
 
-    def say(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
+    def publish(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
         """Publish traces of a session, and let ingest deal with them."""
         for number in numbers:
-            self.keyspace.add(said(session_id, number, **fields))
+            self.keyspace.add(session_trace(session_id, number, **fields))
         self.chosen.take()
 
     def turn(self) -> None:
@@ -64,7 +64,7 @@ class Sessions:
         return {name.split(":")[1]: amount for name, amount in counts.items() if name.startswith("session:") and amount}
 
 
-def said(session_id: str, number: int, **fields: Any) -> Trace:
+def session_trace(session_id: str, number: int, **fields: Any) -> Trace:
     """Make the trace of one question and answer in a session."""
     own = {"session_id": session_id, "input": f"Question {number}?", "output": f"Answer {number}."}
     return make_trace(number, **{**own, **fields})

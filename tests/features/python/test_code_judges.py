@@ -159,7 +159,7 @@ class TestDeclared:
         assert judge(asks="Is it so?")(function).asks == "Is it so?"
 
     @each_case(
-        ("arguments", "mend"),
+        ("arguments", "fix"),
         [
             ({"needs": "output"}, 'needs must be a tuple, as ("output",)'),
             ({"needs": ("output", ("input", "outptu"))}, "needs: a trace has no field 'outptu'; it has trace_id, "),
@@ -185,13 +185,13 @@ class TestDeclared:
             ({"time_limit_s": "1"}, "time_limit_s must be above 0 and at most 3600"),
         ],
     )
-    def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], mend: str) -> None:
+    def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], fix: str) -> None:
         with pytest.raises(CodeError) as wrong:
             judge(**arguments)(function)
-        assert str(wrong.value).startswith(mend)
+        assert str(wrong.value).startswith(fix)
 
     @pytest.mark.parametrize(
-        ("wrong", "mend"),
+        ("wrong", "fix"),
         [
             (lambda a, b: a is b, "<lambda>(a, b) must take one argument, the trace; give the others defaults"),
             (lambda: True, "<lambda>() must take one argument, the trace"),
@@ -200,10 +200,10 @@ class TestDeclared:
             (3, "@judge must decorate a function of a trace"),
         ],
     )
-    def test_a_function_that_needs_more_than_a_trace_is_refused(self, wrong: Any, mend: str) -> None:
+    def test_a_function_that_needs_more_than_a_trace_is_refused(self, wrong: Any, fix: str) -> None:
         with pytest.raises(CodeError) as told_so:
             judge(wrong)
-        assert str(told_so.value).startswith(mend)
+        assert str(told_so.value).startswith(fix)
 
     @pytest.mark.parametrize("right", [lambda a, b=1: a is b, lambda *a: a, max])
     def test_any_callable_with_a_trace_as_only_argument_is_accepted(self, right: Any) -> None:
@@ -326,7 +326,7 @@ class TestFound:
             ({"code": "a:b", "instructions": "x {{ outputs }}"}, "code: cannot be combined with instructions"),
         ],
     )
-    def test_a_mistake_in_the_table_is_told_with_key_and_mend(self, table: dict[str, Any], complaint: str) -> None:
+    def test_a_mistake_in_the_table_is_told_with_key_and_fix(self, table: dict[str, Any], complaint: str) -> None:
         with pytest.raises(DefinitionError) as wrong:
             define("good", table)
         assert str(wrong.value).startswith(complaint)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.dead_parts import balanced
-from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, found
+from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.session_parts import Sessions
 from support.session_parts import evaluations as session_evaluations
 from support.stage_parts import Keyspace, make_trace, make_verdict
@@ -13,9 +13,9 @@ from support.stage_parts import Keyspace, make_trace, make_verdict
 def gathering(keyspace: Keyspace) -> Sessions:
     """Gather two conversations: `s1` of the person and somebody else, of which the person's trace is the first."""
     sessions = Sessions(keyspace)
-    sessions.say("s1", [1], output=SECRET, user_id=PERSON)
-    sessions.say("s1", [2, 3], user_id="somebody")
-    sessions.say("s2", [4, 5])
+    sessions.publish("s1", [1], output=SECRET, user_id=PERSON)
+    sessions.publish("s1", [2, 3], user_id="somebody")
+    sessions.publish("s2", [4, 5])
     keyspace.client.xtrim(keyspace.keys.traces, 0)
     return sessions
 
@@ -31,8 +31,8 @@ TARGETS: dict[str, dict[str, Any]] = {
 def test_a_trace_in_a_gathering_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     erased = 3 if target == "session" else 1
-    assert forget(keyspace, dry_run=True, **TARGETS[target]) == found(gathered=erased)
-    assert forget(keyspace, **TARGETS[target]) == found(gathered=erased)
+    assert forget(keyspace, dry_run=True, **TARGETS[target]) == forgotten(gathered=erased)
+    assert forget(keyspace, **TARGETS[target]) == forgotten(gathered=erased)
     assert_nowhere(keyspace, SECRET, PERSON)
     sessions.pause()
     sizes = {
@@ -52,8 +52,8 @@ def test_a_trace_in_a_gathering_session_is_forgotten(keyspace: Keyspace, target:
 def test_a_trace_in_a_chosen_or_judged_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     sessions.pause()
-    forgotten = forget(keyspace, dry_run=True, **TARGETS[target])
-    assert (forgotten.evaluations, forgotten.unsettled) == (1, False)
+    preview = forget(keyspace, dry_run=True, **TARGETS[target])
+    assert (preview.evaluations, preview.unsettled) == (1, False)
     forget(keyspace, **TARGETS[target])
     assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
     assert_nowhere(keyspace, SECRET, PERSON)
