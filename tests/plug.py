@@ -23,7 +23,7 @@ WHOLE: Final = ("tests/core", "tests/base")
 SELECTION: Final = (
     "tests/core/test_features.py",
     "tests/core/test_counts.py::test_traces_published_twice_are_judged_once",
-    "tests/base/test_cli.py::test_each_verb_says_what_it_takes",
+    "tests/base/test_cli.py::test_each_command_has_help_of_its_arguments",
 )
 """Which hooks are built, traces on their way through a real worker, and each command of base."""
 FOLDERS: Final = ("worker/features", "judges/features", "tests/features")

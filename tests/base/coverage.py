@@ -24,14 +24,14 @@ class Window(NamedTuple):
 def sums_of(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray) -> Sums:
     """Return the sums that Sums.count reaches verdict by verdict."""
     classes = np.frexp(weights)[1] - 1
-    values = {}
+    by_class = {}
     for key in np.unique(classes):
         w, y = weights[classes == key], passed[classes == key]
-        values[int(key)] = ClassSums(len(w), *(float(each.sum()) for each in (w, w * y, w * w, w * w * y)))
+        by_class[int(key)] = ClassSums(len(w), *(float(each.sum()) for each in (w, w * y, w * w, w * w * y)))
     names, inverse = np.unique(sessions, return_inverse=True)
     total = np.bincount(inverse, weights, len(names))
     kept = np.bincount(inverse, weights * passed, len(names))
-    return Sums(values, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
+    return Sums(by_class, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
 
 
 def drawn(chance: Generator, probability: np.ndarray, share: np.ndarray, truth: float) -> Window:

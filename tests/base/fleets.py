@@ -161,12 +161,12 @@ class Run:
 
     def buckets(self, first: int, last: int) -> list[Bucket]:
         """Return the buckets from `first` to `last`, with what the newest baseline expects of them."""
-        values = []
+        in_range = []
         for bucket in range(first, last + 1):
             passed, judged = self.passed[bucket], self.judged[bucket]
             expected = self.norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)
-            values.append(Bucket(bucket, passed, judged - passed, expected))
-        return values
+            in_range.append(Bucket(bucket, passed, judged - passed, expected))
+        return in_range
 
     def evidence(self, first: int, last: int) -> Evidence:
         """Return the verdicts of the buckets from `first` to `last` together."""
@@ -180,12 +180,12 @@ class Run:
 
 def kinds(chance: Generator, count: int, *, weekend: float, correlation: float) -> list[Traffic]:
     """Draw series of 30 to 300 judgements an hour and levels of .7 to .95, with day and night."""
-    values = []
+    traffics = []
     for _ in range(count):
         share = chance.uniform(0.7, 0.95)
         rate = 30 * 10 ** chance.uniform(0, 1)
-        values.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
-    return values
+        traffics.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
+    return traffics
 
 
 def false_alarms(
@@ -233,19 +233,19 @@ def incident(
     Alarms count from the incident's first hour, to `after` hours of health behind it.
     """
     chance = np.random.default_rng(seed)
-    values = Found([], [], [], [])
+    measured = Found([], [], [], [])
     first = QUIET * BUCKETS_PER_HOUR
     for _ in range(runs):
         run, changes = _incident(chance, traffic, [*drops, *[0.0] * after], total)
         alarms = [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
-        values.alarms.append(len(alarms))
-        values.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
+        measured.alarms.append(len(alarms))
+        measured.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
         if alarms:
             bucket, change = alarms[0]
-            values.since.append((change.since - first) / BUCKETS_PER_HOUR)
+            measured.since.append((change.since - first) / BUCKETS_PER_HOUR)
             interval = since_interval(run.buckets(change.since - 288, bucket), change.size, run.limits.factors[0])
-            values.covered.append(interval.low <= first <= interval.high)
-    return values
+            measured.covered.append(interval.low <= first <= interval.high)
+    return measured
 
 
 def _incident(
@@ -261,12 +261,12 @@ def _incident(
 def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int) -> np.ndarray:
     """Return the hours after which the monitor says that it finds drops of these sizes."""
     chance = np.random.default_rng(seed)
-    values = []
+    delays_h = []
     for _ in range(runs):
         run = Run(simulate(chance, traffic, 0, traffic.shares(np.arange(QUIET))))
         run.learn(QUIET)
-        values.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
-    return np.mean(values, 0)
+        delays_h.append([delay_hours(run.norm, run.limits, drop) for drop in drops])
+    return np.mean(delays_h, 0)
 
 
 class Second(NamedTuple):
@@ -280,14 +280,14 @@ def second_incident(seed: int, traffic: Traffic, drop: float, runs: int, *, heal
     """Run 36 hours of an incident twice as deep, hours of health, and two days of the second incident."""
     chance = np.random.default_rng(seed)
     begin = (QUIET + 36 + health) * BUCKETS_PER_HOUR
-    result = still_open = 0
+    opened = still_open = 0
     for _ in range(runs):
         _, changes = _incident(chance, traffic, [2 * drop] * 36 + [0.0] * health + [drop] * 48, 100.0)
         own = any(change.kind == "drop" and bucket >= begin for bucket, change in changes)
         before = [change.kind for bucket, change in changes if bucket < begin]
-        result += own
+        opened += own
         still_open += not own and before[-1:] == ["drop"]
-    return Second(result / runs, still_open / runs)
+    return Second(opened / runs, still_open / runs)
 
 
 class Named(NamedTuple):

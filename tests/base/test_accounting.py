@@ -150,7 +150,7 @@ def test_several_producers_living_and_ended_add_up(keyspace: Keyspace, start: St
     assert (account.published, account.sampled, account.unread) == (30, 30, 0)
 
 
-def test_what_a_full_buffer_dropped_is_explained(keyspace: Keyspace, start: Start) -> None:
+def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start: Start) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     start(max_items=4)
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_what_a_full_buffer_dropped_is_explained(keyspace: Keyspace, start: Star
     assert balanced(keyspace).unread == 2
 
 
-def test_what_the_cap_cut_off_unread_is_explained(keyspace: Keyspace, start: Start) -> None:
+def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, start: Start) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     start(max_stream=10)
     publish(40, context=["x" * 4100])
@@ -183,7 +183,7 @@ def test_what_the_cap_cut_off_unread_is_explained(keyspace: Keyspace, start: Sta
     )
 
 
-def test_what_a_producer_trimmed_is_explained_though_its_own_entries_are_gone(keyspace: Keyspace) -> None:
+def test_traces_trimmed_by_producers_are_accounted_without_their_entries(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     for place, producer in enumerate(("p1", "p2", "p3")):
         keyspace.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
@@ -203,7 +203,7 @@ def test_bare_traces_are_published_when_they_are_read(keyspace: Keyspace) -> Non
     assert balanced(keyspace) == changed(published=8, sampled=8, chosen=16, waiting=16)
 
 
-def test_what_a_producer_reports_and_did_not_send_yet_is_in_its_buffer(keyspace: Keyspace) -> None:
+def test_reported_traces_that_were_not_sent_are_in_the_buffer(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(4)))
     keyspace.report("p1", 10, buffer_full=1)
@@ -238,7 +238,7 @@ def test_a_batch_that_vanished_is_lost(keyspace: Keyspace) -> None:
     assert read_account(keyspace.store).lost == 16
 
 
-def test_what_expired_since_somebody_gave_keys_a_ttl_is_lost_by_redis(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_worker: Workers) -> None:
     def expire(*names: str) -> None:
         for name in names:
             keyspace.client.pexpire(name, 1)
@@ -287,7 +287,7 @@ def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounti
     assert read_account(keyspace.store).lost == -3
 
 
-def test_what_is_lost_is_not_evened_out_by_what_is_there_twice(keyspace: Keyspace) -> None:
+def test_lost_evaluations_are_not_evened_out_by_duplicates(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(5)))
     chosen.take()
@@ -301,7 +301,7 @@ def test_what_is_lost_is_not_evened_out_by_what_is_there_twice(keyspace: Keyspac
 # --- what is cut off, what Redis has lost, and producers that are gone ---
 
 
-def test_what_else_was_cut_off_is_no_trace_that_waits(keyspace: Keyspace) -> None:
+def test_trimmed_feedback_is_no_unread_trace(keyspace: Keyspace) -> None:
     """Feedback that the cap had removed unread made as many unread traces look cut off, for as long as they waited."""
     chosen = Chosen(keyspace, rules=RULES)
     keyspace.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
@@ -320,7 +320,7 @@ def forget_all(keyspace: Keyspace) -> None:
         keyspace.client.delete(key)
 
 
-def test_what_a_flush_took_is_named_as_soon_as_the_producer_sends_again(keyspace: Keyspace, start: Start) -> None:
+def test_traces_lost_by_a_flush_are_counted_when_the_producer_sends_again(keyspace: Keyspace, start: Start) -> None:
     chosen = Chosen(keyspace, rules=RULES)
     start()
     publish(12)
@@ -341,7 +341,7 @@ def test_what_a_flush_took_is_named_as_soon_as_the_producer_sends_again(keyspace
     assert balanced(keyspace) == changed(published=16, lost_by_redis=15, unread=1), "and again"
 
 
-def test_what_a_worker_held_when_redis_lost_its_choice_ends_once(keyspace: Keyspace) -> None:
+def test_a_leased_evaluation_ends_once_after_redis_lost_its_counts(keyspace: Keyspace) -> None:
     """A verdict of an evaluation that Redis no longer knew as chosen counted as one too many for ever."""
     chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
     keyspace.append("p1", make_traces(range(2)))
@@ -350,10 +350,10 @@ def test_what_a_worker_held_when_redis_lost_its_choice_ends_once(keyspace: Keysp
     forget_all(keyspace)
     verdict = make_verdict(evaluation_id=scored.id, **SCORED)
     letter = DeadLetter(1, dead, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
-    news = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
+    dead_verdict = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
     for fresh in (True, False):
         assert ledger.record([Finished.of(verdict, scored.period, batch_id=batch.id)]) == [fresh]
-        assert ledger.add_dead_letter([(letter, news)], batch.id) == [fresh]
+        assert ledger.add_dead_letter([(letter, dead_verdict)], batch.id) == [fresh]
         assert balanced(keyspace) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
     keyspace.store.make_group(keyspace.keys.traces, "ingest")
     keyspace.append("p1", make_traces(range(2)))
@@ -362,7 +362,7 @@ def test_what_a_worker_held_when_redis_lost_its_choice_ends_once(keyspace: Keysp
     assert (account.published, account.lost_by_redis, account.chosen, account.waiting) == (4, 2, 4, 2)
 
 
-def test_a_verdict_whose_mark_has_expired_was_chosen_once(keyspace: Keyspace) -> None:
+def test_a_verdict_without_its_mark_counts_once_as_chosen(keyspace: Keyspace) -> None:
     chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
     keyspace.append("p1", make_traces(range(1)))
     chosen.take()

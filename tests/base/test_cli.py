@@ -68,7 +68,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("verb", HELP, ids=" ".join)
-def test_each_verb_says_what_it_takes(run: Run, verb: tuple[str, ...]) -> None:
+def test_each_command_has_help_of_its_arguments(run: Run, verb: tuple[str, ...]) -> None:
     check_help(run, verb, HELP[verb])
 
 
@@ -222,7 +222,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("error", "code", "message"), ENDS.values(), ids=ENDS.keys())
-def test_what_ends_a_verb_early_has_its_exit_code(
+def test_an_exception_ends_a_command_with_its_exit_code(
     served: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
 ) -> None:
     def ending(*_: object) -> None:

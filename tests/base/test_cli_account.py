@@ -19,7 +19,7 @@ def test_the_account_is_one_document_with_the_names_of_the_contract(served: Run)
     assert document == {**dict.fromkeys(ACCOUNT_KEYS, 0), "reasons": {}}
 
 
-def test_what_was_published_and_not_read_is_unread(served: Run) -> None:
+def test_published_traces_are_unread_before_a_read(served: Run) -> None:
     served("publish", SAMPLES / "summariser.jsonl")
     ended = served("account", "--json")
     assert ended.code == 0

@@ -56,7 +56,7 @@ def test_a_table_of_the_newest_for_people(served: Run, keyspace: Keyspace) -> No
     assert "2 dead letters of 2" in ended.err
 
 
-def test_a_table_is_not_wrapped_where_nobody_looks(served: Run, keyspace: Keyspace) -> None:
+def test_a_table_is_not_wrapped_without_a_terminal(served: Run, keyspace: Keyspace) -> None:
     add_dead_letter(keyspace, 1, reason="unknown_judge_version", service="a-service-with-a-long-name-" * 5)
     _, letter = served("dead", "list").out.splitlines()
     assert "unknown_judge_version" in letter
@@ -197,7 +197,7 @@ def test_retry_waits_while_the_model_has_enough_to_do(
     assert "1 evaluation chosen again" in ended.out
 
 
-def test_retry_tells_where_nobody_may_be_there_to_judge(
+def test_retry_warns_of_judge_models_without_settings_here(
     served: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_dead_letter(keyspace, 1)

@@ -54,7 +54,7 @@ def test_a_deployment_that_serves_is_exit_code_zero(run: Run, stack: ExitStack, 
     assert {name: part.result for name, part in parts.items()} == dict.fromkeys(ALL_WELL, "ok")
 
 
-def test_people_get_a_line_for_each_part_and_the_mend_of_what_is_broken(run: Run, stack: ExitStack) -> None:
+def test_text_output_has_a_line_for_each_part_and_fixes_of_broken_ones(run: Run, stack: ExitStack) -> None:
     server = stack.enter_context(tuned(*KEPT))
     ended = run("doctor", "--redis-url", server.url)
     assert (ended.code, ended.err) == (0, "")
@@ -164,7 +164,7 @@ def test_tls_where_there_is_none_and_none_where_there_is(
     assert examined(run, url=f"{server.tls_url}?ssl_ca_certs={files.authority}")[1]["redis"].result == "ok"
 
 
-def test_a_user_who_may_not_ask_for_the_settings_is_a_warning(run: Run, stack: ExitStack) -> None:
+def test_a_user_without_permission_for_config_get_is_a_warning(run: Run, stack: ExitStack) -> None:
     server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~*", "&*", "+@all", "-info")

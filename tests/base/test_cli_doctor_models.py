@@ -69,7 +69,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("server", "result", "what"), ANSWERS.values(), ids=ANSWERS.keys())
-def test_what_an_endpoint_answers(
+def test_each_answer_of_an_endpoint_has_its_finding(
     run: Run, monkeypatch: pytest.MonkeyPatch, server: Lister, result: str, what: str
 ) -> None:
     with server:
@@ -126,7 +126,7 @@ def test_an_endpoint_that_refuses(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_no_names")
-def test_an_endpoint_whose_name_leads_nowhere(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_with_an_unknown_host_is_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(monkeypatch, "http://no-such-host.invalid/v1")
     assert part(run).what == "the name of http://no-such-host.invalid/v1/models cannot be resolved"
 
@@ -177,7 +177,7 @@ MENDS: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("settings", "mend"), MENDS.values(), ids=MENDS.keys())
-def test_a_rejected_key_is_mended_where_it_is_kept(
+def test_a_rejected_key_is_fixed_where_it_is_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack, settings: dict[str, str], mend: str
 ) -> None:
     _key_file()
@@ -224,7 +224,7 @@ def test_a_real_question_is_asked_only_when_it_is_wanted(
     assert len(endpoint.calls) == 1
 
 
-def test_a_model_that_does_not_say_what_it_took_is_not_called_free(
+def test_a_model_without_reported_usage_is_not_called_free(
     run: Run, monkeypatch: pytest.MonkeyPatch, endpoint: ChatEndpoint
 ) -> None:
     endpoint.behaviour = replies.yes_no(usage=None)

@@ -38,7 +38,7 @@ RECEIVERS: dict[str, tuple[collector.Behaviour, str, str]] = {
 
 
 @pytest.mark.parametrize("case", RECEIVERS)
-def test_what_a_receiver_answers(
+def test_each_answer_of_a_receiver_has_its_finding(
     run: Run, monkeypatch: pytest.MonkeyPatch, otlp: collector.OtlpReceiver, case: str
 ) -> None:
     otlp.behaviour, result, what = RECEIVERS[case]
@@ -107,7 +107,7 @@ FAILURES: dict[str, tuple[Exception, str]] = {
 
 
 @pytest.mark.parametrize(("error", "what"), FAILURES.values(), ids=FAILURES.keys())
-def test_what_redis_fails_at_is_no_mistake_of_ours(error: Exception, what: str) -> None:
+def test_an_error_of_redis_is_not_reported_as_our_bug(error: Exception, what: str) -> None:
     def fails() -> list[object]:
         raise error
 

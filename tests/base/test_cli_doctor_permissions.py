@@ -23,7 +23,7 @@ WORKER = Path(worker.__file__).parent
 
 
 @pytest.mark.parametrize("binary", find_servers(), ids=lambda binary: binary.version)
-def test_a_user_who_may_not_run_a_command(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
+def test_a_user_without_permission_for_a_command_is_broken(run: Run, stack: ExitStack, binary: ServerBinary) -> None:
     server = stack.enter_context(tuned(*KEPT, binary=binary))
     with Redis.from_url(server.url) as client:
         client.execute_command(
@@ -37,7 +37,7 @@ def test_a_user_who_may_not_run_a_command(run: Run, stack: ExitStack, binary: Se
     assert _contents(server) == before, "nothing is run, only asked"
 
 
-def test_a_user_who_may_run_all_on_other_keys(run: Run, stack: ExitStack) -> None:
+def test_a_user_without_permission_for_our_keys_is_broken(run: Run, stack: ExitStack) -> None:
     server = stack.enter_context(tuned(*KEPT))
     with Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "judge", "on", f">{SECRET}", "~other*", "+@all")

@@ -44,7 +44,7 @@ def test_a_role_that_no_worker_runs(run: Run, server: EmbeddedRedis) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_role_whose_workers_make_no_progress(run: Run, server: EmbeddedRedis) -> None:
+def test_workers_of_a_role_without_progress_are_broken(run: Run, server: EmbeddedRedis) -> None:
     be_present(server.url, ingest=False)
     be_present(server.url, ingest=False, judge=True, export=True)
     findings = roles(run, server)
@@ -62,7 +62,7 @@ def test_the_group_of_a_removed_receiver(run: Run, server: EmbeddedRedis, store:
     assert "XGROUP DESTROY tracejudge:verdicts receiver:old" in part[2]
 
 
-def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
+def test_waiting_entries_without_a_worker_are_counted(run: Run, server: EmbeddedRedis, store: Store) -> None:
     for _ in range(3):
         store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": "{}"}))
     before = examined(run, url=server.url)[1]
@@ -72,7 +72,7 @@ def test_entries_that_wait_for_nobody_are_counted(run: Run, server: EmbeddedRedi
     assert roles(run, server)["ingest"].what == "no worker runs it; 3 entries wait", "a worker was here once"
 
 
-def test_a_worker_that_says_nothing_is_known_by_what_it_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
+def test_a_worker_without_a_heartbeat_is_known_by_its_reads(run: Run, server: EmbeddedRedis, store: Store) -> None:
     store.make_group(store.keys.traces, "ingest")
     store.call(lambda client: client.xadd(store.keys.traces, {"v": 1}))
     store.read_group(store.keys.traces, "ingest", "me", count=1, block_ms=1)

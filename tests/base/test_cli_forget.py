@@ -22,7 +22,7 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
 
 
 @pytest.mark.parametrize("whom", [("--trace-id", TRACE.trace_id), ("--user-id", "u-1729")], ids=["trace", "person"])
-def test_one_document_tells_what_was_erased_and_what_stays(
+def test_json_output_holds_erased_counts_and_remaining_data(
     served: Run, keyspace: Keyspace, whom: tuple[str, str]
 ) -> None:
     dry, first, second = (served("forget", *whom, "--json", *more) for more in (("--dry-run",), (), ()))
@@ -37,7 +37,7 @@ def test_one_document_tells_what_was_erased_and_what_stays(
 
 
 @pytest.mark.usefixtures("keyspace")
-def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_output_is_a_table_with_remaining_data(served: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_OTLP_ENDPOINT", f"http://user:{SECRET}@collector:4318")
     ended = served("forget", "--trace-id", TRACE.trace_id)
     assert ended.code == 0
@@ -59,7 +59,7 @@ def test_for_people_a_table_and_what_stays(served: Run, monkeypatch: pytest.Monk
     assert "What would be erased" in served("forget", "--trace-id", "nothing", "--dry-run").out
 
 
-def test_what_another_version_wrote_is_exit_code_one(served: Run, keyspace: Keyspace) -> None:
+def test_forget_with_batches_of_another_version_is_exit_code_one(served: Run, keyspace: Keyspace) -> None:
     (batch_id,) = keyspace.batches()
     key = keyspace.keys.batch(batch_id)
     keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))

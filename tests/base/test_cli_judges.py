@@ -75,7 +75,7 @@ def test_the_catalogue_for_people_names_every_judge_in_eighty_columns(run: Run) 
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_show_prints_what_is_sent_for_a_trace(run: Run, name: str) -> None:
+def test_show_prints_the_request_for_a_trace(run: Run, name: str) -> None:
     trace = labelled(None, **SERVED)
     file = write_lines("t.jsonl", [labelled(None, output=" "), trace])
     ended = run("judges", "show", name, "--trace", file, "--json")
@@ -121,13 +121,13 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
         for messages, count in zip(requests, counts, strict=True)
         for role, content, *_ in messages
     ]
-    values = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
-    asked = [value for value in values if value[0].endswith(", for a model of decisions")]
+    blocks = list(zip(sections[::2], (text.strip("\n") for text in sections[1::2]), strict=True))
+    asked = [value for value in blocks if value[0].endswith(", for a model of decisions")]
     assert bool(asked) is (catalogue()[name].decision_form is not None)
-    values = [value for value in values if value not in asked]
-    assert values[:-1] == expected
-    assert values[-1][0] == "schema"
-    assert json.loads(values[-1][1]) == catalogue()[name].schema
+    blocks = [value for value in blocks if value not in asked]
+    assert blocks[:-1] == expected
+    assert blocks[-1][0] == "schema"
+    assert json.loads(blocks[-1][1]) == catalogue()[name].schema
 
 
 OURS = {"code-helper.jsonl", "library-desk.jsonl", "summariser.jsonl", "support-bot.jsonl"}
@@ -151,14 +151,14 @@ NO_SAMPLE: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("traces", "message"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
-def test_a_file_without_a_fitting_trace_says_what_is_missing(run: Run, traces: list[Any], message: str) -> None:
+def test_a_file_without_a_fitting_trace_names_the_missing_fields(run: Run, traces: list[Any], message: str) -> None:
     file = write_lines("t.jsonl", [labelled(None, **fields) for fields in traces])
     ended = run("judges", "show", "groundedness", "--trace", file)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == f"Error: no trace of t.jsonl serves groundedness: {message}\n"
 
 
-def test_samples_that_do_not_serve_say_what_to_give() -> None:
+def test_samples_without_needed_fields_name_the_option_to_give() -> None:
     judge = replace(catalogue()["safety"], needs=("response_id",))
     with pytest.raises(click.ClickException) as caught:
         find_sample(judge, None, Settings())

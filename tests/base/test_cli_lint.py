@@ -126,7 +126,7 @@ def test_a_wrong_address_of_redis_is_a_wrong_value(tmp_path: Path) -> None:
         assert (finding.code, finding.key, finding.what) == ("TJ007", "redis_url", finding.what.strip()), address
 
 
-def test_what_is_allowed_and_hardly_meant_is_a_warning(tmp_path: Path) -> None:
+def test_a_valid_but_suspicious_configuration_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "allowed.toml"
     assert codes(ALLOWED, path, TRACEJUDGE_OPENAI="x") == {
         str(path): ("TJ106", None),

@@ -47,7 +47,7 @@ def test_as_first_process_it_ends_on_sigterm_before_it_has_begun(tmp_path: Path,
     assert outside.returncode == TERMINATED
 
 
-def test_what_an_output_cannot_show_is_written_as_its_number(tmp_path: Path) -> None:
+def test_characters_outside_the_encoding_of_the_output_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "kind.toml").write_text('instructions = "Is {{ outputs }} kind? é 😀"\n', encoding="utf-8")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     shown = subprocess.run(

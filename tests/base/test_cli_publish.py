@@ -120,7 +120,7 @@ def test_a_line_goes_as_it_stands(served: Run, redis: Redis, prefix: str) -> Non
     assert len({fields[b"p"] for fields in entries}) == 2, "each run is a producer of its own in the accounting"
 
 
-def test_what_redis_did_not_take_is_exit_code_one(
+def test_publish_is_exit_code_one_if_traces_do_not_arrive(
     served: Run, redis: Redis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)

@@ -53,7 +53,7 @@ def found(ended: Ended) -> dict[str, int]:
     return {name: ended.document[name] for name in NO_COUNTS if ended.document[name]}
 
 
-def test_one_document_tells_what_was_done(ruled: Run, keyspace: Keyspace) -> None:
+def test_json_output_is_one_document_of_counts(ruled: Run, keyspace: Keyspace) -> None:
     fill(keyspace)
     ended = ruled(*WANTED, "--json")
     assert ended.code == 0
@@ -119,7 +119,7 @@ def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, keyspace: Keyspace) 
     assert "safety; nothing" in ended.err
 
 
-def test_stopped_it_tells_what_was_done_and_goes_on(
+def test_a_stopped_replay_prints_its_counts_and_can_be_resumed(
     ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay_run, "_FIRST_CHUNK_COUNT", 4)
@@ -177,7 +177,7 @@ def test_redis_may_be_away_for_a_moment(ruled: Run, keyspace: Keyspace, monkeypa
     assert found(ruled(*WANTED, "--json")) == {"traces": 10, "chosen": 10}
 
 
-def test_it_says_what_it_waits_for(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_replay_names_the_reason(ruled: Run, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(keyspace)
     monkeypatch.setenv("TRACEJUDGE_MAX_WAITING_BYTES", "64MiB")
     keyspace.client.hset(keyspace.keys.waiting, "lexical", 40 << 20)

@@ -94,12 +94,12 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:
-    values = judged("show", SUN[:6], "--json").document
-    assert values["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
-    assert {each["verdict"]["judge"] for each in values["verdicts"]} == set(JUDGES)
-    for each in values["verdicts"]:
+    document = judged("show", SUN[:6], "--json").document
+    assert document["traces"][0]["trace"]["output"] == "Ja, sehr heiß."
+    assert {each["verdict"]["judge"] for each in document["verdicts"]} == set(JUDGES)
+    for each in document["verdicts"]:
         assert each["explanation"]["same_version"] is True
-    assert "position of the trace" in values["rules"][0]
+    assert "position of the trace" in document["rules"][0]
 
 
 def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:
@@ -177,7 +177,7 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_place_is_found_whatever_blanks_and_case(redis_url: str, prefix: str) -> None:
+def test_a_place_is_found_with_other_blanks_and_case(redis_url: str, prefix: str) -> None:
     assert place("shipping is free", DOCUMENTS[0], 0) == (0, 33, 51)
     assert place("absent", DOCUMENTS[0], 0) is None
     # Details that another version has written must not break the page.

@@ -63,7 +63,7 @@ def test_tail_prints_each_verdict_as_a_line_of_json(served: Run, outbox: Outbox)
     assert [msgspec.convert(line, Verdict) for line in ended.lines] == verdicts
 
 
-def test_tail_tells_what_was_given_up_from_what_is_unscored(served: Run, outbox: Outbox) -> None:
+def test_tail_distinguishes_dead_letters_from_unscored_verdicts(served: Run, outbox: Outbox) -> None:
     unscored = outbox.add(verdict(**UNSCORED))
     dead = outbox.add(verdict(**{**UNSCORED, "reason": "timeout"}), kind="d")
     lines = served("tail", "--json", "--last", "2", "--count", "2").lines
@@ -96,7 +96,7 @@ def test_tail_may_show_only_some_services_and_judges(served: Run, outbox: Outbox
     assert [line["evaluation_id"] for line in ended.lines] == [last]
 
 
-def test_tail_may_show_only_what_did_not_pass(served: Run, outbox: Outbox) -> None:
+def test_tail_failed_shows_only_verdicts_that_did_not_pass(served: Run, outbox: Outbox) -> None:
     _, failed, abstained, unscored, _, dead = (
         *outbox.add(verdict(), verdict(**FAILED), verdict(**ABSTAINED), verdict(**UNSCORED), verdict(**UNRATED)),
         *outbox.add(verdict(**{**UNSCORED, "reason": "timeout"}), kind="d"),
@@ -109,7 +109,7 @@ ENDING = ("tail", "--no-follow", "--last")
 
 
 @pytest.mark.parametrize(("last", "shown"), [("2", 2), ("3", 3), ("50", 3)])
-def test_tail_that_does_not_follow_ends_after_what_there_is(served: Run, outbox: Outbox, last: str, shown: int) -> None:
+def test_tail_without_follow_ends_after_the_last_verdict(served: Run, outbox: Outbox, last: str, shown: int) -> None:
     ids = outbox.add(verdict(), verdict(**FAILED), verdict(**UNSCORED))
     ended = served(*ENDING, last, "--json")
     assert (ended.code, ended.err) == (0, "")
@@ -118,7 +118,7 @@ def test_tail_that_does_not_follow_ends_after_what_there_is(served: Run, outbox:
     assert (told.code, told.err, len(told.out.splitlines())) == (0, "", shown)
 
 
-def test_tail_that_does_not_follow_shows_only_what_is_wanted(served: Run, outbox: Outbox) -> None:
+def test_tail_without_follow_shows_only_matching_verdicts(served: Run, outbox: Outbox) -> None:
     ids = outbox.add(verdict(**FAILED), verdict(**FAILED, service="bot"), verdict(**ABSTAINED), verdict())
     arguments = (*ENDING, "50", "--json", "--failed", "--service", "shop", "--judge", "saf*")
     for more, expected_ids in [((), [ids[0], ids[2]]), (("--count", "1"), ids[:1])]:
@@ -163,7 +163,9 @@ def test_tail_that_does_not_follow_shows_the_last_ten_unless_told_otherwise(serv
     assert (ended.code, [line["evaluation_id"] for line in ended.lines]) == (0, ids[2:])
 
 
-def test_tail_that_follows_says_what_it_waits_for(served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_with_follow_says_that_it_waits_for_verdicts(
+    served: Run, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outbox.add(verdict())
     monkeypatch.setattr(tail, "follow", lambda *_: iter(()))
     assert served("tail").err == "waiting for new verdicts; --last N shows earlier ones\n"
@@ -172,7 +174,7 @@ def test_tail_that_follows_says_what_it_waits_for(served: Run, outbox: Outbox, m
     assert wrong == "waiting for new verdicts; no judge so far matches saftey; did you mean safety?\n"
 
 
-def test_tail_passes_over_what_it_cannot_read(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:
+def test_tail_skips_unreadable_entries(served: Run, outbox: Outbox, redis: Redis, prefix: str) -> None:
     first = outbox.add(verdict())
     outbox.add(verdict(), version="2")
     redis.xadd(f"{prefix}:verdicts", {"v": "1", "j": b"{"})
@@ -251,7 +253,7 @@ def added_after_the_first_look(store: Store, outbox: Outbox) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_tail_follows_what_comes_after_it_began(store: Store, outbox: Outbox, count: int) -> None:
+def test_tail_shows_verdicts_that_come_after_its_start(store: Store, outbox: Outbox, count: int) -> None:
     outbox.add(*(verdict() for _ in range(count)))
     ids = added_after_the_first_look(store, outbox)
     following = tail.follow(store)

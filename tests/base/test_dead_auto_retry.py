@@ -32,7 +32,7 @@ def under_way(keyspace: Keyspace) -> list[str]:
     return sorted(name for name, retry in marks(keyspace).items() if retry.batch_id)
 
 
-def test_what_is_due_is_taken_up_and_judged_once(
+def test_due_dead_letters_are_retried_and_judged_once(
     keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
     ids = give_up(keyspace, new_worker, 3)
@@ -145,7 +145,7 @@ def test_each_at_most_five_times_with_growing_waits(
     assert (scheduled(keyspace), balanced(keyspace).dead) == ({}, 1)
 
 
-def test_what_no_worker_here_can_judge_lets_others_pass(
+def test_dead_letters_without_a_judge_here_are_postponed(
     keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
     ids = give_up(keyspace, new_worker, 2)
@@ -181,7 +181,7 @@ def test_one_of_several_workers_retries(
     assert len(under_way(keyspace)) == MIN_PACE
 
 
-def test_what_is_no_letter_any_more_is_forgotten(
+def test_removed_dead_letters_leave_the_schedule(
     keyspace: Keyspace, new_worker: Workers, auto_retry: Callable[..., AutoRetry]
 ) -> None:
     first, second, third = give_up(keyspace, new_worker, 3)

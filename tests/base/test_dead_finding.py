@@ -57,7 +57,7 @@ def test_many_and_large_ones_come_in_chunks(
     assert whole == letters(keyspace)
 
 
-def test_what_another_version_wrote_is_passed_over_and_counted(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_dead_letters_of_another_version_are_skipped_and_counted(keyspace: Keyspace, new_worker: Workers) -> None:
     first, second, third = give_up(keyspace, new_worker, 3)
     newer = keyspace.client.hget(keyspace.keys.dead, first).replace(b'{"v":1', b'{"v":9')
     keyspace.client.hset(keyspace.keys.dead, mapping={first: newer, second: b"{"})
@@ -66,7 +66,7 @@ def test_what_another_version_wrote_is_passed_over_and_counted(keyspace: Keyspac
     assert store.unreadable == 2
 
 
-def test_what_goes_meanwhile_is_left_out(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_dead_letter_removed_during_the_search_is_left_out(keyspace: Keyspace, new_worker: Workers) -> None:
     first, second = give_up(keyspace, new_worker, 2)
     new_worker().ledger.remove([first])
     assert [entry.letter.evaluation.id for entry in DeadLetterStore(keyspace.store).read([first, second])] == [second]

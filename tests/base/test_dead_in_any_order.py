@@ -16,8 +16,8 @@ from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
 CHOSEN_AT = 1_700_000_000.0
 NUMBERS = (0, 1, 2)
-DOINGS = ("record", "bury", "bury the retry", "retry", "drop", "forget", "lose")
-STEPS = st.tuples(st.sampled_from(DOINGS), st.sampled_from(NUMBERS), st.sampled_from(["timeout", "rate_limited"]))
+STEP_NAMES = ("record", "give up", "give up the retry", "retry", "drop", "forget", "lose")
+STEPS = st.tuples(st.sampled_from(STEP_NAMES), st.sampled_from(NUMBERS), st.sampled_from(["timeout", "rate_limited"]))
 
 
 def verdict(number: int) -> Verdict:
@@ -25,11 +25,11 @@ def verdict(number: int) -> Verdict:
 
 
 def add_dead_letter(keyspace: Keyspace, number: int, reason: str, chosen_at: float) -> None:
-    news = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(news.evaluation_id, HOUR, "safety", news.judge_version, 1.0)
+    unscored = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(unscored.evaluation_id, HOUR, "safety", unscored.judge_version, 1.0)
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, chosen_at, CHOSEN_AT, item=item)
-    Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, news)])
+    Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, unscored)])
 
 
 def lose_batches(keyspace: Keyspace, name: str) -> None:
@@ -44,9 +44,9 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
     match doing:
         case "record":
             Ledger(keyspace.store, config).record([Finished.of(verdict(number), HOUR)])
-        case "bury":
+        case "give up":
             add_dead_letter(keyspace, number, reason, CHOSEN_AT)
-        case "bury the retry":
+        case "give up the retry":
             for batch in keyspace.batches().values():
                 if name in str(batch):
                     add_dead_letter(keyspace, number, reason, batch.created_at)

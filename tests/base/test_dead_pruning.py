@@ -51,7 +51,7 @@ def test_nothing_goes_while_a_key_that_is_written_has_a_wrong_type(keyspace: Key
     assert prune(keyspace.store, settings_of(keyspace, max_dead=1)) == 1
 
 
-def test_what_is_too_old_goes(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_old_dead_letters_are_removed(keyspace: Keyspace, new_worker: Workers) -> None:
     ids = give_up(keyspace, new_worker, 3)
     make_older(keyspace, ids[:2], 2 * DAY_MS)
     assert prune(keyspace.store, settings_of(keyspace, dead_retention=86_400)) == 2
@@ -75,7 +75,7 @@ def test_the_oldest_of_too_large_ones_go_and_no_more_than_must(keyspace: Keyspac
     assert not keyspace.client.exists(*keyspace.keys.dead_letters)
 
 
-def test_a_dead_trace_takes_its_bytes_once_whatever_asked_for_it(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_trace_of_several_dead_letters_counts_its_bytes_once(keyspace: Keyspace, new_worker: Workers) -> None:
     """A letter used to hold its trace: three judges of a trace of 100 kB took 300 kB when their model was away."""
     text = "x" * 100_000
     judges = ("safety", "groundedness", "relevance_to_query")
@@ -85,9 +85,9 @@ def test_a_dead_trace_takes_its_bytes_once_whatever_asked_for_it(keyspace: Keysp
         evaluation = Evaluation(name, HOUR, judge, "0" * 32, 1.0)
         item = Item(make_trace(1, context=[text]), (evaluation,))
         letter = DeadLetter(1, evaluation, "default", "scripted", "timeout", 2, 1.0, 2.0, item=item)
-        news = make_verdict(evaluation_id=name, outcome="unscored", reason="timeout")
+        dead_verdict = make_verdict(evaluation_id=name, outcome="unscored", reason="timeout")
         keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 1)
-        assert ledger.add_dead_letter([(letter, news)]) == [True]
+        assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
     assert dead_bytes(keyspace) < 102_000 + 3 * 500
     assert sum(map(len, keyspace.client.hvals(keyspace.keys.dead))) < 3 * 500
     whole = {

@@ -88,7 +88,7 @@ def test_of_many_at_once_each_letter_goes_into_one_batch(keyspace: Keyspace, new
     assert_settled(keyspace, scored=60)
 
 
-def test_a_mark_whose_batch_is_gone_holds_nobody_back(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_mark_without_its_batch_does_not_prevent_a_retry(keyspace: Keyspace, new_worker: Workers) -> None:
     ids = give_up(keyspace, new_worker, 1)
     retry_all(keyspace)
     for name in keyspace.batches():
@@ -144,7 +144,7 @@ def test_only_the_batch_of_the_retry_renews(keyspace: Keyspace, new_worker: Work
     assert marks(keyspace)[name].batch_id == retry_batch
 
 
-def test_what_comes_back_after_a_kill_is_judged_once(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_retry_interrupted_by_a_kill_is_judged_once(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 4)
     retry_all(keyspace)
     killed = new_worker(failing(2, 3))
@@ -165,7 +165,7 @@ def test_a_new_letter_may_be_taken_up_by_itself_only_where_its_reason_may_pass(
     assert scheduled(keyspace) == {passing: keyspace.soon(60)}
 
 
-def test_what_is_dead_is_not_chosen_anew(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_trace_with_a_dead_letter_is_not_chosen_again(keyspace: Keyspace, new_worker: Workers) -> None:
     (name,) = give_up(keyspace, new_worker, 1)
     # However long it is dead: the ledger may have forgotten it by then.
     keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))

@@ -198,15 +198,15 @@ def test_a_new_service_is_compared_with_its_objective() -> None:
     norm = flat(0.9, 5 * 168)
     limits, state = limits_of(norm, Moments(), series=20), State()
     chance = np.random.default_rng(3)
-    result = None
+    change = None
     for bucket in range(14 * 288):
         judged = int(chance.poisson(5 / 12))
         passed = int(chance.binomial(judged, 0.7))
-        result = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
-        if result:
+        change = step(state, bucket, passed, judged - passed, expected=norm.expected(bucket // 12), limits=limits)
+        if change:
             break
-    assert result is not None
-    assert result.size == pytest.approx(0.2, abs=0.12)
+    assert change is not None
+    assert change.size == pytest.approx(0.2, abs=0.12)
     # Five judgements an hour find 20 points within a day.
     assert bucket < 288
     assert delay_hours(norm, limits, 0.2) < 15
@@ -215,9 +215,9 @@ def test_a_new_service_is_compared_with_its_objective() -> None:
 
 def test_the_begin_of_a_drop_has_an_interval() -> None:
     buckets = [Bucket(k, 45, 5, 0.9) for k in range(100)] + [Bucket(k, 35, 15, 0.9) for k in range(100, 130)]
-    result = since_interval(buckets, 0.2, 1.0)
-    assert result.low <= 100 <= result.high
-    assert result.high - result.low < 10
+    interval = since_interval(buckets, 0.2, 1.0)
+    assert interval.low <= 100 <= interval.high
+    assert interval.high - interval.low < 10
     assert since_interval(buckets[:1], 0.2, 1.0) == (0, 0, 0)
 
 

@@ -48,11 +48,11 @@ def die(keyspace: Keyspace, reason: str, judge: str) -> None:
     batch = next(iter(keyspace.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
     letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
-    news = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
-    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, news)]) == [True]
+    dead_verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
+    assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, dead_verdict)]) == [True]
 
 
-def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
+def test_versions_that_are_here_need_no_fix(keyspace: Keyspace) -> None:
     choose(keyspace, 3)
     die(keyspace, "internal_error", "gone")
     die(keyspace, "unknown_judge_version", "safety")
@@ -61,7 +61,7 @@ def test_versions_that_are_here_need_no_mend(keyspace: Keyspace) -> None:
     ]
 
 
-def test_those_that_nobody_knows_are_named_with_the_mend(keyspace: Keyspace) -> None:
+def test_unknown_judge_versions_are_named_with_a_fix(keyspace: Keyspace) -> None:
     choose(keyspace, 3)
     age_versions(keyspace)
     die(keyspace, "unknown_judge_version", "gone")

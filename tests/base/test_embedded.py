@@ -69,7 +69,7 @@ def test_stop_ends_the_process_and_removes_the_folder(binary: ServerBinary) -> N
         _ = server.pid
 
 
-def test_what_was_written_outlives_a_kill(server: EmbeddedRedis) -> None:
+def test_written_data_outlives_a_kill(server: EmbeddedRedis) -> None:
     url, folder, first = server.url, server.folder, server.pid
     with client_of(server) as client:
         client.set("a", "kept")
@@ -98,7 +98,7 @@ def test_without_appendonly_a_restart_begins_empty() -> None:
         assert client.get("a") is None
 
 
-def test_comes_back_after_somebody_else_killed_it(server: EmbeddedRedis) -> None:
+def test_the_server_restarts_after_a_kill_from_outside(server: EmbeddedRedis) -> None:
     os.kill(server.pid, signal.SIGKILL)
     server.restart()
     with client_of(server) as client:
@@ -123,7 +123,7 @@ def test_a_taken_port_that_must_be_kept_is_an_error(server: EmbeddedRedis) -> No
             other.restart()
 
 
-def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_mend(tmp_path: Path) -> None:
+def test_a_program_that_dies_is_an_error_with_its_last_words_and_the_fix(tmp_path: Path) -> None:
     dying = script(tmp_path / "redis-server", DYING_PROGRAM)
     server = EmbeddedRedis(ServerBinary(dying, "7.0.0", "path"))
     with pytest.raises(EmbeddedRedisError, match=r"status 3: install redis-server .* no such thing here"):
@@ -193,8 +193,8 @@ def test_a_killed_parent_leaves_neither_server_nor_folder(tmp_path: Path) -> Non
         "print('up', server.pid, server.folder); time.sleep(60)"
     )
     with Program("-c", code, folder=tmp_path) as parent:
-        result = parent.wait_for(r"^up (\d+) (\S+)$")
-        pid, folder = int(result[1]), Path(result[2])
+        started = parent.wait_for(r"^up (\d+) (\S+)$")
+        pid, folder = int(started[1]), Path(started[2])
         assert psutil.pid_exists(pid)
         parent.kill()
         wait_until(lambda: not _alive(pid), what="the server's end")

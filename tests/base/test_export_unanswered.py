@@ -121,7 +121,7 @@ def test_an_acknowledgement_that_did_not_arrive_counts_once(keyspace: Keyspace, 
     assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (5, 0)
 
 
-def test_what_came_in_a_lost_answer_is_read_again_at_once(keyspace: Keyspace, proxy: Proxy, counting: Counting) -> None:
+def test_entries_of_a_lost_read_are_read_again_at_once(keyspace: Keyspace, proxy: Proxy, counting: Counting) -> None:
     keyspace.send(*numbered(5))
     lose_answers_to(proxy, counting.exporter, "_read")
     with pytest.raises(StoreError):
@@ -145,7 +145,7 @@ def test_a_redis_that_comes_back_without_its_data_is_read_on(
     assert counting.counted == 1
 
 
-def test_what_was_delivered_is_not_sent_again(keyspace: Keyspace, sending: Sending, otlp: OtlpReceiver) -> None:
+def test_delivered_verdicts_are_not_sent_again(keyspace: Keyspace, sending: Sending, otlp: OtlpReceiver) -> None:
     keyspace.send(*numbered(3))
     lose_acknowledgement(sending.exporter)
     with pytest.raises(StoreError):
@@ -186,7 +186,7 @@ def test_a_delivery_that_waits_keeps_its_entries(
     assert (evaluated(otlp), len(otlp.logs), successor.waits) == (names(numbered(3)), 3, [])
 
 
-def test_who_stood_still_leaves_a_delivery_to_who_has_taken_it_over(
+def test_a_stalled_worker_leaves_its_entries_to_the_successor(
     keyspace: Keyspace, sending: Sending, successor: Sending, otlp: OtlpReceiver
 ) -> None:
     otlp.behaviour = collector.sequence(collector.failing(503), collector.Accept())
@@ -229,7 +229,7 @@ def test_an_entry_that_cannot_be_read_holds_up_nothing(keyspace: Keyspace, count
     }
 
 
-def test_what_is_kept_is_only_what_is_ours(keyspace: Keyspace, sending: Sending) -> None:
+def test_a_worker_keeps_only_its_own_pending_entries(keyspace: Keyspace, sending: Sending) -> None:
     keyspace.send(*numbered(2))
     entries = sending.exporter._read(1)
     ours, theirs = [entry_id.decode() for entry_id, _ in entries]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.dead_parts import balanced, dead, give_up, retry_all
-from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, found
+from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.judging_parts import Workers, choose, judged
 from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, settings_of
 
@@ -34,15 +34,15 @@ def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(key
         )
     ):
         keyspace.add({"traceId": f"t{number}", "service": "shop", "output": SECRET, **ids})
-    assert forget(keyspace, user_id="another") == found()
-    assert forget(keyspace, user_id=PERSON) == found(traces=2)
-    assert forget(keyspace, user_id=long) == found(traces=2)
-    assert forget(keyspace, session_id=long) == found(traces=1)
+    assert forget(keyspace, user_id="another") == forgotten()
+    assert forget(keyspace, user_id=PERSON) == forgotten(traces=2)
+    assert forget(keyspace, user_id=long) == forgotten(traces=2)
+    assert forget(keyspace, session_id=long) == forgotten(traces=1)
     assert_nowhere(keyspace, SECRET)
 
 
 @pytest.mark.parametrize("state", ["unread", "read", "dealt with"])
-def test_in_the_stream_in_whatever_state(keyspace: Keyspace, state: str) -> None:
+def test_a_trace_in_any_state_is_removed_from_the_stream(keyspace: Keyspace, state: str) -> None:
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(6), output=SECRET))
     entries = [] if state == "unread" else keyspace.read(4)
@@ -60,7 +60,7 @@ def test_in_the_stream_in_whatever_state(keyspace: Keyspace, state: str) -> None
     assert (account.published, account.sampled, account.unread) == (6, sampled, 0)
     assert keyspace.measure().traces == (0, 0, 0)
     assert_nowhere(keyspace, make_trace(2).trace_id)
-    assert forget(keyspace, 2) == found()
+    assert forget(keyspace, 2) == forgotten()
 
 
 def test_workers_tell_of_no_loss(keyspace: Keyspace) -> None:
@@ -70,7 +70,7 @@ def test_workers_tell_of_no_loss(keyspace: Keyspace) -> None:
     assert (told.cut_off, told.traces.newly_cut, told.traces.lag) == (1, 0, 3)
 
 
-def test_what_was_forgotten_between_others_is_never_counted_as_lost(keyspace: Keyspace) -> None:
+def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None:
     """The lag in the midst of the stream holds for each version of Redis."""
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(20)))
@@ -88,7 +88,7 @@ def test_what_was_forgotten_between_others_is_never_counted_as_lost(keyspace: Ke
 def test_before_any_worker_was_there(any_redis_url: str, prefix: str) -> None:
     with Keyspace(any_redis_url, prefix) as keyspace:
         keyspace.client.delete(keyspace.keys.traces)
-        assert forget(keyspace, 1) == found()
+        assert forget(keyspace, 1) == forgotten()
         keyspace.append("p1", make_traces(range(3)))
         assert forget(keyspace, 1).traces == 1
         keyspace.store.make_group(keyspace.keys.traces, "ingest")
@@ -101,7 +101,7 @@ def test_late_feedback_goes_as_well(keyspace: Keyspace) -> None:
     keyspace.append("p1", make_traces(range(2)))
     for number in (0, 1):
         keyspace.add({"trace_id": make_trace(number).trace_id, "score": -1, "comment": SECRET}, kind="f")
-    assert forget(keyspace, 1) == found(traces=1, feedback=1)
+    assert forget(keyspace, 1) == forgotten(traces=1, feedback=1)
     chosen.take()
     assert balanced(keyspace).sampled == 1
     assert forget(keyspace, 0).feedback == 1
@@ -112,7 +112,7 @@ def test_gathered_feedback_is_dealt_with_no_more(keyspace: Keyspace) -> None:
     members = [f'{{"v":1,"entry_id":"1-{place}","trace_id":"{place}","score":-1.0}}' for place in (1, 2)]
     keyspace.client.zadd(keyspace.keys.feedback, dict.fromkeys(members, 5))
     subject = ForgetTarget(trace_id="1")
-    assert Forgetting(keyspace.store, settings_of(keyspace), subject).run() == found(feedback=1)
+    assert Forgetting(keyspace.store, settings_of(keyspace), subject).run() == forgotten(feedback=1)
     assert keyspace.client.zrange(keyspace.keys.feedback, 0, -1) == [members[1].encode()]
     assert keyspace.counted("feedback:forgotten") == {"feedback:forgotten": 1}
 
@@ -122,7 +122,7 @@ def test_gathered_feedback_is_dealt_with_no_more(keyspace: Keyspace) -> None:
 
 def test_out_of_batches_the_others_are_judged(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 5)
-    assert forget(keyspace, 2) == found(traces=1, evaluations=1)
+    assert forget(keyspace, 2) == forgotten(traces=1, evaluations=1)
     assert len(keyspace.batches()[batch_id].items) == 4
     assert keyspace.waiting()["scripted"] == keyspace.client.strlen(keyspace.keys.batch(batch_id))
     account = balanced(keyspace)
@@ -142,7 +142,9 @@ def test_a_batch_with_nothing_left_is_finished(keyspace: Keyspace) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_of_what_a_worker_is_judging_no_verdict_is_written(keyspace: Keyspace, new_worker: Workers, count: int) -> None:
+def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(
+    keyspace: Keyspace, new_worker: Workers, count: int
+) -> None:
     (batch_id,) = choose(keyspace, count)
     worker = new_worker()
     worker.begin(batch_id)
@@ -155,7 +157,7 @@ def test_of_what_a_worker_is_judging_no_verdict_is_written(keyspace: Keyspace, n
     assert make_trace(0).trace_id not in judged(keyspace)
 
 
-def test_what_a_worker_gives_up_is_no_letter(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_forgotten_evaluation_that_is_given_up_is_no_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
     worker = new_worker(RuntimeError("no"))
     worker.begin(batch_id)
@@ -166,7 +168,7 @@ def test_what_a_worker_gives_up_is_no_letter(keyspace: Keyspace, new_worker: Wor
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
 
-def test_what_becomes_a_letter_behind_the_look_at_letters_is_found(
+def test_a_dead_letter_added_during_forget_is_found(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 2, age_s=7 * 3600)
@@ -180,13 +182,13 @@ def test_what_becomes_a_letter_behind_the_look_at_letters_is_found(
         return look(forgetting)
 
     monkeypatch.setattr(Forgetting, "_erase_from_batches", late)
-    assert forget(keyspace, 0) == found(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 0) == forgotten(traces=1, dead_letters=1, verdicts=1)
     account = balanced(keyspace)
     assert (account.dead, account.removed, account.waiting) == (1, 1, 0)
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
 
-def test_what_changes_while_it_is_rewritten_is_read_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_changes_during_forget_is_read_again(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     choose(keyspace, 4)
     run = keyspace.store.run
     others = [1]
@@ -203,7 +205,7 @@ def test_what_changes_while_it_is_rewritten_is_read_again(keyspace: Keyspace, mo
     assert (account.removed, account.waiting) == (2, 2)
 
 
-def test_what_a_parked_batch_holds_goes_too(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_evaluations_of_a_parked_batch_are_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2)
     new_worker(RuntimeError("no")).run(batch_id)
     assert forget(keyspace, 0).evaluations == 1
@@ -218,7 +220,7 @@ def test_a_batch_of_another_version_is_left_and_told_of(keyspace: Keyspace) -> N
     (batch_id,) = choose(keyspace, 1)
     key = keyspace.keys.batch(batch_id)
     keyspace.client.set(key, keyspace.client.get(key).replace(b'"v":1', b'"v":9', 1))
-    assert forget(keyspace, 0) == found(traces=1, unreadable=1)
+    assert forget(keyspace, 0) == forgotten(traces=1, unreadable=1)
 
 
 # --- dead letters and verdicts ---
@@ -226,18 +228,18 @@ def test_a_batch_of_another_version_is_left_and_told_of(keyspace: Keyspace) -> N
 
 def test_dead_letters_and_the_news_of_them(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 3)
-    assert forget(keyspace, 1) == found(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
     account = balanced(keyspace)
     assert (account.dead, account.removed, len(dead(keyspace))) == (2, 1, 2)
     assert_nowhere(keyspace, make_trace(1).trace_id)
 
 
-def test_a_letter_whose_retry_is_under_way(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_dead_letter_under_retry_is_forgotten(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 2)
     retry_all(keyspace)
     worker = new_worker()
     worker.begin(next(iter(keyspace.batches())))
-    assert forget(keyspace, 1) == found(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
     assert len(next(iter(keyspace.batches().values())).items) == 1
     worker.end()
     account = balanced(keyspace)
@@ -252,7 +254,7 @@ def test_verdicts_go_and_their_counts_stay(keyspace: Keyspace, new_worker: Worke
     before = keyspace.measure(groups=("metrics",), report_cuts=True).outbox["metrics"]
     assert (before.lag, before.newly_cut) == (4, 0)
     for number in range(4):
-        assert forget(keyspace, number) == found(traces=1, verdicts=1)
+        assert forget(keyspace, number) == forgotten(traces=1, verdicts=1)
         keyspace.measure(groups=("metrics",))
     ids = [entry_id.decode() for entry_id, _ in read]
     names = (keyspace.keys.verdicts, keyspace.keys.account_all, keyspace.keys.groups)
@@ -279,9 +281,9 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> N
     chosen.take()
     dry = forget(keyspace, user_id=PERSON, dry_run=True)
     before = keyspace.everything()
-    assert forget(keyspace, user_id="nobody") == found()
+    assert forget(keyspace, user_id="nobody") == forgotten()
     assert keyspace.everything() == before
-    assert forget(keyspace, user_id=PERSON) == dry == found(traces=3, feedback=2, evaluations=3)
+    assert forget(keyspace, user_id=PERSON) == dry == forgotten(traces=3, feedback=2, evaluations=3)
     assert_nowhere(keyspace, SECRET, PERSON)
     account = balanced(keyspace)
     assert (account.chosen, account.removed, account.waiting) == (6, 3, 3)
@@ -292,7 +294,7 @@ def test_a_person_s_verdicts_are_found_by_the_hash(keyspace: Keyspace, new_worke
     Chosen(keyspace, models=new_worker().settings.models).take()
     new_worker().run(*keyspace.batches())
     assert len(keyspace.outbox("j")) == 3
-    assert forget(keyspace, user_id=PERSON) == found(traces=2, verdicts=2)
+    assert forget(keyspace, user_id=PERSON) == forgotten(traces=2, verdicts=2)
     (left,) = keyspace.outbox("j")
     assert left["trace_id"] == make_trace(0).trace_id
 
@@ -310,9 +312,9 @@ def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_fo
     assert not hashes & {hashed_user(PERSON, key) for key in ("", "tracejudge", Settings().sampling_key)}
     keyspace.client.delete(keyspace.keys.traces)  # so that only the hashes lead to the verdicts
     keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
-    assert forget(keyspace, user_id=PERSON, dry_run=True) == found(verdicts=1), "by the key that was made in Redis"
+    assert forget(keyspace, user_id=PERSON, dry_run=True) == forgotten(verdicts=1), "by the key that was made in Redis"
     settings = settings_of(keyspace, user_key="second", user_keys_former=("first",))
-    assert forget(keyspace, user_id=PERSON, settings=settings) == found(verdicts=3)
+    assert forget(keyspace, user_id=PERSON, settings=settings) == forgotten(verdicts=3)
 
 
 def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost_it(
@@ -332,18 +334,18 @@ def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost
     assert UserKeys(settings_of(keyspace, user_key="own"), keyspace.store).known == "own"
 
 
-def test_what_ingest_refused_is_erased_all_the_same(keyspace: Keyspace) -> None:
+def test_entries_that_ingest_refused_are_forgotten(keyspace: Keyspace) -> None:
     keyspace.add({"trace_id": "1", "service": "shop", "output": SECRET, "user_id": 1729})
     keyspace.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
     keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
     keyspace.add(b"{", kind="t")
     Chosen(keyspace).take()
-    assert forget(keyspace, user_id="1729") == found(traces=3, evaluations=1)
+    assert forget(keyspace, user_id="1729") == forgotten(traces=3, evaluations=1)
     assert_nowhere(keyspace, SECRET)
     assert balanced(keyspace).invalid == 3
 
 
-def test_what_was_written_under_other_names_is_erased(keyspace: Keyspace) -> None:
+def test_entries_with_other_field_names_are_forgotten(keyspace: Keyspace) -> None:
     for number in (1, 2):
         keyspace.add({"traceId": number, "serviceName": "shop", "content": SECRET, "userId": 1729 + number})
     keyspace.add({"traceId": 1, "value": -1, "comment": SECRET}, kind="f")
@@ -359,8 +361,8 @@ def test_a_dry_run_changes_nothing(keyspace: Keyspace, new_worker: Workers) -> N
     give_up(keyspace, new_worker, 1)
     choose(keyspace, 2, first=1)
     before = keyspace.everything()
-    assert forget(keyspace, 0, dry_run=True) == found(traces=1, dead_letters=1, verdicts=1)
-    assert forget(keyspace, 1, dry_run=True) == found(traces=1, evaluations=1)
+    assert forget(keyspace, 0, dry_run=True) == forgotten(traces=1, dead_letters=1, verdicts=1)
+    assert forget(keyspace, 1, dry_run=True) == forgotten(traces=1, evaluations=1)
     assert keyspace.everything() == before
 
 
@@ -375,7 +377,7 @@ def test_long_streams_are_scanned_in_chunks(keyspace: Keyspace, monkeypatch: pyt
     assert keyspace.client.xlen(keyspace.keys.traces) == 90
 
 
-def test_what_is_published_again_after_it_was_forgotten_counts_once(keyspace: Keyspace) -> None:
+def test_a_forgotten_trace_that_is_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
     choose(keyspace, 1)
     forget(keyspace, 0)
     choose(keyspace, 1)

@@ -36,9 +36,9 @@ def test_every_invalid_entry_is_counted_by_reason_and_later_entries_are_read(pip
     assert "no service" in output
     assert "a1" in output
     wait_until(lambda: len(read_invalid(pipeline.store)) == len(BAD_ENTRIES), what="the list of invalid entries")
-    result = read_invalid(pipeline.store)
-    assert {bad_entry.reason for bad_entry in result} == BAD_ENTRIES.keys()
-    assert SECRET not in repr(result)
+    bad_entries = read_invalid(pipeline.store)
+    assert {bad_entry.reason for bad_entry in bad_entries} == BAD_ENTRIES.keys()
+    assert SECRET not in repr(bad_entries)
 
 
 def test_a_trace_of_a_megabyte_is_judged(pipeline: Pipeline) -> None:

@@ -15,13 +15,13 @@ from worker.base.monitor.shares import Sums, design_effect, merged, pass_share, 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
     """Count verdict by verdict, sessions spread over the buckets."""
-    values = [Sums() for _ in range(buckets)]
+    bucket_sums = [Sums() for _ in range(buckets)]
     before: dict[int, tuple[float, float]] = {}
     for position, (w, y, c) in enumerate(zip(weights.tolist(), passed.tolist(), sessions.tolist(), strict=True)):
         total, kept = before.get(c, (0.0, 0.0))
-        values[position % buckets].count(w, passed=bool(y), before=(total, kept))
+        bucket_sums[position % buckets].count(w, passed=bool(y), before=(total, kept))
         before[c] = (total + w, kept + w * y)
-    return values
+    return bucket_sums
 
 
 def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
@@ -61,8 +61,8 @@ def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
     share = total.passed / total.weight
     clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)
     single = total.residual_squares(share) * len(number) / (len(number) - 1)
-    result = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
-    assert result == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
+    estimate = share, np.sqrt(clustered) / total.weight, np.sqrt(single) / total.weight
+    assert estimate == pytest.approx((0.628, 0.0518247144289385, 0.039926203282339714))
 
 
 def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:

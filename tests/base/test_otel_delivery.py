@@ -139,7 +139,7 @@ def test_a_receiver_that_is_busy_in_between_gets_no_part_twice(
     assert (evaluated(otlp), worker.waits) == (names(numbered(4)), [0.5])
 
 
-def test_what_a_receiver_took_only_in_part_is_counted(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_partial_success_of_a_receiver_is_counted(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     otlp.behaviour = collector.sequence(collector.partial(2), collector.partial(1))
     keyspace.send(*numbered(4))
     worker = sender()
@@ -242,7 +242,7 @@ def test_a_receiver_that_fails_over_everything_gets_all_of_it_later(
     assert len(otlp.exports) < 60
 
 
-def test_what_may_be_all_that_the_receiver_fails_over_does_not_wait_for_ever(
+def test_a_single_verdict_that_always_fails_is_given_up(
     keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (verdict,) = numbered(1)
@@ -360,7 +360,7 @@ def test_meanwhile_the_metrics_go_on(keyspace: Keyspace, otlp: OtlpReceiver, sen
     assert keyspace.measure(groups=("otel",)).outbox["otel"].lag == 0
 
 
-def test_who_is_told_to_stop_while_waiting_leaves_the_entries_to_others(
+def test_a_stop_during_a_wait_leaves_the_entries_to_others(
     keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
     otlp.behaviour = collector.failing(503)

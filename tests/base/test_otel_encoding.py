@@ -86,7 +86,7 @@ VERDICTS: dict[str, Verdict] = {
 
 
 @each_case("verdict", VERDICTS.values(), ids=VERDICTS.keys())
-def test_it_says_what_the_sdk_would_say(verdict: Verdict) -> None:
+def test_the_encoding_equals_that_of_the_sdk(verdict: Verdict) -> None:
     assert_same(verdict)
 
 
@@ -156,7 +156,7 @@ calls = st.builds(
     ),
     st.booleans(),
 )
-def test_whatever_a_verdict_holds(verdicts: list[Verdict], explanations: bool) -> None:  # noqa: FBT001 - from hypothesis
+def test_any_verdict_is_encoded_as_the_sdk_encodes_it(verdicts: list[Verdict], explanations: bool) -> None:  # noqa: FBT001 - from hypothesis
     assert_same(*verdicts, explanations=explanations)
 
 

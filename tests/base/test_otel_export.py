@@ -289,7 +289,7 @@ def test_a_call_names_the_model_that_is_asked_and_not_its_label(
     assert (call.name, call.attributes["gen_ai.request.model"]) == ("chat gpt-4.1", "gpt-4.1")
 
 
-def test_what_is_sent_twice_is_the_same(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
+def test_spans_sent_twice_are_equal(keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders) -> None:
     keyspace.send(SCORED, *numbered(3))
     worker = sender()
     worker.turn()
@@ -322,7 +322,7 @@ def test_verdicts_on_the_canary_are_acknowledged_and_not_sent(
     assert (evaluated(otlp), pending(keyspace), worker.dropped) == (names(numbered(2)), 0, {})
 
 
-def test_what_cannot_be_read_is_counted_and_other_versions_wait(
+def test_unreadable_entries_are_counted_and_other_versions_wait(
     keyspace: Keyspace, otlp: OtlpReceiver, sender: Senders
 ) -> None:
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1", "j": "{"})
@@ -357,10 +357,10 @@ def test_one_that_cannot_be_a_span_is_counted_and_holds_nothing_up(
 
 def test_reasons_for_dropping_are_there_at_zero(sender: Senders) -> None:
     metrics = sender().metrics
-    values = [
+    counts = [
         (sample.labels["reason"], sample.value)
         for family in metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_export_dropped_total"
     ]
-    assert sorted(values) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]
+    assert sorted(counts) == [("partial_success", 0), ("rejected", 0), ("server_error", 0), ("unreadable", 0)]

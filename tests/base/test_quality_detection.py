@@ -112,15 +112,15 @@ class Monitored:
 def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -> None:  # noqa: FBT001
     traffic = Traffic(keyspace)
     monitored = Monitored(keyspace, traffic)
-    values: list[tuple[float, int | None]] = []
+    changes: list[tuple[float, int | None]] = []
 
     def live(hours: int, share: float) -> None:
         for _ in range(hours * 12):
             traffic.five_minutes({SERIES: share})
             monitored.look({SERIES: share})
             since = monitored.detectors[SERIES.id].state.since
-            if not values or values[-1][1] != since:
-                values.append((traffic.now, since))
+            if not changes or changes[-1][1] != since:
+                changes.append((traffic.now, since))
             if restarts and traffic.now % HOUR_S == 0:
                 monitored.restart()
 
@@ -131,8 +131,8 @@ def test_a_drop_is_found_once_and_recovers(keyspace: Keyspace, restarts: bool) -
         live(12, 0.6)
         rose = traffic.now
         live(24, 0.9)
-    assert [since is not None for _, since in values] == [False, True, False], values
-    (_, _), (raised, since), (recovered, _) = values
+    assert [since is not None for _, since in changes] == [False, True, False], changes
+    (_, _), (raised, since), (recovered, _) = changes
     assert raised - fell <= 3 * HOUR_S
     assert since is not None
     assert abs(since * FIVE_MINUTES_S - fell) <= HOUR_S
@@ -354,9 +354,9 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
     keyspace.client.set(key, msgspec.msgpack.encode(detector))
     # Three sessions of five verdicts of weight 2, one of which fails twice, and ten verdicts without a session.
     for part, clusters in ((0, {"0a": (10, 10), "08": (10, 6)}), (3, {"33": (10, 10)})):
-        values = {name: msgspec.msgpack.encode(sums) for name, sums in clusters.items()}
+        packed = {name: msgspec.msgpack.encode(sums) for name, sums in clusters.items()}
         keyspace.client.hset(
-            MonitorKeys(keyspace.keys.prefix).quality_clusters(SERIES.id, period, part), mapping=values
+            MonitorKeys(keyspace.keys.prefix).quality_clusters(SERIES.id, period, part), mapping=packed
         )
     at = place(MonitorKeys(keyspace.keys.prefix), SERIES.id, begin)
     keyspace.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))

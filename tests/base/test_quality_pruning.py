@@ -104,7 +104,7 @@ def test_series_that_redis_lost_are_listed_again(keyspace: Keyspace) -> None:
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_a_worker_that_takes_over_knows_what_the_other_one_removed(keyspace: Keyspace) -> None:
+def test_a_successor_knows_the_series_that_were_removed(keyspace: Keyspace) -> None:
     first, second = Days(keyspace), Days(keyspace)
     for each in (first, second):
         each.sums.stopping.set()  # no pause between reads

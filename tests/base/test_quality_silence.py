@@ -26,12 +26,12 @@ def write(keyspace: Keyspace, series: Series, at: int, verdicts: int, kind: str 
 def silent_after(keyspace: Keyspace, last: int, hours: int, series: Sequence[Series] = (SERIES,)) -> list[int]:
     """Return after which hours without verdicts the service is silent."""
     silence = Silence(keyspace.store, lambda: float(now))
-    values = []
+    silent_hours = []
     for hour in range(hours):
         now = last + hour * HOUR_S
         if any(silence.step({monitored_series.id: monitored_series for monitored_series in series}, {}).values()):
-            values.append(hour)
-    return values
+            silent_hours.append(hour)
+    return silent_hours
 
 
 def test_a_service_is_silent_when_20_verdicts_are_missing(keyspace: Keyspace) -> None:

@@ -53,7 +53,7 @@ def sums_of(keyspace: Keyspace, **monitor: Any) -> QualitySums:
 
 def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ...], list[Any]]:
     """Add up the verdicts one by one: by labels and bucket the sums, the abstained and the unscored."""
-    values: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
+    sums_by_bucket: dict[tuple[Any, ...], list[Any]] = defaultdict(lambda: [Sums(), [0, 0.0, 0.0], [0, 0.0, 0.0]])
     sessions: dict[tuple[Any, ...], tuple[float, float]] = {}
     for entry in entries:
         judgement, time_s = entry.verdict, int(entry.entry_id.split("-")[0]) // 1000
@@ -75,7 +75,9 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
                 at, w = (labels, time_s // seconds * seconds), judgement.weight
                 if judgement.outcome != "scored":
                     kind = 1 if judgement.outcome == "abstained" else 2
-                    values[at][kind] = [a + b for a, b in zip(values[at][kind], (1, w, w * w), strict=True)]
+                    sums_by_bucket[at][kind] = [
+                        a + b for a, b in zip(sums_by_bucket[at][kind], (1, w, w * w), strict=True)
+                    ]
                 elif passed[metric] is not None:
                     session = (
                         labels,
@@ -83,19 +85,19 @@ def expected(entries: Sequence[OutboxEntry], seconds: int) -> dict[tuple[Any, ..
                         time_s // (21_600 if judgement.session_id else 1_800),
                     )
                     before = sessions.get(session, (0.0, 0.0))
-                    values[at][0].count(w, passed=passed[metric], before=before)
+                    sums_by_bucket[at][0].count(w, passed=passed[metric], before=before)
                     sessions[session] = (before[0] + w, before[1] + w * passed[metric])
-    return values
+    return sums_by_bucket
 
 
 def stored(keyspace: Keyspace, *, fine: bool) -> dict[tuple[Any, ...], list[Any]]:
-    values: dict[tuple[Any, ...], list[Any]] = {}
+    sums_by_bucket: dict[tuple[Any, ...], list[Any]] = {}
     for series_id, series in read_series(keyspace.store).items():
         span = DAY_MS / 1000 - 86_400, DAY_MS / 1000 + 3 * 86_400
         for bucket in next(read_buckets(keyspace.store, [series_id], *span, fine=fine)):
             others = [list(bucket.abstained), list(bucket.unscored)]
-            values[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
-    return values
+            sums_by_bucket[msgspec.structs.astuple(series), int(bucket.begins_at)] = [bucket.sums, *others]
+    return sums_by_bucket
 
 
 def flat(sums: Any) -> list[float]:
@@ -145,10 +147,10 @@ def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
         sums.deliver(entries[max(0, at - random_.choice([0, 0, 50])) : at + size])
         at += size
     for fine, seconds in ((True, 300), (False, 3600)):
-        result, expected_sums = stored(keyspace, fine=fine), expected(entries, seconds)
-        assert result.keys() == expected_sums.keys()
+        stored_sums, expected_sums = stored(keyspace, fine=fine), expected(entries, seconds)
+        assert stored_sums.keys() == expected_sums.keys()
         for at, sums in expected_sums.items():
-            assert flat(result[at]) == pytest.approx(flat(sums), rel=1e-12), at
+            assert flat(stored_sums[at]) == pytest.approx(flat(sums), rel=1e-12), at
     assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 0
     assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
 
@@ -208,8 +210,8 @@ def test_judgements_of_one_weight_are_stored_in_short(keyspace: Keyspace) -> Non
         (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:????-??-??")
         sizes.append([len(msgspec.msgpack.decode(value)) for value in keyspace.client.hvals(key)])
     assert sizes == [[3], [3], [5]]
-    (result,), (expected_sums,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
-    assert flat(result) == pytest.approx(flat(expected_sums), rel=1e-12)
+    (stored_sums,), (expected_sums,) = stored(keyspace, fine=False).values(), expected(entries, 3600).values()
+    assert flat(stored_sums) == pytest.approx(flat(expected_sums), rel=1e-12)
 
 
 class Agreement(Watch):

@@ -111,7 +111,7 @@ def test_one_worker_is_active_and_another_takes_over(keyspace: Keyspace) -> None
     assert first.value("judgements") == 80, "a worker that is active again waits with its figures"
 
 
-def test_a_watch_whose_run_failed_runs_again_after_a_minute(keyspace: Keyspace) -> None:
+def test_a_failed_watch_runs_again_after_a_minute(keyspace: Keyspace) -> None:
     now, runs = [1_000.0], list[float]()
     outcomes: list[Exception | bool | None] = [StoreError("away"), True, None, None]
 
@@ -167,7 +167,7 @@ def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace:
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_gauges_show_an_open_incident_with_what_is_known_of_it(keyspace: Keyspace, tmp_path: Path) -> None:
+def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_path: Path) -> None:
     row = '[[objectives]]\njudge = "safety"\nmetric = "safety"\nobjective = 0.99\n'
     (tmp_path / "objectives.toml").write_text(row)
     publish(keyspace, 40)

@@ -32,12 +32,12 @@ def test_a_moment_is_so_long_ago_or_a_time(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
-def test_what_is_no_moment_is_told_with_an_example(text: str) -> None:
+def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
         parse_time(text, NOW_S)
 
 
-def test_what_is_written_of_an_entry_is_read_again() -> None:
+def test_the_time_of_an_entry_can_be_parsed_again() -> None:
     assert format_time("1777636800999-5") == "2026-05-01T12:00:00Z"
     assert id_at(parse_time(format_time("1777636800000-0"), NOW_S)) == "1777636800000"
     assert (milliseconds("17-3"), milliseconds("17"), id_at(-5)) == (17, 17, "0")
@@ -55,7 +55,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_replayed_is_refused(keyspace: Keyspace, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_of_a_replay_are_refused(keyspace: Keyspace, options: dict[str, Any], message: str) -> None:
     replays = Replays(keyspace, rules=(SAFETY,), retention=3600.0)
     with pytest.raises(ReplayOptionsError, match=re.escape(message)):
         replays.begin("safety", **options)
@@ -80,7 +80,7 @@ def test_as_far_as_the_ledger_remembers_is_not_too_far(keyspace: Keyspace) -> No
     assert Replays(keyspace, retention=3600.0).make(since="25h") == {}
 
 
-def test_only_what_was_published_in_the_period_is_looked_at(keyspace: Keyspace) -> None:
+def test_only_traces_published_in_the_period_are_replayed(keyspace: Keyspace) -> None:
     seconds = keyspace.client.time()[0]
     for number, ago_s in enumerate((7200, 3000, 2000, 10)):
         payload = {"trace_id": make_trace(number).trace_id, "service": "shop", "output": "It is."}

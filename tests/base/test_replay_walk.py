@@ -45,7 +45,7 @@ def _short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is chosen ---
 
 
-def test_a_judge_that_came_later_judges_what_is_retained(keyspace: Keyspace) -> None:
+def test_a_replay_with_a_new_judge_chooses_retained_traces(keyspace: Keyspace) -> None:
     for trace in make_traces(range(3)):
         keyspace.add(trace)
     take(keyspace)
@@ -135,7 +135,7 @@ def test_a_ruled_and_a_free_judge_are_chosen_each_in_its_way(keyspace: Keyspace)
     assert [evaluation.judge for _, evaluation in in_batches(keyspace)] == ["relevance_to_query"]
 
 
-def test_what_is_no_trace_is_passed_over(keyspace: Keyspace) -> None:
+def test_entries_that_are_no_traces_are_skipped(keyspace: Keyspace) -> None:
     keyspace.append("p1", [make_trace(1)])
     keyspace.report("p1", 1)
     keyspace.add(b"{")
@@ -153,7 +153,7 @@ def test_an_empty_stream_is_a_replay_of_nothing(keyspace: Keyspace) -> None:
 # --- once ---
 
 
-def test_what_was_judged_is_waiting_or_was_given_up_is_not_judged_again(keyspace: Keyspace) -> None:
+def test_judged_waiting_and_dead_evaluations_are_not_replayed(keyspace: Keyspace) -> None:
     for trace in make_traces(range(4)):
         keyspace.add(trace)
     take(keyspace, SAFETY)
@@ -192,7 +192,7 @@ def test_a_changed_judge_judges_again(keyspace: Keyspace, monkeypatch: pytest.Mo
     }
 
 
-def test_what_was_shed_while_a_model_was_away_is_brought_back(keyspace: Keyspace) -> None:
+def test_a_replay_chooses_shed_evaluations(keyspace: Keyspace) -> None:
     models = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "away")}
     rules = (SAFETY, Rule(name="by another", judges=("relevance_to_query",), model="away", where=Where(service="shop")))
     only_away = rules[1:]
@@ -316,7 +316,7 @@ def test_it_is_remembered_as_long_as_the_ledger(keyspace: Keyspace) -> None:
     assert 86_400 < keyspace.client.ttl(replay._cursor.key) <= 86_500
 
 
-def test_one_that_redis_has_forgotten_ends_with_what_to_do(keyspace: Keyspace) -> None:
+def test_a_replay_that_redis_lost_ends_with_a_fix(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(1))
     take(keyspace)
     replay = Replays(keyspace).begin()
@@ -337,7 +337,7 @@ def test_one_of_another_version_is_not_guessed_at(keyspace: Keyspace) -> None:
 
 
 @pytest.mark.parametrize("state", ["not read", "read and not decided"])
-def test_what_ingest_is_not_done_with_is_left_to_it(keyspace: Keyspace, state: str) -> None:
+def test_a_replay_leaves_unread_and_pending_entries_to_ingest(keyspace: Keyspace, state: str) -> None:
     keyspace.add(make_trace(1))
     chosen = take(keyspace, SAFETY)
     keyspace.add(make_trace(2))
@@ -375,7 +375,7 @@ def begin_of_twenty(keyspace: Keyspace) -> tuple[ReplayRun, int]:
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) -> None:
+def test_entries_trimmed_ahead_of_a_replay_are_reported(keyspace: Keyspace) -> None:
     replay, now_ms = begin_of_twenty(keyspace)
     assert counts(replay.state) == {"traces": 2, "chosen": 2}
     keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 5000}-0", approximate=False)
@@ -383,7 +383,7 @@ def test_what_the_caps_remove_before_it_comes_there_is_told(keyspace: Keyspace) 
 
 
 @pytest.mark.usefixtures("_short_chunks")
-def test_what_the_caps_remove_behind_it_is_no_loss(keyspace: Keyspace) -> None:
+def test_entries_trimmed_behind_a_replay_are_no_loss(keyspace: Keyspace) -> None:
     replay, now_ms = begin_of_twenty(keyspace)
     keyspace.client.xtrim(keyspace.keys.traces, minid=f"{now_ms + 2000}-0", approximate=False)
     assert finish_replay(replay) == {"traces": 20, "chosen": 20}
@@ -397,7 +397,7 @@ def test_when_all_that_is_left_goes_it_ends(keyspace: Keyspace) -> None:
     assert finish_replay(replay) == {"cut_off": 1}
 
 
-def test_what_goes_between_reading_and_choosing_is_not_brought_back(
+def test_an_entry_removed_between_reading_and_choosing_is_not_replayed(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a trace that is to be forgotten would live on in a batch."""
@@ -410,7 +410,7 @@ def test_what_goes_between_reading_and_choosing_is_not_brought_back(
     assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 
-def test_what_the_ledger_does_not_remember_any_more_is_not_judged_again(keyspace: Keyspace) -> None:
+def test_traces_older_than_the_retention_are_not_replayed(keyspace: Keyspace) -> None:
     """A replay that waits or is stopped for long goes on, but not into what could count twice."""
     seconds = keyspace.client.time()[0]
     at(keyspace, 1, (seconds - 90_000) * 1000)

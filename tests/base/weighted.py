@@ -34,7 +34,7 @@ class Design(NamedTuple):
 
 def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tuple[Bucket, Counter[bytes]]]:
     """Draw buckets of five minutes with these shares of other traces; with each its sessions as they are stored."""
-    values = []
+    buckets = []
     spread = (1 - design.correlation) / design.correlation if design.correlation else 0.0
     for number, share in enumerate(shares.tolist()):
         sessions = int(chance.poisson(design.rate / _PER_HOUR / design.turns))
@@ -53,8 +53,8 @@ def simulate(chance: Generator, design: Design, shares: np.ndarray) -> list[tupl
         sums.over_sessions = SessionSums(sessions, *squares)
         stored = Counter(map(msgspec.msgpack.encode, zip(totals.tolist(), kept.tolist(), strict=True)))
         bucket = Bucket(float(number * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING)
-        values.append((bucket, stored if design.turns > 1 else Counter()))
-    return values
+        buckets.append((bucket, stored if design.turns > 1 else Counter()))
+    return buckets
 
 
 class Run:
@@ -89,15 +89,15 @@ class Run:
 
     def alarms(self, first: int) -> list[int]:
         """Run from an hour on; return the buckets of the alarms."""
-        values = []
+        numbers = []
         for number in range(first * _PER_HOUR, len(self.buckets)):
             if (number - first * _PER_HOUR) % (24 * _PER_HOUR) == 0:
                 self.learn(number // _PER_HOUR)
             bucket, _ = self.buckets[number]
             change = count(self.detector, number, bucket) if bucket.sums.classes else None
             if change is not None and change.kind == "drop":
-                values.append(number)
-        return values
+                numbers.append(number)
+        return numbers
 
 
 def false_alarms(seed: int, design: Design, *, series: int = 50, history: int = 4, weeks: int = 8) -> float:
@@ -116,6 +116,6 @@ def median_delay(seed: int, design: Design, drop: float, runs: int) -> float:
     delays = []
     for _ in range(runs):
         run = Run(simulate(chance, design, shares), 100)
-        values = [alarm for alarm in run.alarms(first - 24) if alarm >= first * _PER_HOUR]
-        delays.append((values[0] + 1) / _PER_HOUR - first if values else float("inf"))
+        alarms = [alarm for alarm in run.alarms(first - 24) if alarm >= first * _PER_HOUR]
+        delays.append((alarms[0] + 1) / _PER_HOUR - first if alarms else float("inf"))
     return float(np.median(delays))

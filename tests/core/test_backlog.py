@@ -56,7 +56,7 @@ def reader(keyspace: Keyspace) -> Chosen:
     return Chosen(keyspace, rules=NOTHING)
 
 
-def test_where_nothing_is_nothing_is_measured(keyspace: Keyspace) -> None:
+def test_without_streams_the_backlog_is_zero(keyspace: Keyspace) -> None:
     nothing = Position(lag=0, newly_cut=0, oldest_ms=0)
     nowhere = dict.fromkeys(("traces", "outbox", "batches", "dead_letters", "sessions"), 0)
     expected = Backlog(nothing, 7, 0, 0, 0, 0, outbox={"metrics": nothing}, bytes=nowhere)
@@ -66,7 +66,7 @@ def test_where_nothing_is_nothing_is_measured(keyspace: Keyspace) -> None:
     assert measure(keyspace.store).traces == nothing, "without any caps as well"
 
 
-def test_lag_is_what_is_not_read_and_what_is_not_dealt_with(keyspace: Keyspace, reader: Chosen) -> None:
+def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", make_traces(range(10)))
     lags = [keyspace.measure().traces.lag]
     first = keyspace.read(4)
@@ -81,7 +81,7 @@ def test_lag_is_what_is_not_read_and_what_is_not_dealt_with(keyspace: Keyspace, 
     assert keyspace.counted("cut_off", "drift") == {"cut_off": 0, "drift": 0}
 
 
-def test_without_a_group_all_of_the_stream_lies_ahead(keyspace: Keyspace) -> None:
+def test_without_a_group_the_lag_is_the_whole_stream(keyspace: Keyspace) -> None:
     keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
     keyspace.append("p1", make_traces(range(10)))
     assert keyspace.measure().traces == Position(10, 0, 0)
@@ -163,7 +163,7 @@ def by_age(keyspace: Keyspace) -> None:
 
 @pytest.mark.parametrize("cut", [by_producer, by_count, by_age])
 @pytest.mark.parametrize("group", [True, False], ids=["idle reader", "no reader yet"])
-def test_what_is_cut_off_while_nobody_reads_counts_once(
+def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
     keyspace: Keyspace, reader: Chosen, cut: Callable[[Keyspace], None], *, group: bool
 ) -> None:
     if not group:
@@ -184,7 +184,7 @@ def test_what_is_cut_off_while_nobody_reads_counts_once(
     assert (account.cut_off, account.not_sampled, account.unread, account.lost) == (cut_off, 10, 0, 0)
 
 
-def test_all_that_aged_out_unread_is_cut_off_and_no_lag(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_that_aged_out_unread_are_cut_off_and_no_lag(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take(keyspace.read(5))
     assert keyspace.measure(oldest="99999999999999-0", report_cuts=True).traces == Position(0, 25, 0)
@@ -193,12 +193,14 @@ def test_all_that_aged_out_unread_is_cut_off_and_no_lag(keyspace: Keyspace, read
     assert (account.cut_off, account.unread, account.lost) == (25, 0, 0)
 
 
-def test_what_is_cut_off_is_told_to_one_of_many(keyspace: Keyspace) -> None:
+def test_one_of_many_concurrent_measurements_reports_a_cut(keyspace: Keyspace) -> None:
     keyspace.append("p1", big(range(50)))
     with ThreadPoolExecutor(8) as pool:
         turns = range(24)
-        told = pool.map(lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns)
-    assert sorted(told)[-2:] == [0, 40]
+        reported = pool.map(
+            lambda turn: keyspace.measure(report_cuts=turn % 3 > 0, max_entries=10).traces.newly_cut, turns
+        )
+    assert sorted(reported)[-2:] == [0, 40]
     assert keyspace.accounting()["cut_off"] == keyspace.accounting()["told:cut_off"] == 40
 
 
@@ -214,7 +216,7 @@ def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(keyspace: Keyspace) 
     assert [samples(metrics)["stream_capacity",] for metrics in both] == [10, 10]
 
 
-def test_a_reader_that_is_behind_and_catches_up_has_lost_what_was_cut(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take(keyspace.read(5))
     keyspace.append("p1", big(range(30, 40)), cap=20)  # 15 of those unread go
@@ -222,32 +224,32 @@ def test_a_reader_that_is_behind_and_catches_up_has_lost_what_was_cut(keyspace: 
     behind = keyspace.measure(report_cuts=True).traces
     assert (behind.lag + behind.newly_cut, behind.lag <= length(keyspace)) == (30, True)
     reader.take()
-    told = (
+    reported = (
         behind.newly_cut
         + keyspace.measure(report_cuts=True).traces.newly_cut
         + keyspace.measure(report_cuts=True).traces.newly_cut
     )
-    assert (told, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
+    assert (reported, keyspace.accounting()["cut_off"], keyspace.measure().traces.lag) == (15, 15, 0)
     account = read_account(keyspace.store)
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (40, 15, 25, 0)
 
 
-def test_a_reader_that_never_catches_up_does_not_hide_what_is_cut(keyspace: Keyspace, reader: Chosen) -> None:
-    told = 0
+def test_a_reader_that_stays_behind_still_reports_trimmed_entries(keyspace: Keyspace, reader: Chosen) -> None:
+    reported = 0
     for turn in range(10):
         keyspace.append("p1", big(range(turn * 20, turn * 20 + 20)), cap=20)
         reader.take(keyspace.read(5))
         backlog = keyspace.measure(report_cuts=True).traces
-        told += backlog.newly_cut
+        reported += backlog.newly_cut
         assert backlog.lag <= 20
     # 200 came, 50 were read, 15 are there; those of the last round may not be noticed yet.
-    assert 120 <= told <= 135
+    assert 120 <= reported <= 135
     reader.take()
-    told += keyspace.measure(report_cuts=True).traces.newly_cut
-    assert (told, keyspace.accounting()["cut_off"]) == (135, 135)
+    reported += keyspace.measure(report_cuts=True).traces.newly_cut
+    assert (reported, keyspace.accounting()["cut_off"]) == (135, 135)
 
 
-def test_trimming_what_was_read_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_trimming_entries_that_were_read_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take()
     keyspace.append("p1", big(range(30, 40)), cap=15)
@@ -257,7 +259,7 @@ def test_trimming_what_was_read_cuts_nothing_off(keyspace: Keyspace, reader: Cho
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_what_a_foreigner_trims_after_it_was_read_is_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_trimmed_by_another_client_after_reading_are_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take()
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=3, approximate=False)
@@ -269,7 +271,7 @@ def test_what_a_foreigner_trims_after_it_was_read_is_not_cut_off(keyspace: Keysp
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 6), "what is really cut off afterwards is still seen"
 
 
-def test_what_a_foreigner_trims_while_others_are_dealt_with_is_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_foreign_trim_beside_pending_entries_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     reader.take(keyspace.read(20))
     pending = keyspace.read(5)
@@ -282,7 +284,7 @@ def test_what_a_foreigner_trims_while_others_are_dealt_with_is_not_cut_off(keysp
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_what_producers_trim_before_it_is_accounted_is_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_trimmed_between_reading_and_accounting_are_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
     """At its cap a stream loses an old entry for each new one: measured between reading and dealing with these."""
     keyspace.append("p1", big(range(20)), cap=20)
     reader.take()
@@ -294,7 +296,7 @@ def test_what_producers_trim_before_it_is_accounted_is_not_cut_off(keyspace: Key
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_what_was_trimmed_away_under_a_dead_reader_is_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_pending_entries_of_a_dead_reader_that_were_trimmed_are_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     dead = keyspace.read(20, consumer="dead")
     keyspace.measure(max_entries=15)
@@ -309,7 +311,7 @@ def test_what_was_trimmed_away_under_a_dead_reader_is_cut_off(keyspace: Keyspace
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (30, 15, 15, 0)
 
 
-def test_what_was_trimmed_away_and_is_still_dealt_with_counts_as_read(keyspace: Keyspace, reader: Chosen) -> None:
+def test_trimmed_entries_that_are_still_chosen_from_count_as_read(keyspace: Keyspace, reader: Chosen) -> None:
     keyspace.append("p1", big(range(30)))
     entries = keyspace.read(20)
     assert keyspace.measure(max_entries=5, report_cuts=True).traces[:2] == (25, 5)
@@ -380,7 +382,7 @@ def test_each_exporter_has_its_own_lag_and_cut_offs(keyspace: Keyspace) -> None:
     }
 
 
-def test_the_outbox_is_trimmed_by_bytes_and_what_goes_unsent_is_cut_off(keyspace: Keyspace) -> None:
+def test_the_outbox_is_trimmed_by_bytes_and_unsent_verdicts_are_cut_off(keyspace: Keyspace) -> None:
     metrics = Exporter(keyspace, "metrics")
     keyspace.store.make_group(keyspace.keys.verdicts, "otel")
     keyspace.send(*(make_verdict(number, rationale=PADDING) for number in range(40)))
@@ -395,7 +397,7 @@ def test_the_outbox_is_trimmed_by_bytes_and_what_goes_unsent_is_cut_off(keyspace
     assert keyspace.measure(max_outbox_bytes=1).bytes["outbox"] > 0, "the newest one always stays"
 
 
-def test_bytes_are_told_of_all_that_takes_them(keyspace: Keyspace) -> None:
+def test_metrics_hold_the_bytes_of_each_store(keyspace: Keyspace) -> None:
     metrics = Metrics(settings_of(keyspace))
     keyspace.append("p1", big(range(20)))
     keyspace.send(*(make_verdict(number) for number in range(5)))
@@ -418,7 +420,7 @@ def test_bytes_are_told_of_all_that_takes_them(keyspace: Keyspace) -> None:
     assert ("redis_max_bytes",) not in metric_values, "0: without a bound"
 
 
-def test_what_the_outbox_cut_before_an_exporter_existed_is_not_counted_as_cut_off_for_it(keyspace: Keyspace) -> None:
+def test_a_new_exporter_does_not_count_older_trimmed_verdicts_as_cut_off(keyspace: Keyspace) -> None:
     """An OTLP endpoint that was configured after a month used to begin with a month of cut-off verdicts."""
     ids = keyspace.send(*(make_verdict(number) for number in range(10)))
     keyspace.client.xdel(keyspace.keys.verdicts, *ids[:7])
@@ -527,7 +529,7 @@ class Play:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=5, max_size=40))
-def test_in_whatever_order_all_that_came_was_read_or_cut_off_and_told_once(
+def test_each_entry_is_read_or_cut_off_and_reported_once_in_any_order(
     fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[Any, ...]]
 ) -> None:
     play = Play(fresh_keyspaces())

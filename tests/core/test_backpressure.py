@@ -55,7 +55,7 @@ def test_at_first_nothing_holds_choosing_up() -> None:
         "no-work",
     ],
 )
-def test_slow_pauses_and_what_passes_the_bound_while_it_is_dead_is_shed(
+def test_a_slow_model_pauses_ingest_and_a_dead_model_over_the_bound_is_shed(
     waiting: dict[str, int], dead: dict[str, float], expected: Bounds
 ) -> None:
     assert pressure_of(("dead", dead), ("waiting", waiting)).bounds == expected

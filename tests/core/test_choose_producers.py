@@ -46,7 +46,7 @@ def test_bare_traces_count_as_published_by_their_own_service(keyspace: Keyspace)
     }
 
 
-def test_the_largest_report_counts_whatever_comes_late_or_twice(keyspace: Keyspace) -> None:
+def test_the_largest_report_counts_though_reports_are_late_or_repeated(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace)
     for published, full, invalid in ((10, 2, 0), (7, 1, 0), (10, 2, 0), (12, 2, 1), (11, 2, 0)):
         keyspace.report("p1", published, buffer_full=full, invalid=invalid)
@@ -81,7 +81,7 @@ def test_reports_of_several_producers_in_one_read_add_up(keyspace: Keyspace) -> 
     }
 
 
-def test_what_is_sent_after_a_report_with_drops_counts_as_published_at_once(keyspace: Keyspace) -> None:
+def test_traces_after_a_report_with_drops_count_as_published_at_once(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(4)))
     keyspace.report("p1", 10, buffer_full=6)

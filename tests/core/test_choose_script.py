@@ -101,7 +101,7 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(keyspace: Ke
     assert (account.lost, account.unread, account.waiting) == (0, 0, 2 * sampled)
 
 
-def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_their_size(keyspace: Keyspace) -> None:
+def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keyspace: Keyspace) -> None:
     both = Rule(name="both", judges=("safety", "relevance_to_query"))
     other = Rule(name="other", judges=("safety",), model="other", rate=0.4)
     chosen = Chosen(keyspace, rules=(both, other), models=MODELS, batch_size=3)
@@ -125,7 +125,7 @@ def test_batches_hold_exactly_what_was_chosen_one_model_each_and_no_more_than_th
     assert sorted(chosen.woken) == sorted(batches), "one wake-up for each batch"
 
 
-def test_an_evaluation_carries_whose_it_is_and_with_what_probability_it_was_chosen(keyspace: Keyspace) -> None:
+def test_an_evaluation_carries_id_judge_version_and_probability(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace, rules=(HALF,))
     first = make_trace(below(range(40), 0.5)[0], feedback=Feedback(score=1), tags={"a": "b"}, input="Grüße \U0001f600")
     keyspace.add(first)
@@ -181,7 +181,7 @@ def test_the_accounting_of_the_day_and_of_all_days_grow_alike(keyspace: Keyspace
 
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
-def test_what_is_repeated_changes_nothing(keyspace: Keyspace, again: str) -> None:
+def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace, again: str) -> None:
     chosen = Chosen(keyspace, rules=(HALF,), max_trace_bytes=2000)
     keyspace.append("p1", make_traces(range(20)))
     keyspace.report("p1", 25, buffer_full=2)
@@ -220,7 +220,7 @@ def test_a_trace_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
     assert len(evaluations(keyspace)) == len(chosen.woken) == 1
 
 
-def test_another_publication_within_the_same_trace_is_none(keyspace: Keyspace) -> None:
+def test_another_publication_of_the_same_trace_is_no_duplicate(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace)
     for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
         keyspace.add(make_trace(1, **fields))
@@ -228,7 +228,7 @@ def test_another_publication_within_the_same_trace_is_none(keyspace: Keyspace) -
     assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 4, "duplicate": 0, "chosen": 4}
 
 
-def test_of_a_trace_that_comes_again_only_what_is_new_is_chosen(keyspace: Keyspace) -> None:
+def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Keyspace) -> None:
     Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()
     keyspace.add(make_trace(1))
     Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()

@@ -25,7 +25,7 @@ LABELS = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)
 JUDGES = {name: catalogue()[name] for name in ("safety", "relevance_to_query")}
 
 
-def seats_of(labels: list[str], judges: Mapping[str, Judge] | None = None) -> Graders:
+def graders_of(labels: list[str], judges: Mapping[str, Judge] | None = None) -> Graders:
     models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
     rule = Rule(name="together", judges=("safety",), model=tuple(models), combine="majority")
     return Graders(Settings(models=models, rules=(rule,)), JUDGES if judges is None else judges)
@@ -36,27 +36,31 @@ def entry(trace_id: str, span_id: str | None, publication: str | None, payload: 
     return TraceEntry("1-0", None, trace, payload)
 
 
-@given(one=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), scoring=TEXTS, labels=LABELS)
-def test_ids_are_those_of_the_verdicts(one: TraceEntry, scoring: str, labels: list[str]) -> None:
+@given(
+    trace_entry=st.builds(entry, TEXTS, st.none() | TEXTS, st.none() | TEXTS, st.binary()), scoring=TEXTS, labels=LABELS
+)
+def test_ids_are_those_of_the_verdicts(trace_entry: TraceEntry, scoring: str, labels: list[str]) -> None:
     judge = replace(catalogue()["safety"], scoring=scoring)
-    seats, version = seats_of(labels, {"safety": judge}), judge.version
-    factory = EvaluationFactory(seats)
-    (panel,) = seats.panels
+    graders, version = graders_of(labels, {"safety": judge}), judge.version
+    factory = EvaluationFactory(graders)
+    (panel,) = graders.panels
     names = [*(f"m{number}" for number in range(len(labels))), panel]
-    choices = factory.evaluations(one, [Choice("safety", name, 0.5) for name in names], "live")
+    chosen = factory.evaluations(trace_entry, [Choice("safety", name, 0.5) for name in names], "live")
 
     def named(judge_model: str) -> str:
-        return evaluation_id(one.trace, one.publication_id, judge="safety", version=version, judge_model=judge_model)
+        return evaluation_id(
+            trace_entry.trace, trace_entry.publication_id, judge="safety", version=version, judge_model=judge_model
+        )
 
-    assert [evaluation.id for _, evaluation in choices] == [named(name) for name in (*labels, panel)]
-    members = choices[-1].evaluation.members
+    assert [evaluation.id for _, evaluation in chosen] == [named(name) for name in (*labels, panel)]
+    members = chosen[-1].evaluation.members
     assert [(member.judge_model, member.id) for member in members] == [(name, named(name)) for name in sorted(labels)]
-    assert [evaluation.version for _, evaluation in choices] == [version] * len(choices)
+    assert [evaluation.version for _, evaluation in chosen] == [version] * len(chosen)
 
 
-def test_what_is_remembered_of_one_trace_is_not_said_of_the_next() -> None:
+def test_a_factory_caches_judge_and_version_and_not_the_trace() -> None:
     """The judge, its version and who judges are remembered; trace, probability and origin are each one's own."""
-    factory = EvaluationFactory(seats_of(["a", "b"]))
+    factory = EvaluationFactory(graders_of(["a", "b"]))
     first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)
     choices = [Choice("safety", "m0", 1.0), Choice("relevance_to_query", "m0", 1.0), Choice("safety", "m1", 1.0)]
     of_first = factory.evaluations(first, choices, "live")

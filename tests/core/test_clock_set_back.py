@@ -52,7 +52,7 @@ def test_feedback_is_not_gathered_for_longer(keyspace: Keyspace, maintenance: Ma
     assert (due_ms - keyspace.store.now_ms()) / 1000 == keyspace.soon(60)
 
 
-def test_what_readers_have_read_stays_theirs(keyspace: Keyspace, maintenance: Maintenance) -> None:
+def test_pending_entries_keep_their_consumer(keyspace: Keyspace, maintenance: Maintenance) -> None:
     """That its idle time begins anew is seen by the experiments alone: Redis lets nobody read something tomorrow."""
     ids = [keyspace.add({"n": number}) for number in range(3)]
     for reader, count in (("a", 2), ("b", 1)):
@@ -61,8 +61,8 @@ def test_what_readers_have_read_stays_theirs(keyspace: Keyspace, maintenance: Ma
     set_back(keyspace, HOUR_S)
     maintenance.run_once()
     pending = keyspace.client.xpending_range(keyspace.keys.traces, INGEST_GROUP, min="-", max="+", count=10)
-    values = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
-    assert values == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
+    readers = [(entry["message_id"].decode(), entry["consumer"], entry["times_delivered"]) for entry in pending]
+    assert readers == list(zip(ids, (b"a", b"a", b"b"), (1, 1, 1), strict=True)), (
         "also what is gone: who claims it counts it"
     )
 

@@ -30,43 +30,43 @@ def test_waits_double_with_each_round_up_to_a_bound(attempts: int, delay_s: floa
 @pytest.mark.parametrize(
     ("asked_s", "delay_s"), [((0.0,), 1.0), ((0.2, 0.1), 1.0), ((45.0,), 45.0), ((3.0, 45.0, None), 45.0)]
 )
-def test_the_longest_that_was_asked_for_counts_whatever_was_tried(
+def test_the_longest_requested_delay_counts_after_any_number_of_attempts(
     asked_s: tuple[float | None, ...], delay_s: float
 ) -> None:
     several = [unfinished("rate_limited", asked_s=each, attempts=40) for each in asked_s]
     assert parking_s(several, age_s=HOUR_S) == delay_s
 
 
-def test_what_was_tried_least_tells_the_round() -> None:
+def test_the_evaluation_with_the_fewest_attempts_sets_the_delay() -> None:
     several = [unfinished("timeout", attempts=attempts) for attempts in (40, 8, 12)]
     assert parking_s(several, age_s=0.0) == 4.0
 
 
 @pytest.mark.parametrize("other", ["unknown_judge_version", "judge_rejected", "internal_error"])
-def test_what_asked_for_no_call_brings_nothing_forward(other: str) -> None:
+def test_an_evaluation_without_calls_does_not_shorten_the_delay(other: str) -> None:
     """A version that is unknown here had what fails asked again, and paid for, every second."""
     several = [unfinished(other, attempts=0), unfinished("timeout", attempts=40)]
     assert parking_s(several, age_s=HOUR_S) == 600.0
 
 
-def test_what_may_not_be_asked_here_waits_longer_with_its_age() -> None:
+def test_a_rejected_request_delays_longer_with_age() -> None:
     assert 15.0 <= parking_s([unfinished("judge_rejected", attempts=0)], age_s=HOUR_S) <= 30.0
 
 
 @pytest.mark.parametrize(("age_s", "delay_s"), [(0.0, 60.0), (59.0, 60.0), (61.0, 61.0), (HOUR_S, HOUR_S)])
-def test_a_fault_of_ours_waits_as_long_as_it_has_waited(age_s: float, delay_s: float) -> None:
+def test_an_internal_error_delays_by_its_age(age_s: float, delay_s: float) -> None:
     several = [unfinished("internal_error", attempts=attempts) for attempts in (0, 1)]
     assert parking_s(several, age_s=age_s) == delay_s
 
 
 @pytest.mark.parametrize(("age_s", "most_s"), [(-HOUR_S, 1.0), (0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_another_version_has_its_chance_soon_and_by_chance(age_s: float, most_s: float) -> None:
+def test_an_unknown_judge_version_delays_a_short_random_time(age_s: float, most_s: float) -> None:
     """Two workers that look in the same rhythm would else have the same one take it for ever."""
     waits = {parking_s([unfinished("unknown_judge_version", attempts=0)], age_s=age_s) for _ in range(100)}
     assert most_s / 2 <= min(waits) < max(waits) <= most_s
     assert len(waits) > 90
 
 
-def test_where_others_may_succeed_soon_a_fault_of_ours_does_not_hold_them_up() -> None:
+def test_an_internal_error_does_not_delay_other_evaluations() -> None:
     assert parking_s([unfinished("internal_error"), unfinished("timeout")], age_s=HOUR_S) == 1.0
     assert parking_s([unfinished("unknown_judge_version"), unfinished("timeout", asked_s=9.0)], age_s=HOUR_S) == 9.0

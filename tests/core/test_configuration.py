@@ -384,7 +384,7 @@ def test_the_sdk_s_variables_are_those_that_it_reads() -> None:
     assert read == SDK_VARIABLES
 
 
-def test_the_configuration_hash_is_of_what_processes_share() -> None:
+def test_the_configuration_hash_covers_the_settings_that_processes_share() -> None:
     """Another role, port or password is the same configuration; any other setting is not."""
     plain = Settings().config_hash
     same = {
@@ -438,7 +438,7 @@ GOOD = {
 
 
 @each_case("text", GOOD.values(), ids=GOOD.keys())
-def test_what_is_right_is_not_refused(text: str) -> None:
+def test_a_valid_configuration_is_accepted(text: str) -> None:
     write(text)
     load({})
 
@@ -759,14 +759,14 @@ MISTAKES: Mapping[str, Mistake] = {
 
 
 @each_case("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_place_key_and_mend(
+def test_a_mistake_is_one_line_with_place_key_and_fix(
     mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check_mistake(mistake)
 
 
-def test_the_place_of_a_mistake_is_where_the_last_word_came_from() -> None:
+def test_an_error_names_the_source_that_set_the_value() -> None:
     write("max_dead = 0", "mine.toml")
     variable = {"TRACEJUDGE_MAX_DEAD": "0"}
     for variables, arguments, place in (

@@ -76,7 +76,7 @@ def test_a_semicolon_in_a_password_is_not_between_addresses() -> None:
     assert addresses(f"redis://u:{PASSWORD};x@a:1/0;redis://b:2") == "redis://a:1/0;redis://b:2"
 
 
-def test_of_several_addresses_each_is_shown_so() -> None:
+def test_each_of_several_addresses_is_shown_without_its_password() -> None:
     assert addresses(f"sentinel://:{PASSWORD}@a:1/0;sentinel://b:2") == "sentinel://a:1/0;sentinel://b:2"
 
 
@@ -167,13 +167,13 @@ BROKERS = {
 
 @each_case(("url", "expected"), BROKERS.items(), ids=[url.partition("?")[0] for url in BROKERS])
 def test_a_broker_s_address_is_written_as_kombu_takes_it(url: str, expected: BrokerConfig) -> None:
-    made = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
-    assert tuple(made) == tuple(expected)
-    connection = Connection(made.url, transport_options=made.transport_options, ssl=made.use_ssl)
+    parameters = broker(Settings(redis_url="redis://elsewhere", broker_url=url))
+    assert tuple(parameters) == tuple(expected)
+    connection = Connection(parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl)
     assert not re.search(r":(p|pw|p%2Fw)", connection.as_uri().partition("//")[2].partition("@")[0])
 
 
-def test_without_a_broker_of_its_own_it_is_the_same_redis() -> None:
+def test_without_a_broker_url_the_broker_is_the_same_redis() -> None:
     assert broker(Settings(redis_url="redis://here:1/2")).url == "redis://here:1/2"
 
 
@@ -190,8 +190,8 @@ def guarded(redis_binaries: tuple[ServerBinary, ...]) -> Iterator[EmbeddedRedis]
 def test_a_user_of_the_access_list_is_let_in(guarded: EmbeddedRedis) -> None:
     store = Store(f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0", Keys())
     assert store.call(lambda client: client.execute_command("ACL WHOAMI")) == "worker"
-    made = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0"))
-    with Connection(made.url, transport_options=made.transport_options) as connection:
+    parameters = broker(Settings(redis_url=f"redis://worker:{PASSWORD}@127.0.0.1:{guarded.port}/0"))
+    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
         assert connection.default_channel.client.execute_command("ACL WHOAMI") == "worker"
     store.close()
 
@@ -208,8 +208,8 @@ def test_a_socket_serves_too(redis_binaries: tuple[ServerBinary, ...], tmp_path:
     with TunedRedis(redis_binaries[0], "--unixsocket", str(path)):
         store = Store(f"unix://{path}?db=1", Keys())
         assert store.call(lambda client: client.set("x", "1"))
-        made = broker(Settings(redis_url=f"unix://{path}?db=1"))
-        with Connection(made.url, transport_options=made.transport_options) as connection:
+        parameters = broker(Settings(redis_url=f"unix://{path}?db=1"))
+        with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
             assert connection.default_channel.client.get("x") == b"1"
         store.close()
 
@@ -274,8 +274,8 @@ def _works(settings: Settings) -> bool:
     read = list(reader.read(1100))
     reader.close()
     store.call(lambda client: client.delete(name))
-    made = broker(settings)
-    with Connection(made.url, transport_options=made.transport_options) as connection:
+    parameters = broker(settings)
+    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
         connection.default_channel.client.ping()
     tracejudge.init(service="options", redis_url=settings.redis_url, prefix=store.keys.prefix)
     tracejudge.publish(output="x")

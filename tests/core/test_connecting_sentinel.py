@@ -81,8 +81,8 @@ def test_scripts_find_a_demoted_master_out_as_well(servers: Watched) -> None:
 
 @pytest.mark.faults
 def test_kombu_finds_the_master_through_the_same_sentinels(servers: Watched) -> None:
-    made = broker(Settings(redis_url=servers.url))
-    with Connection(made.url, transport_options=made.transport_options) as connection:
+    parameters = broker(Settings(redis_url=servers.url))
+    with Connection(parameters.url, transport_options=parameters.transport_options) as connection:
         connection.SimpleQueue("sentinel-test").put({"x": 1})
     assert stands_at(servers.first.port, "sentinel-test")
 

@@ -49,8 +49,10 @@ def store_writes(url: str) -> bool:
 
 
 def broker_takes(url: str) -> bool:
-    made = broker(Settings(redis_url=url))
-    with Connection(made.url, transport_options=made.transport_options, ssl=made.use_ssl) as connection:
+    parameters = broker(Settings(redis_url=url))
+    with Connection(
+        parameters.url, transport_options=parameters.transport_options, ssl=parameters.use_ssl
+    ) as connection:
         try:
             connection.channel()
         except (KombuError, *connection.connection_errors):
@@ -73,7 +75,7 @@ def test_a_server_with_a_stranger_s_certificate_is_not(
 
 
 @pytest.mark.parametrize("connects", [store_writes, broker_takes])
-def test_without_an_authority_those_of_the_system_hold_and_kombu_trusts_nobody_blindly(
+def test_without_an_authority_the_certificates_of_the_system_are_verified(
     connects: Connects, server: TlsRedis, certificates: Certificates
 ) -> None:
     assert not connects(secured(server, None, certificates))

@@ -55,7 +55,7 @@ def test_a_dead_readers_name_goes_once_its_entries_were_taken_over(keyspace: Key
     assert (names(keyspace), keyspace.accounting()["sampled"]) == ({"successor"}, 3)
 
 
-def test_where_no_stream_or_group_is_nothing_is_done(keyspace: Keyspace) -> None:
+def test_retiring_without_a_stream_or_group_does_nothing(keyspace: Keyspace) -> None:
     assert retire(keyspace.store, keyspace.keys.verdicts, "otel", idle_ms=0) == 0
     leave(keyspace.store, keyspace.keys.verdicts, "otel", "a")
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1"})
@@ -73,12 +73,12 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(keyspace, "alive")
-    values: list[object] = []
+    entries: list[object] = []
     # As patient as the test: it would else have read in vain, should this thread have stood still meanwhile.
     monkeypatch.setattr(store, "_SOCKET_TIMEOUT_S", 2 * PATIENCE_S)
     readers, waits = store.Store(keyspace.url, keyspace.keys), {"count": 10, "block_ms": int(PATIENCE_S * 1000)}
     waiting = threading.Thread(
-        target=lambda: values.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
+        target=lambda: entries.extend(readers.read_group(keyspace.keys.traces, INGEST_GROUP, "alive", **waits))
     )
     waiting.start()
     wait_until(lambda: keyspace.client.info("clients")["blocked_clients"], what="the reader to wait")
@@ -86,11 +86,11 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
     keyspace.append("p1", make_traces(range(1)))
     waiting.join(PATIENCE_S)
     readers.close()
-    assert len(values) == keyspace.pending() == 1
+    assert len(entries) == keyspace.pending() == 1
     assert names(keyspace) == {"alive"}
 
 
-def test_who_leaves_takes_its_own_name_only(keyspace: Keyspace) -> None:
+def test_leaving_removes_only_the_consumer_that_leaves(keyspace: Keyspace) -> None:
     for name in ("a", "b"):
         read(keyspace, name)
     leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
@@ -98,7 +98,7 @@ def test_who_leaves_takes_its_own_name_only(keyspace: Keyspace) -> None:
     assert names(keyspace) == {"b"}
 
 
-def test_who_leaves_something_behind_leaves_its_name_too(keyspace: Keyspace) -> None:
+def test_a_consumer_with_pending_entries_is_not_removed(keyspace: Keyspace) -> None:
     read(keyspace, "a", acknowledge=False)
     leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
     assert (names(keyspace), keyspace.pending()) == ({"a"}, 1)

@@ -57,16 +57,16 @@ def test_versions_are_those_of_judge_and_model() -> None:
     chat = ModelSettings(provider="lexical", label="words")
     rule = Rule(name="all", judges=("safety",), model=("cheap", "words"), combine="mean")
     safety = catalogue()["safety"]
-    values = {}
+    versions = {}
     for name, calibrations in (("plain", ()), ("strict", (STRICT,))):
         settings = Settings(models={"cheap": DECIDER, "words": chat}, rules=(rule,), calibrations=calibrations)
         graders = Graders(settings, catalogue())
         (panel,) = graders.panels
-        values[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
-        assert values[name]["words"] == safety.version == graders.version("safety", "of another configuration")
-        assert graders.versions("safety") == {safety.version, *values[name].values()}
+        versions[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
+        assert versions[name]["words"] == safety.version == graders.version("safety", "of another configuration")
+        assert graders.versions("safety") == {safety.version, *versions[name].values()}
         assert graders.judge("user_frustration", "decider") is None
-    assert len({*values["plain"].values(), *values["strict"].values()}) == 5
+    assert len({*versions["plain"].values(), *versions["strict"].values()}) == 5
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}
 

@@ -49,7 +49,7 @@ def test_ingest_goes_on_where_it_stood(keyspace: Keyspace, how: str) -> None:
         assert (account.published, account.lost, account.unread) == (10, 0, 0)
 
 
-def test_what_another_reader_had_pending_shows_as_cut_off(keyspace: Keyspace) -> None:
+def test_entries_pending_for_another_reader_are_cut_off(keyspace: Keyspace) -> None:
     chosen = Chosen(keyspace)
     keyspace.append("p1", make_traces(range(10)))
     keyspace.read(count=4, consumer="other")

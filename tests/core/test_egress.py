@@ -58,37 +58,37 @@ def test_a_rule_keeps_traces_also_that_it_does_not_choose() -> None:
     assert [tally.chosen for tally in sampled.rules] == [False, False]
 
 
-def test_of_several_rules_only_what_all_allow_is_left() -> None:
+def test_only_models_that_all_matching_rules_allow_are_chosen() -> None:
     both = rule("both", "inside", egress=("inside", "default"))
     less = rule("less", "default", where=MEDICAL, egress=("default",))
-    asked = sampler(both, less, FREE)
-    assert asked.sample(trace()).choices == (Choice("safety", "default", 1.0),)
-    assert asked.sample(trace("shop")).choices == (Choice("safety", "inside", 1.0),)
+    under_test = sampler(both, less, FREE)
+    assert under_test.sample(trace()).choices == (Choice("safety", "default", 1.0),)
+    assert under_test.sample(trace("shop")).choices == (Choice("safety", "inside", 1.0),)
     none = sampler(rule("a", "inside", egress=("inside",)), rule("b", "default", egress=("default",)))
     assert none.sample(trace()).choices == ()
 
 
 @pytest.mark.parametrize("always", ["error", "negative_feedback"])
-def test_what_is_always_judged_is_kept_too(always: Any) -> None:
-    asked = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
+def test_egress_limits_always_rules_too(always: Any) -> None:
+    under_test = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
     unhappy = trace(error="broken", feedback=Feedback(score=-1))
-    assert {choice.model for choice in asked.sample(unhappy).choices} == {"inside"}
-    assert evaluations(asked, unhappy)["free"] == ()
+    assert {choice.model for choice in under_test.sample(unhappy).choices} == {"inside"}
+    assert evaluations(under_test, unhappy)["free"] == ()
 
 
 def test_anybody_may_ask_whether_a_trace_may_go_to_a_judge_model() -> None:
-    asked = sampler(KEPT, FREE)
-    assert [asked.rules.allows(trace(), f"judge-{name}") for name in NAMES] == [False, True, False]
-    assert all(asked.rules.allows(trace("shop"), f"judge-{name}") for name in NAMES)
-    assert not asked.rules.allows(trace(), "one that this configuration does not know")
+    under_test = sampler(KEPT, FREE)
+    assert [under_test.rules.allows(trace(), f"judge-{name}") for name in NAMES] == [False, True, False]
+    assert all(under_test.rules.allows(trace("shop"), f"judge-{name}") for name in NAMES)
+    assert not under_test.rules.allows(trace(), "one that this configuration does not know")
 
 
 def test_two_rules_that_do_not_agree_are_told_once() -> None:
-    asked = sampler(KEPT, FREE, rule("free as well", "outside"))
+    under_test = sampler(KEPT, FREE, rule("free as well", "outside"))
     with capture_logs() as logged:
         for number in range(20):
-            asked.sample(trace(f"medical-{number}", trace_id=str(number)))
-            asked.sample(trace("shop"))
+            under_test.sample(trace(f"medical-{number}", trace_id=str(number)))
+            under_test.sample(trace("shop"))
     assert logged == [
         {"event": "egress excludes another rule's model", "rule": "kept", "other": other, "log_level": "warning"}
         for other in ("free", "free as well")
@@ -116,8 +116,8 @@ traces = st.builds(
 
 @hypothesis_settings(deadline=None)
 @given(st.lists(rules, max_size=5), traces)
-def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any], one: Trace) -> None:
-    made = [
+def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any], random_trace: Trace) -> None:
+    drawn_rules = [
         rule(
             str(number),
             model,
@@ -128,15 +128,15 @@ def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any],
         )
         for number, (model, more, where, rate, always) in enumerate(drawn)
     ]
-    asked = sampler(*made)
-    matching = {tally.rule for tally in asked.sample(one).rules}
-    chosen = {choice.model for choice in asked.sample(one).choices}
+    under_test = sampler(*drawn_rules)
+    matching = {tally.rule for tally in under_test.sample(random_trace).rules}
+    chosen = {choice.model for choice in under_test.sample(random_trace).choices}
     # Late feedback may choose all of these.
-    chosen.update(model for asks in evaluations(asked, one).values() for _, model in asks)
-    for each in made:
+    chosen.update(model for asks in evaluations(under_test, random_trace).values() for _, model in asks)
+    for each in drawn_rules:
         if each.name in matching and each.egress is not None:
             assert chosen <= set(each.egress)
-    assert all(asked.rules.allows(one, f"judge-{model}") for model in chosen)
+    assert all(under_test.rules.allows(random_trace, f"judge-{model}") for model in chosen)
 
 
 WRONG = {
@@ -149,7 +149,7 @@ WRONG = {
 @pytest.mark.parametrize(("egress", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_rule_whose_egress_cannot_serve_stops_the_start(egress: list[str], message: str) -> None:
     models = {name: {"provider": "lexical", "label": name} for name in NAMES}
-    given_rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]
+    rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]
     with pytest.raises(SettingsError) as caught:
-        load({"TRACEJUDGE_MODELS": json.dumps(models), "TRACEJUDGE_RULES": json.dumps(given_rules)})
+        load({"TRACEJUDGE_MODELS": json.dumps(models), "TRACEJUDGE_RULES": json.dumps(rules)})
     assert str(caught.value) == f"TRACEJUDGE_RULES: rules[0].{message}"

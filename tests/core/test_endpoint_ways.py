@@ -101,9 +101,9 @@ def test_judge_calls_and_otlp_use_the_proxy(
     assert pipeline.settled(20).scored == 20
     assert set(judge.seen) == {("judge.example", basic)}
     assert "s3cret" not in worker.program.output
-    asked = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
-    asked.wait(60)
-    parts = {part["name"]: part for part in json.loads(asked.stdout)["parts"]}
+    doctor = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
+    doctor.wait(60)
+    parts = {part["name"]: part for part in json.loads(doctor.stdout)["parts"]}
     assert parts["answer of default"]["result"] == "ok", parts
     worker.program.terminate()
     # The same for OTLP, and hosts of NO_PROXY are reached directly.
@@ -186,9 +186,9 @@ def test_error_messages_of_the_endpoint_are_shown(
     assert f"127.0.0.1:{endpoint.port}" in evaluate.output
     assert "word1" not in worker.program.output
     endpoint.behaviour = replies.not_json()
-    asked = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
-    asked.wait(60)
-    parts = {part["name"]: part for part in json.loads(asked.stdout)["parts"]}
+    ended = command(stack, tmp_path, pipeline, "doctor", "--ask", "--json", **settings)
+    ended.wait(60)
+    parts = {part["name"]: part for part in json.loads(ended.stdout)["parts"]}
     assert "not a chat endpoint, it answers with text/html" in parts["answer of default"]["what"]
     # The verdicts report the same.
     pipeline.publish(make_traces(1, first=1))

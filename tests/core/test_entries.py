@@ -231,7 +231,7 @@ NO_TRACE = {
 
 
 @each_case(("fields", "reason"), NO_TRACE.values(), ids=NO_TRACE.keys())
-def test_what_is_no_trace_has_a_reason(fields: dict[bytes, bytes], reason: str) -> None:
+def test_an_entry_that_is_no_trace_has_a_reason(fields: dict[bytes, bytes], reason: str) -> None:
     assert ending(read(fields)) == invalid(reason)
     # A producer counts the traces that it sends, and nothing else.
     assert ending(read({**fields, b"p": b"p1"})) == invalid(reason, "p1" if b"t" in fields else None)
@@ -275,7 +275,7 @@ def test_nesting_is_no_mistake() -> None:
 
 
 @each_case("levels", range(700, 1100, 20))
-def test_whatever_is_taken_can_still_be_read_in_a_batch(levels: int) -> None:
+def test_an_accepted_trace_can_be_decoded_inside_a_batch(levels: int) -> None:
     """What is nested to the last level would fail the whole batch it is put into, again and again."""
     got = read_trace(nested(levels))
     if not isinstance(got, TraceEntry):

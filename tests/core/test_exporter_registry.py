@@ -44,7 +44,7 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "installed", lambda: (*installed(), feature))
 
 
-def test_doctor_checks_it_and_forget_names_what_it_keeps(keyspace: Keyspace) -> None:
+def test_doctor_checks_an_exporter_and_forget_names_its_data(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
     assert ok("list", settings.prefix) in diagnose(settings, {})
     environment = {"TRACEJUDGE_REDIS_URL": settings.redis_url, "TRACEJUDGE_PREFIX": settings.prefix}
@@ -74,7 +74,7 @@ def test_the_worker_runs_and_watches_it(keyspace: Keyspace, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("_short_reads")
-def test_it_reads_all_verdicts_and_counts_what_it_drops(keyspace: Keyspace) -> None:
+def test_an_exporter_reads_all_verdicts_and_counts_dropped_ones(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
     metrics = Metrics(settings)
     exporter = ListExporter(settings, keyspace.store, metrics)

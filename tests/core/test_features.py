@@ -40,8 +40,8 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
     before = [feature.name for feature in installed()]
     with monkeypatch.context() as patch:
         patch.setattr(features, "find_spec", lambda name: None if name.endswith("dead_letters") else find_spec(name))
-        values = [feature.name for feature in installed.__wrapped__()]
-    assert values == [name for name in before if name != "dead_letters"]
+        names = [feature.name for feature in installed.__wrapped__()]
+    assert names == [name for name in before if name != "dead_letters"]
 
 
 def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
@@ -49,7 +49,7 @@ def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
     assert all(issubclass(imported(feature.watch), Watch) for feature in installed() if feature.watch)
 
 
-def test_no_two_rooms_declare_one_key() -> None:
+def test_no_two_packages_declare_one_key() -> None:
     spaces = (Keys, *(feature.keys for feature in installed() if feature.keys))
     names = [
         {member.name if isinstance(member, Key) else name for name, member in vars(space).items() if name[0] != "_"}
@@ -89,7 +89,7 @@ def test_full_names_are_those_of_functions() -> None:
     assert all(callable(imported(name)) for name in names if name)
 
 
-def test_nothing_is_on_the_way_of_a_trace_by_default(keyspace: Keyspace) -> None:
+def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
     parts = Parts(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from support.processes import wait_until
 from support.stage_parts import Keyspace, make_traces
 
 from worker.core.config.settings import MIB
@@ -48,8 +49,7 @@ def test_entries_of_a_reply_that_was_lost_are_read_next(keyspace: Keyspace, read
     first = [next(entries)[0], next(entries)[0]]
     assert keyspace.client.xack(keyspace.keys.traces, INGEST_GROUP, *first) == 2
     # The next command is under way by now: Redis answers, and nobody receives it.
-    while keyspace.pending() < 4:
-        pass
+    wait_until(lambda: keyspace.pending() >= 4, what="the command whose reply is lost")
     reader._connection._sock.close()
     with pytest.raises(StoreError):
         next(entries)
@@ -90,9 +90,7 @@ def test_a_reply_that_is_too_large_is_not_received(
     assert {len(each) for each in reads} <= {0, 1}, "two of them exceed the bytes"
 
 
-def test_an_entry_is_read_whatever_its_size(
-    keyspace: Keyspace, reader: GroupReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_of_any_size_is_read(keyspace: Keyspace, reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_reader, "READ_BYTES", 1000)
     keyspace.append("p1", make_traces(range(5), output="x" * 5000))
     reads = [read(keyspace, reader) for _ in range(10)]

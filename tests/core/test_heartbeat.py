@@ -12,17 +12,17 @@ from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions, f
 TRACE = {"trace_id": "a", "service": "shop", "output": "o"}
 
 
-def at(keyspace: Keyspace, **room: bool) -> dict[str, str | None]:
-    return flow_positions(keyspace.store, ("metrics", "otel"), room)
+def at(keyspace: Keyspace, **capacity: bool) -> dict[str, str | None]:
+    return flow_positions(keyspace.store, ("metrics", "otel"), capacity)
 
 
-def test_nothing_waits_where_there_is_no_stream(any_redis_url: str, prefix: str) -> None:
+def test_without_a_stream_no_reader_has_a_mark(any_redis_url: str, prefix: str) -> None:
     keyspace = Keyspace(any_redis_url, prefix)
     assert at(keyspace) == {"ingest": None, "export:metrics": None, "export:otel": None}
     keyspace.__exit__()
 
 
-def test_the_mark_of_a_reader_moves_with_what_it_reads_and_goes_with_the_last(keyspace: Keyspace) -> None:
+def test_a_reader_s_mark_is_its_last_read_entry_until_all_are_read(keyspace: Keyspace) -> None:
     ids = [keyspace.add(TRACE) for _ in range(3)]
     assert at(keyspace)[INGEST_GROUP] == "0-0"
     keyspace.read(1)
@@ -54,7 +54,7 @@ def test_a_consumer_that_is_connected_and_reads_nothing_turns_unready_within_six
     assert ready_after(1)
 
 
-def test_what_was_trimmed_away_does_not_wait(keyspace: Keyspace) -> None:
+def test_a_trimmed_entry_is_not_waiting(keyspace: Keyspace) -> None:
     keyspace.add(TRACE)
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=0)
     assert at(keyspace)[INGEST_GROUP] is None
@@ -86,7 +86,7 @@ def test_only_the_flows_of_a_worker_s_own_roles_are_expected() -> None:
     assert [name for name, *_ in flows(("judge",), {"metrics": "export"}, ("a", "b"))] == ["judge:a", "judge:b"]
 
 
-def test_workers_that_said_so_lately_are_there(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_with_a_recent_heartbeat_are_live(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "HEARTBEAT_MS", 60_000)
     assert live_workers(keyspace.store) == []
     first, second = Heartbeat(keyspace.store), Heartbeat(keyspace.store)
@@ -100,7 +100,7 @@ def test_workers_that_said_so_lately_are_there(keyspace: Keyspace, monkeypatch: 
 
 
 @pytest.mark.parametrize(("age_s", "there", "kept"), [(9, True, True), (12, False, True), (70, False, False)])
-def test_a_word_counts_for_ten_seconds_and_is_taken_out_after_a_minute(
+def test_a_heartbeat_counts_for_ten_seconds_and_is_removed_after_a_minute(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, age_s: int, *, there: bool, kept: bool
 ) -> None:
     Heartbeat(keyspace.store).beat({"ingest": True})

@@ -1,4 +1,4 @@
-"""A judge model is dead when all workers that ask it say so, and for as long as the last one to notice says."""
+"""A judge model is dead when the circuits of all workers that call it are open, for the shortest of their times."""
 
 from collections.abc import Mapping
 
@@ -8,15 +8,15 @@ from support.stage_parts import Keyspace, go_by
 
 from worker.core.telemetry.health import Heartbeat
 
-WORD_MS = 10_000
+PUBLISHED_MS = 10_000
 NOW_S = 1_700_000_000
 
-Word = Mapping[str, float | None]
+Circuits = Mapping[str, float | None]
 
 
-def said(keyspace: Keyspace) -> list[dict[str, float | None]]:
-    words = keyspace.client.hvals(keyspace.keys.circuits)
-    return [msgspec.json.decode(word.split(b" ", 1)[1]) for word in words]
+def published(keyspace: Keyspace) -> list[dict[str, float | None]]:
+    fields = keyspace.client.hvals(keyspace.keys.circuits)
+    return [msgspec.json.decode(field.split(b" ", 1)[1]) for field in fields]
 
 
 @pytest.fixture
@@ -25,19 +25,19 @@ def _still(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     go_by(monkeypatch, keyspace, str(NOW_S))
 
 
-def say(keyspace: Keyspace, process: str, circuits: Word, *, ago_ms: int) -> None:
-    """Leave the word of a worker of some time ago, while time stands still."""
-    word = b"%d %s" % (NOW_S * 1000 - ago_ms, msgspec.json.encode(circuits))
-    keyspace.client.hset(keyspace.keys.circuits, process, word)
+def publish(keyspace: Keyspace, process: str, circuits: Circuits, *, ago_ms: int) -> None:
+    """Store the circuits that a worker published some time before the stopped clock."""
+    field = b"%d %s" % (NOW_S * 1000 - ago_ms, msgspec.json.encode(circuits))
+    keyspace.client.hset(keyspace.keys.circuits, process, field)
 
 
-def listener(keyspace: Keyspace) -> Heartbeat:
-    """Make the part of a worker that judges nothing."""
+def idle_worker(keyspace: Keyspace) -> Heartbeat:
+    """Make the heartbeat of a worker that judges nothing."""
     return Heartbeat(keyspace.store, dict)
 
 
 @pytest.mark.parametrize(
-    ("words", "dead"),
+    ("published_circuits", "dead"),
     [
         ([], {}),
         ([{"a": 0.0, "b": 0.0}], {}),
@@ -65,66 +65,70 @@ def listener(keyspace: Keyspace) -> Heartbeat:
         "nobody has asked yet",
     ],
 )
-def test_a_model_is_dead_when_all_who_know_say_so(
-    keyspace: Keyspace, words: list[Word], dead: dict[str, float]
+def test_a_model_is_dead_when_all_workers_that_call_it_report_an_open_circuit(
+    keyspace: Keyspace, published_circuits: list[Circuits], dead: dict[str, float]
 ) -> None:
-    workers = [Heartbeat(keyspace.store, lambda word=word: word) for word in words]
+    workers = [Heartbeat(keyspace.store, lambda circuits=circuits: circuits) for circuits in published_circuits]
     for worker in workers:
         worker.exchange_circuits()
-    assert [worker.exchange_circuits() for worker in (*workers, listener(keyspace))] == [dead] * (len(words) + 1)
+    assert [worker.exchange_circuits() for worker in (*workers, idle_worker(keyspace))] == [dead] * (
+        len(published_circuits) + 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "asked"),
+    ("published_circuits", "configured"),
     [([], set()), ([{"a": None}], {"a"}), ([{"a": 0.0}, {"b": 9.0}, {"b": None, "c": None}], {"a", "b", "c"})],
     ids=["nobody", "not asked yet", "several"],
 )
-def test_asked_are_all_that_somebody_is_there_for(keyspace: Keyspace, words: list[Word], asked: set[str]) -> None:
-    for word in words:
-        Heartbeat(keyspace.store, lambda word=word: word).exchange_circuits()
-    circuits = listener(keyspace)
-    assert circuits.configured_models is None, "nothing is known before the first exchange"
-    circuits.exchange_circuits()
-    assert circuits.configured_models == asked
+def test_configured_models_are_those_of_all_workers(
+    keyspace: Keyspace, published_circuits: list[Circuits], configured: set[str]
+) -> None:
+    for circuits in published_circuits:
+        Heartbeat(keyspace.store, lambda circuits=circuits: circuits).exchange_circuits()
+    heartbeat = idle_worker(keyspace)
+    assert heartbeat.configured_models is None, "nothing is known before the first exchange"
+    heartbeat.exchange_circuits()
+    assert heartbeat.configured_models == configured
 
 
 def test_a_worker_that_judges_nothing_only_listens(keyspace: Keyspace) -> None:
     before = keyspace.everything()
-    assert listener(keyspace).exchange_circuits() == {}
+    assert idle_worker(keyspace).exchange_circuits() == {}
     assert keyspace.everything() == before
 
 
-def test_a_word_follows_what_happens_here(keyspace: Keyspace) -> None:
+def test_published_circuits_follow_the_state_of_the_worker(keyspace: Keyspace) -> None:
     here: dict[str, float | None] = {}
     worker = Heartbeat(keyspace.store, lambda: here)
-    values = []
+    dead = []
     for open_for_s in (None, 0.0, 3.5, 0.0):
         here["a"] = open_for_s
-        values.append(worker.exchange_circuits())
-    assert values == [{}, {}, {"a": 3.5}, {}]
-    assert said(keyspace) == [{"a": 0.0}], "one word a worker"
+        dead.append(worker.exchange_circuits())
+    assert dead == [{}, {}, {"a": 3.5}, {}]
+    assert published(keyspace) == [{"a": 0.0}], "one entry for each worker"
 
 
 @pytest.mark.usefixtures("_still")
-def test_the_word_of_a_worker_that_ended_does_not_count_for_long(keyspace: Keyspace) -> None:
-    say(keyspace, "ended", {"a": 0.0, "b": 60.0}, ago_ms=WORD_MS + 1)
-    say(keyspace, "ahead of our time", {"a": 0.0}, ago_ms=-WORD_MS - 1)
+def test_circuits_of_a_worker_that_ended_expire(keyspace: Keyspace) -> None:
+    publish(keyspace, "ended", {"a": 0.0, "b": 60.0}, ago_ms=PUBLISHED_MS + 1)
+    publish(keyspace, "ahead of our time", {"a": 0.0}, ago_ms=-PUBLISHED_MS - 1)
     worker = Heartbeat(keyspace.store, lambda: {"a": 5.0})
     assert (worker.exchange_circuits(), worker.configured_models) == ({"a": 5.0}, {"a"})
-    assert said(keyspace) == [{"a": 5.0}], "and is not kept"
+    assert published(keyspace) == [{"a": 5.0}], "and is not kept"
 
 
 @pytest.mark.usefixtures("_still")
-@pytest.mark.parametrize("ago_ms", [WORD_MS, -WORD_MS], ids=["busy", "ahead of our time"])
-def test_a_word_counts_until_it_is_old(keyspace: Keyspace, ago_ms: int) -> None:
-    say(keyspace, "another", {"a": 0.0}, ago_ms=ago_ms)
+@pytest.mark.parametrize("ago_ms", [PUBLISHED_MS, -PUBLISHED_MS], ids=["busy", "ahead of our time"])
+def test_published_circuits_count_until_they_expire(keyspace: Keyspace, ago_ms: int) -> None:
+    publish(keyspace, "another", {"a": 0.0}, ago_ms=ago_ms)
     assert Heartbeat(keyspace.store, lambda: {"a": 5.0}).exchange_circuits() == {}
-    assert said(keyspace) == [{"a": 0.0}, {"a": 5.0}], "and is kept"
+    assert published(keyspace) == [{"a": 0.0}, {"a": 5.0}], "and is kept"
 
 
 @pytest.mark.usefixtures("_still")
-def test_of_a_model_that_nobody_asks_any_more_nothing_is_known(keyspace: Keyspace) -> None:
-    say(keyspace, "ended", {"a": 60.0}, ago_ms=WORD_MS + 1)
-    circuits = listener(keyspace)
-    assert (circuits.exchange_circuits(), circuits.configured_models) == ({}, set())
-    assert said(keyspace) == []
+def test_circuits_of_a_model_without_workers_expire(keyspace: Keyspace) -> None:
+    publish(keyspace, "ended", {"a": 60.0}, ago_ms=PUBLISHED_MS + 1)
+    heartbeat = idle_worker(keyspace)
+    assert (heartbeat.exchange_circuits(), heartbeat.configured_models) == ({}, set())
+    assert published(keyspace) == []

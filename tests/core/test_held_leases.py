@@ -43,7 +43,7 @@ def take(leases: Leases, holder: str) -> Lease:
 
 
 @pytest.mark.usefixtures("batch_id")
-def test_nobody_begins_under_a_lease_that_is_not_ours_any_more(
+def test_a_task_is_cancelled_if_its_lease_is_no_longer_held(
     leases: Leases, held_leases: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop
 ) -> None:
     held = take(leases, "a")
@@ -60,7 +60,7 @@ def test_nobody_begins_under_a_lease_that_is_not_ours_any_more(
     assert (cancelled, len(held_leases)) == ([late, latest], 0)
 
 
-def test_what_was_taken_again_before_it_began_is_judged_once(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_batch_leased_again_before_it_began_is_judged_once(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     worker = new_worker()
     busy = threading.Event()
@@ -73,13 +73,13 @@ def test_what_was_taken_again_before_it_began_is_judged_once(keyspace: Keyspace,
     busy.set()
     worker.settle()
     assert len(worker.model.reached) == 3
-    assert worker.judging._windows["scripted"]._evaluations == 0, "both have given their room back"
+    assert worker.judging._windows["scripted"].evaluations == 0, "both have released the window"
     assert_settled(keyspace, scored=3)
 
 
 @pytest.mark.usefixtures("batch_id")
 @pytest.mark.parametrize("is_done", [False, True], ids=["under way", "done"])
-def test_a_lease_is_lost_to_whoever_works_under_it_and_to_nobody_else(
+def test_losing_a_lease_cancels_only_its_own_tasks(
     leases: Leases, held_leases: HeldLeases, cancelled: list[Task], loop: asyncio.AbstractEventLoop, *, is_done: bool
 ) -> None:
     held, working = take(leases, "a"), task(loop)

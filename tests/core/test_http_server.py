@@ -88,13 +88,13 @@ def serve() -> Iterator[Serve]:
 
 
 # --- the pages ---
-def test_metrics_are_open_metrics_with_exemplars_for_who_asks_for_them(serve: Serve) -> None:
+def test_metrics_are_openmetrics_with_exemplars_if_requested(serve: Serve) -> None:
     page = scrape(serve().port)
     assert page.value("verdicts_total") == 1
     assert [exemplar.labels for exemplar in page.exemplars("verdicts_total")] == [{"trace_id": "4bf92f35"}]
 
 
-def test_metrics_are_plain_text_for_who_asks_for_nothing(serve: Serve) -> None:
+def test_metrics_are_plain_text_without_an_accept_header(serve: Serve) -> None:
     reply = serve().get("/metrics?x=1", accept="*/*")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert "verdicts_total 1.0" in reply.text
@@ -142,7 +142,7 @@ def test_other_paths_and_methods_are_refused(serve: Serve) -> None:
 
 
 # --- who may read ---
-def test_only_the_metrics_ask_who_is_there(serve: Serve) -> None:
+def test_only_the_metrics_require_a_token(serve: Serve) -> None:
     served = serve(CLOSED)
     refused = served.get("/metrics")
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="tracejudge"')
@@ -174,7 +174,9 @@ def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
     [("0.0.0.0", HttpAuth(), True), ("0.0.0.0", CLOSED, False), ("127.0.0.1", HttpAuth(), False)],  # noqa: S104
     ids=["open to all", "closed", "loopback"],
 )
-def test_an_open_page_that_others_reach_is_told(serve: Serve, host: str, access: HttpAuth, *, warned: bool) -> None:
+def test_a_page_without_a_token_on_a_public_address_is_logged(
+    serve: Serve, host: str, access: HttpAuth, *, warned: bool
+) -> None:
     with capture_logs() as lines:
         serve(access, host=host)
     assert [(line["log_level"], line["host"]) for line in lines] == ([("warning", host)] if warned else [])

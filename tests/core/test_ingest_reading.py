@@ -13,7 +13,7 @@ from worker.core.storage.client import Entry, StoreError
 from worker.core.storage.keys import INGEST_GROUP
 
 
-def test_while_it_stops_a_worker_leaves_what_it_cannot_write_to_others(
+def test_a_stopping_worker_leaves_unwritten_entries_to_others(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = Chosen(keyspace)
@@ -48,7 +48,7 @@ def test_a_dead_readers_entries_are_taken_over_before_new_ones_are_read(
     assert keyspace.pending() == 0
 
 
-def test_what_another_took_over_a_moment_ago_is_neither_ours_nor_gone(keyspace: Keyspace) -> None:
+def test_an_entry_that_another_reader_just_claimed_is_not_claimed(keyspace: Keyspace) -> None:
     minute_ms = 60_000
     keyspace.append("p1", make_traces(range(3)))
     ids = [entry_id for entry_id, _ in keyspace.read(consumer="dead")]
@@ -116,9 +116,7 @@ def test_ten_thousand_unsampled_traces_at_once_are_one_step(keyspace: Keyspace) 
 
 
 @pytest.mark.parametrize("way", ["read", "claimed"])
-def test_never_more_than_128_entries_or_8_mib_at_once_whatever_came_before(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_reads_never_exceed_128_entries_or_8_mib(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
     large = {"output": "x" * (4 * MIB - 1000)}

@@ -42,7 +42,7 @@ def versions(settings: Settings) -> Mapping[str, str]:
     return {name: judge.version for name, judge in configured(settings.judges).items()}
 
 
-def said(variables: Mapping[str, str] | None = None) -> str:
+def load_error(variables: Mapping[str, str] | None = None) -> str:
     with pytest.raises(SettingsError) as caught:
         load(variables or {})
     line = str(caught.value)
@@ -70,7 +70,7 @@ def test_rules_may_name_judges_of_the_folder() -> None:
     write("mine/kind.toml", POLITE)
     assert load({}).rules[0].judges == ("kind", "safety")
     write(FILE, "judges_folder = 'mine'\n[[rules]]\nname = 'all'\njudges = ['knid']\n")
-    assert said() == f"{FILE}: rules[0].judges: there is no judge 'knid'; did you mean kind?"
+    assert load_error() == f"{FILE}: rules[0].judges: there is no judge 'knid'; did you mean kind?"
 
 
 def test_other_files_of_the_folder_are_let_be() -> None:
@@ -99,7 +99,7 @@ def test_a_file_may_end_in_capitals() -> None:
     assert list(load({}).judges) == ["kind"]
     assert read_judge(Path("mine/kind.TOML")).name == "kind"
     write("mine/kind.toml", POLITE)
-    assert said() == (
+    assert load_error() == (
         "mine/kind.toml: the judge kind is there twice: mine/kind.TOML has that name too; rename one of them, or "
         "take it out"
     )
@@ -108,7 +108,7 @@ def test_a_file_may_end_in_capitals() -> None:
 def test_a_table_beside_the_file_that_defines_its_judge_is_told_of_the_file() -> None:
     write(FILE, "judges_folder = 'mine'\n[judges.kind]\nresult = 'boolean'\n")
     write("mine/kind.toml", POLITE)
-    assert said() == (
+    assert load_error() == (
         f"{FILE}: judges.kind: the judge kind is defined in mine/kind.toml; write what is to be changed there, and "
         "take this table out"
     )
@@ -321,23 +321,23 @@ MISTAKES: Mapping[str, tuple[Mapping[str, str | bytes], str]] = {
 
 
 @each_case(("given", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_one_line_with_file_key_and_mend(
+def test_a_mistake_is_one_line_with_file_key_and_fix(
     given: Mapping[str, str | bytes], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in given.items():
         write(name, text)
-    assert said({} if FILE in given else {"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
+    assert load_error({} if FILE in given else {"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
 
 
 def test_a_link_to_a_file_that_is_gone_is_no_judge_less() -> None:
     Path("mine").mkdir()
     Path("mine/kind.toml").symlink_to("gone.toml")
-    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
     assert line.startswith("mine/kind.toml: cannot be read (No such file or directory)")
 
 
-def test_what_is_there_and_closed_is_to_be_opened_and_not_to_be_renamed() -> None:
+def test_an_unreadable_file_has_another_fix_than_a_missing_file() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied")
     assert files.unread(denied, "name a file") == (
         "cannot be read (Permission denied); let the user that runs this read it"
@@ -351,11 +351,11 @@ PIPE = "is a pipe and no file"
 
 
 @pytest.mark.parametrize("name", ["mine/kind.toml", "mine/facts.yaml"])
-def test_nobody_waits_for_what_a_pipe_never_gives(name: str) -> None:
+def test_a_pipe_as_a_judge_file_is_refused_at_once(name: str) -> None:
     write("mine/kind.toml", FACTS)
     Path(name).unlink(missing_ok=True)
     os.mkfifo(name)
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == (
+    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == (
         f"{name}: {PIPE}; name the file of a judge, NAME.toml"
         if name.endswith(".toml")
         else f"mine/kind.toml: template: {name}: {PIPE}; name a template file"
@@ -366,17 +366,17 @@ def test_a_pipe_is_no_file_of_python() -> None:
     write("mine/kind.toml", 'code = "judging.py:short"')
     os.mkfifo("mine/judging.py")
     line = f"mine/kind.toml: code: mine/judging.py: {PIPE}; name a file of Python"
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
+    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == line
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/kind.toml", "mine/facts.yaml"])
-def test_a_link_to_itself_is_told(name: str) -> None:
+def test_a_link_to_itself_is_reported(name: str) -> None:
     write("other/kind.toml", FACTS)
     if name != "mine":
         write("mine/kind.toml", FACTS)
     Path(name).unlink(missing_ok=True)
     Path(name).symlink_to(Path(name).name)
-    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
     assert name in line
     assert "cannot be read (Too many levels of symbolic links)" in line
 
@@ -395,11 +395,13 @@ def test_a_judge_under_two_names_is_two_judges() -> None:
 
 
 @pytest.mark.parametrize(("key", "kind"), [("instruction", "instructions"), ("prompt", "custom_prompt")])
-def test_a_slip_in_the_kind_is_told(key: str, kind: str) -> None:
+def test_a_misspelt_kind_of_judge_is_reported(key: str, kind: str) -> None:
     write("mine/kind.toml", f"{key} = 'Is {{{{ outputs }}}} kind?'\n")
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == f"mine/kind.toml: {key}: unknown key; did you mean {kind}?"
+    assert (
+        load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"}) == f"mine/kind.toml: {key}: unknown key; did you mean {kind}?"
+    )
     write(FILE, f"[judges.kind]\n{key} = 'Is {{{{ outputs }}}} kind?'\n")
-    assert said() == f"{FILE}: judges.kind.{key}: unknown key; did you mean {kind}?"
+    assert load_error() == f"{FILE}: judges.kind.{key}: unknown key; did you mean {kind}?"
 
 
 # --- how files are named ---
@@ -408,7 +410,7 @@ def test_a_slip_in_the_kind_is_told(key: str, kind: str) -> None:
 def test_a_file_below_the_working_directory_is_named_from_there(tmp_path: Path) -> None:
     write("mine/kind.toml", "asks = 'Is it?'")
     for folder in ("mine", f"{tmp_path}/mine", "mine/../mine", f"../{tmp_path.name}/mine"):
-        assert said({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith("mine/kind.toml: does not say")
+        assert load_error({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith("mine/kind.toml: does not say")
 
 
 def test_a_file_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,14 +418,16 @@ def test_a_file_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.Mon
     Path("here").mkdir()
     for here, folder in (("here", "../mine"), ("here", f"{tmp_path}/mine"), ("/", f"{tmp_path}/mine")):
         monkeypatch.chdir(tmp_path / here)
-        assert said({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith(f"{tmp_path}/mine/kind.toml: does not say")
+        assert load_error({"TRACEJUDGE_JUDGES_FOLDER": folder}).startswith(f"{tmp_path}/mine/kind.toml: does not say")
 
 
 def test_a_template_elsewhere_is_named_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("mine/deeper/kind.toml", 'template = "../facts.yaml"')
-    assert "deeper/kind.toml: template: mine/facts.yaml: cannot" in said({"TRACEJUDGE_JUDGES_FOLDER": "mine/deeper"})
+    assert "deeper/kind.toml: template: mine/facts.yaml: cannot" in load_error(
+        {"TRACEJUDGE_JUDGES_FOLDER": "mine/deeper"}
+    )
     monkeypatch.chdir("mine/deeper")
-    assert said({"TRACEJUDGE_JUDGES_FOLDER": "."}).startswith(
+    assert load_error({"TRACEJUDGE_JUDGES_FOLDER": "."}).startswith(
         f"kind.toml: template: {tmp_path}/mine/facts.yaml: cannot"
     )
 
@@ -435,7 +439,7 @@ def test_a_template_above_a_folder_that_is_a_link_is_found(tmp_path: Path) -> No
     judges = load({"TRACEJUDGE_JUDGES_FOLDER": "mine"}).judges
     assert judges["kind"]["template"] == {"file": "../facts.yaml", "text": TEMPLATE}
     (tmp_path / "far/off/facts.yaml").unlink()
-    line = said({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
+    line = load_error({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
     assert line.startswith("mine/kind.toml: template: far/off/facts.yaml: cannot")
 
 
@@ -449,7 +453,7 @@ def test_a_working_directory_that_is_gone_changes_nothing(tmp_path: Path) -> Non
 
 def test_a_judge_that_no_rule_names_is_checked_all_the_same() -> None:
     write(FILE, f"[[rules]]\nname = 'all'\njudges = ['safety']\n[judges.polite]\n{POLITE}result = 'maybe'\n")
-    assert said().startswith(f"{FILE}: judges.polite.result: ")
+    assert load_error().startswith(f"{FILE}: judges.polite.result: ")
 
 
 def test_the_settings_hold_all_that_a_worker_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,12 +47,12 @@ def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(
     assert len(worker.asked) == 6, "a message for what is finished does nothing"
 
 
-def test_one_message_is_enough_for_all_that_is_ready(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_one_message_is_enough_for_all_ready_batches(keyspace: Keyspace, new_worker: Workers) -> None:
     new_worker().run(choose(keyspace, 30, batch_size=1)[-1])
     assert_settled(keyspace, scored=30)
 
 
-def test_without_any_message_the_sweeper_finds_what_is_ready_and_a_task_judges_it(
+def test_without_a_message_the_sweeper_finds_a_ready_batch_and_a_task_judges_it(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
     choose(keyspace, 3, batch_size=1)
@@ -64,7 +64,7 @@ def test_without_any_message_the_sweeper_finds_what_is_ready_and_a_task_judges_i
     assert worker.notified == ["scripted"], "nothing is ready"
 
 
-def test_a_message_for_what_is_not_ours_does_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_message_for_a_model_of_another_worker_does_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 1)
     before = keyspace.everything()
     worker = new_worker()
@@ -72,7 +72,7 @@ def test_a_message_for_what_is_not_ours_does_nothing(keyspace: Keyspace, new_wor
     assert keyspace.everything() == before
 
 
-def test_a_task_returns_what_it_has_done(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_task_returns_its_counts(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 5, batch_size=2)
     worker = new_worker(failing(1))
     report = worker.judging.run("scripted")
@@ -97,9 +97,7 @@ def test_of_many_wake_ups_at_once_each_batch_goes_to_one(keyspace: Keyspace, new
     assert_settled(keyspace, scored=12)
 
 
-def test_a_verdict_tells_whose_trace_it_was_who_judged_it_and_what_it_cost(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_verdict_holds_trace_user_judge_and_cost(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     ((item,),) = (batch.items for batch in keyspace.batches().values())
     began = time.time()
@@ -139,7 +137,9 @@ def test_a_final_reason_ends_an_evaluation_as_well(keyspace: Keyspace, new_worke
     assert keyspace.batches() == {}
 
 
-def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_an_evaluation_that_fails_past_give_up_after_becomes_a_dead_letter(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     (batch_id,) = choose(keyspace, 4, age_s=7 * HOUR_S)
     before = keyspace.batches()[batch_id]
     began = time.time()
@@ -164,9 +164,9 @@ def test_what_cannot_be_judged_for_too_long_becomes_a_dead_letter(keyspace: Keys
         for item in doomed
     }
     assert all(began <= letter.given_up_at <= time.time() for letter in dead_letters.values())
-    news = keyspace.outbox("d")
-    assert {entry["evaluation_id"] for entry in news} == dead_letters.keys()
-    assert {(entry["outcome"], entry["reason"]) for entry in news} == {("unscored", "judge_unavailable")}
+    dead_verdicts = keyspace.outbox("d")
+    assert {entry["evaluation_id"] for entry in dead_verdicts} == dead_letters.keys()
+    assert {(entry["outcome"], entry["reason"]) for entry in dead_verdicts} == {("unscored", "judge_unavailable")}
     assert read_account(keyspace.store).reasons == {"dead:judge_unavailable": 2}
     assert_settled(keyspace, scored=2, dead=2)
 
@@ -177,7 +177,7 @@ def test_a_late_try_that_succeeds_is_no_dead_letter(keyspace: Keyspace, new_work
 
 
 @pytest.mark.parametrize("missing", ["version", "judge", "model"])
-def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(
+def test_a_batch_whose_judge_or_model_is_unknown_is_left_to_another_worker(
     keyspace: Keyspace, new_worker: Workers, missing: str
 ) -> None:
     (batch_id,) = choose(keyspace, 3)
@@ -197,8 +197,12 @@ def test_what_a_worker_does_not_have_is_left_to_one_that_has_it(
 def test_the_dead_letter_of_an_unknown_version_names_that(keyspace: Keyspace, new_worker: Workers) -> None:
     new_worker(judges={}).run(*choose(keyspace, 1, age_s=7 * HOUR_S))
     assert read_account(keyspace.store).reasons == {"dead:unknown_judge_version": 1}
-    (news,) = keyspace.outbox("d")
-    assert (news["judge"], news["metrics"], news.get("attempts", 0)) == ("safety", ["safety"], 0)
+    (dead_verdict,) = keyspace.outbox("d")
+    assert (dead_verdict["judge"], dead_verdict["metrics"], dead_verdict.get("attempts", 0)) == (
+        "safety",
+        ["safety"],
+        0,
+    )
 
 
 @pytest.mark.parametrize("payload", [b'{"v":9,"work":[]}', b'{"v":1}', b"{"], ids=["newer", "broken", "no JSON"])

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("_patience_with_tools")
 
 
 @pytest.mark.parametrize("steps", [(LOOK, LOOK, AWAY), (LOOK, AWAY)], ids=["after two rounds", "after one"])
-def test_it_ends_when_its_tries_used_up_their_calls(
+def test_an_exploration_is_over_budget_after_the_calls_of_all_tries(
     keyspace: Keyspace, new_worker: Workers, steps: tuple[Step, ...]
 ) -> None:
     (batch_id,) = choose(keyspace, 1, judges=TABLES, rules=RULES)

@@ -36,7 +36,7 @@ def test_a_lease_is_renewed_while_the_work_goes_on(keyspace: Keyspace, new_worke
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     loser, successor = new_worker(), new_worker()
     loser.begin(batch_id)
@@ -50,7 +50,7 @@ def test_whoever_lost_the_lease_stops_and_nothing_counts_twice(keyspace: Keyspac
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_lost_the_lease_has_its_capacity_back(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_losing_a_lease_frees_the_capacity_of_its_batch(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 8)
     worker = new_worker()
     worker.limits.limit = 1
@@ -92,7 +92,7 @@ def test_a_lease_lost_while_the_end_is_being_written_leaves_nothing_behind(
 
 
 @pytest.mark.usefixtures("_no_renewal")
-def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_two_workers_that_judge_the_same_batch_record_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     slow, successor = new_worker(), new_worker()
     slow.begin(batch_id)
@@ -104,7 +104,7 @@ def test_two_who_judge_the_same_since_one_did_not_notice_write_it_once(keyspace:
     assert_settled(keyspace, scored=3)
 
 
-def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has(
+def test_a_worker_keeps_its_leases_after_an_outage_of_redis_longer_than_a_lease(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
     (batch_id,) = choose(keyspace, 3)
@@ -120,7 +120,7 @@ def test_after_redis_was_away_for_longer_than_a_lease_a_worker_keeps_what_it_has
 
 
 @pytest.mark.usefixtures("_quick_renewal")
-def test_whoever_gets_back_what_it_had_lost_goes_on_with_that_alone(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     worker = new_worker()
     ended = count_ends(worker)
@@ -155,7 +155,7 @@ def count_ends(worker: JudgingWorker) -> list[str]:
     return ended
 
 
-def test_a_batch_whose_holder_died_is_swept_and_judged_by_another(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_batch_of_a_dead_worker_is_swept_and_judged_by_another(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 3)
     Leases(keyspace.store, tries_ttl_s=60).take("scripted", "dead", 1)
     keyspace.make_due(batch_id, in_s=LEASE_S * 100)

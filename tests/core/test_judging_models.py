@@ -15,7 +15,7 @@ def cost_usd(price: Price) -> float:
     return price.cost_usd(len(YES), len(YES))
 
 
-def test_a_judge_model_whose_settings_were_renamed_is_asked_at_its_own_price(
+def test_a_judge_model_with_renamed_settings_is_called_at_its_own_price(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
     (batch_id,) = choose(keyspace, 2)

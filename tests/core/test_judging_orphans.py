@@ -17,7 +17,9 @@ def leave(keyspace: Keyspace, count: int, *, age_s: float = 7 * HOUR_S, first: i
     return choose(keyspace, count, batch_size=1, age_s=age_s, first=first, models={"default": GONE})
 
 
-def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_old_batches_of_an_unknown_model_become_dead_letters_and_young_ones_wait(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     leave(keyspace, 20)
     young = leave(keyspace, 2, age_s=5 * HOUR_S, first=50)
     worker = new_worker(asked=lambda: ONLY_OURS)
@@ -38,7 +40,7 @@ def test_what_is_too_old_becomes_dead_letters_and_what_is_young_waits(keyspace: 
 @pytest.mark.parametrize(
     "asked", [None, frozenset({"scripted", "gone"})], ids=["it is not known who is asked", "another worker asks it"]
 )
-def test_what_somebody_may_be_there_for_is_left_alone(
+def test_batches_that_another_worker_may_judge_are_not_given_up(
     keyspace: Keyspace, new_worker: Workers, asked: frozenset[str] | None
 ) -> None:
     leave(keyspace, 2)
@@ -47,7 +49,7 @@ def test_what_somebody_may_be_there_for_is_left_alone(
     assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
 
 
-def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_own_batches_are_no_orphans_before_the_first_exchange(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 5, batch_size=1, age_s=7 * HOUR_S)
     worker = new_worker(batch_size=1, asked=frozenset[str])
     worker.limits.limit = 1
@@ -60,7 +62,7 @@ def test_what_is_ours_is_no_orphan_though_nobody_told_so_yet(keyspace: Keyspace,
 
 
 @pytest.mark.parametrize("delay_s", [None, 60.0], ids=["its holder died", "it was parked"])
-def test_what_was_under_way_is_found_when_its_time_has_come(
+def test_leased_and_parked_orphans_are_found_when_they_are_due(
     keyspace: Keyspace, new_worker: Workers, delay_s: float | None
 ) -> None:
     leave(keyspace, 1)

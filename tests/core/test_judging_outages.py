@@ -34,22 +34,22 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
     worker = new_worker(batch_size=1)
     worker.limits.limit = 40
     worker.begin(ready(keyspace)[0])
-    asked: list[str] = []
+    models: list[str] = []
 
     def away(*arguments: Any, **_: Any) -> None:
-        asked.append(arguments[0])
+        models.append(arguments[0])
         raise StoreError("Redis does not answer (ConnectionError)")
 
     with monkeypatch.context() as outage, capture_logs():
         outage.setattr(worker.judging._leases, "take", away)
         worker.end()
-    assert 1 <= len(asked) <= 5, "not once for each of 42 that left"
+    assert 1 <= len(models) <= 5, "not once for each of 42 that left"
     assert len(ready(keyspace)) == 18
     worker.sweep()
     assert_settled(keyspace, scored=60)
 
 
-def test_what_redis_does_not_answer_the_sweeper_hears(
+def test_a_failed_sweep_raises_and_the_next_one_judges(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = new_worker()

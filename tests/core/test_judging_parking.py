@@ -28,7 +28,7 @@ def tries(keyspace: Keyspace, batch_id: str) -> list[int]:
 
 
 @pytest.mark.parametrize("failure", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"])
-def test_what_may_pass_parks_the_batch(keyspace: Keyspace, new_worker: Workers, failure: str) -> None:
+def test_a_transient_failure_parks_the_batch(keyspace: Keyspace, new_worker: Workers, failure: str) -> None:
     (batch_id,) = choose(keyspace, 3)
     worker = new_worker(Step(failure=failure))
     worker.run(batch_id)
@@ -43,7 +43,7 @@ def test_what_may_pass_parks_the_batch(keyspace: Keyspace, new_worker: Workers, 
     assert (keyspace.outbox("j"), keyspace.outbox("d")) == ([], [])
 
 
-def test_after_the_wait_only_what_is_missing_is_judged(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_parked_batch_judges_only_missing_evaluations(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 5)
     worker = new_worker(failing(1, 3))
     worker.run(batch_id)
@@ -70,9 +70,9 @@ def test_the_waits_grow_with_the_rounds(keyspace: Keyspace, new_worker: Workers)
             keyspace.make_due()
             worker.sweep()
             waits.append(keyspace.leases()[batch_id])
-    told = [line["seconds"] for line in lines if line["event"] == "batch parked"]
-    assert told == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
-    assert waits == [keyspace.soon(wait_s) for wait_s in told]
+    logged_s = [line["seconds"] for line in lines if line["event"] == "batch parked"]
+    assert logged_s == [1.0] * 3 + [2.0] * 4 + [4.0] * 4 + [8.0]
+    assert waits == [keyspace.soon(wait_s) for wait_s in logged_s]
 
 
 @pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 1.0), (0.2, 1.0), (45.0, 45.0), (1e9, 100.0)])
@@ -89,7 +89,7 @@ def test_the_endpoint_is_left_alone_as_long_as_it_asks_but_not_past_the_end(
 @pytest.mark.parametrize(
     ("was_asked", "blocked_for_s", "delay_s"), [(True, 30.0, 32.0), (True, 0.0, 9.0), (False, 30.0, 9.0)]
 )
-def test_who_asked_a_closed_endpoint_in_vain_lets_others_go_first(
+def test_a_batch_refused_by_an_open_circuit_lets_others_go_first(
     keyspace: Keyspace, new_worker: Workers, *, was_asked: bool, blocked_for_s: float, delay_s: float
 ) -> None:
     (batch_id,) = choose(keyspace, 3)
@@ -169,7 +169,7 @@ def test_a_dead_letter_counts_the_calls_of_all_rounds(keyspace: Keyspace, new_wo
     assert_settled(keyspace, scored=1, dead=1)
 
 
-def test_who_asked_nobody_counts_no_call(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_batch_without_calls_counts_no_tries(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2)
     new_worker(judges={}).run(batch_id)
     assert tries(keyspace, batch_id) == []

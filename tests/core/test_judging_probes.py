@@ -62,7 +62,7 @@ async def _at_once(_: float) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 20], ids=["all in its batch", "all in other batches"])
-def test_what_always_fails_is_not_the_only_probe(
+def test_a_batch_that_always_fails_is_not_the_only_probe(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     outage = Outage(keyspace, new_worker, monkeypatch)
@@ -77,7 +77,7 @@ def test_what_always_fails_is_not_the_only_probe(
 
 
 @pytest.mark.parametrize("away_s", [3, 31, 44, 200])
-def test_what_waited_goes_on_within_half_a_minute(
+def test_batches_are_judged_within_half_a_minute_after_an_outage(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch, away_s: int
 ) -> None:
     """Whether the endpoint comes back between early probes or late ones."""
@@ -92,7 +92,7 @@ def test_what_waited_goes_on_within_half_a_minute(
     assert judged(keyspace) == ids(*range(1, 41))
 
 
-def test_requests_whose_key_is_refused_stop_nobody_else(
+def test_requests_with_a_refused_key_stop_no_other_request(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three are the oldest of all and a probe each; after that fresh batches are, of which one comes each second."""
@@ -106,7 +106,7 @@ def test_requests_whose_key_is_refused_stop_nobody_else(
     for second in range(90):
         choose(keyspace, 1, first=3 + second)
         outage.pass_by(1)
-        result = judged(keyspace)
-        stood = stood + 1 if result == before else 0
-        longest, before = max(longest, stood), result
+        now_judged = judged(keyspace)
+        stood = stood + 1 if now_judged == before else 0
+        longest, before = max(longest, stood), now_judged
     assert longest <= 1 + 2 + 4, f"nobody was judged for {longest} s"

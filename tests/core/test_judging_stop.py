@@ -37,7 +37,7 @@ def once_it_stops(worker: JudgingWorker, step: Callable[[], object]) -> None:
     worker.limits.close = step
 
 
-def test_what_runs_may_end_within_the_grace(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_running_evaluations_may_end_within_the_grace(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 2)
     worker = new_worker()
     worker.begin(batch_id)
@@ -65,14 +65,14 @@ def test_a_stopped_worker_gives_its_leases_back_at_once(keyspace: Keyspace, new_
     assert_settled(keyspace, scored=3)
 
 
-def test_all_gates_are_shut_so_that_no_call_begins(new_worker: Workers) -> None:
+def test_a_stop_closes_all_limiters_so_that_no_call_begins(new_worker: Workers) -> None:
     other = ModelSettings(provider="scripted", model="other")
     worker = new_worker(models={"default": MODEL, "other": other})
     worker.judging.stop(0.1)
     assert [limit.is_closed for limit in worker.all_limits.values()] == [True, True]
 
 
-def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_hurried_stop_does_not_wait_for_running_evaluations(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.begin(batch_id)
@@ -81,7 +81,7 @@ def test_a_worker_in_a_hurry_does_not_wait_for_what_runs(keyspace: Keyspace, new
     assert (ready(keyspace), holders(keyspace)) == ([batch_id], {})
 
 
-def test_while_it_stops_a_worker_takes_nothing_more(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_stopping_worker_leases_no_batch(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 4, batch_size=1)
     worker = new_worker(batch_size=1)
     worker.limits.limit = 1
@@ -92,7 +92,7 @@ def test_while_it_stops_a_worker_takes_nothing_more(keyspace: Keyspace, new_work
     assert (len(judged(keyspace)), len(ready(keyspace)), holders(keyspace)) == (2, 2, {})
 
 
-def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
+def test_a_batch_leased_during_the_stop_is_put_back(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 1)
@@ -102,10 +102,10 @@ def test_what_is_being_taken_as_the_stop_begins_is_given_back_too(
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
-        result = take(*arguments, **options)
+        leased = take(*arguments, **options)
         taken.set()
         assert cancelled.wait(60)
-        return result
+        return leased
 
     monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
     monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), cancelled.set()))
@@ -147,24 +147,24 @@ def test_stopping_ends_in_time_though_redis_never_answers(
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     run, cancel_all = keyspace.store.run, worker.judging._held.cancel_all
-    asked, let_go, answered = threading.Event(), threading.Event(), threading.Event()
+    called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
 
     def silent(name: str, *arguments: Any) -> Any:
         if name == script:
-            asked.set()
+            called.set()
             let_go.wait(60)
             answered.set()
         return run(name, *arguments)
 
     monkeypatch.setattr(keyspace.store, "run", silent)
-    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), asked.wait(60)))
+    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), called.wait(60)))
     if script == "take":
         worker.wake(batch_id)
-        assert asked.wait(60)
+        assert called.wait(60)
     else:
         worker.begin(batch_id)
     worker.judging.stop(0.05)
-    assert (asked.is_set(), answered.is_set()) == (True, False)
+    assert (called.is_set(), answered.is_set()) == (True, False)
     let_go.set()
     worker.settle()
     keyspace.make_due()
@@ -172,7 +172,7 @@ def test_stopping_ends_in_time_though_redis_never_answers(
     assert_settled(keyspace, scored=1)
 
 
-def test_what_cannot_be_given_back_is_swept(
+def test_a_batch_that_cannot_be_put_back_is_swept(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (batch_id,) = choose(keyspace, 1)

@@ -62,7 +62,7 @@ def test_no_more_is_held_than_there_is_capacity_for(keyspace: Keyspace, new_work
     assert_settled(keyspace, scored=20)
 
 
-def test_what_one_leaves_another_takes(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_batch_without_capacity_is_taken_by_another_worker(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 8, batch_size=2)
     busy, idle = new_worker(batch_size=2), new_worker(batch_size=2)
     busy.limits.limit = 1
@@ -89,7 +89,7 @@ def test_no_more_is_held_than_memory_is_meant_for(
     assert_settled(keyspace, scored=20)
 
 
-def test_while_the_gate_is_closed_nothing_is_taken_and_then_all(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_with_an_open_circuit_no_batch_is_leased(keyspace: Keyspace, new_worker: Workers) -> None:
     batch_ids = choose(keyspace, 4, batch_size=2)
     worker = new_worker()
     worker.limits.blocked_for_s = 3.0
@@ -102,7 +102,9 @@ def test_while_the_gate_is_closed_nothing_is_taken_and_then_all(keyspace: Keyspa
     assert_settled(keyspace, scored=4)
 
 
-def test_behind_a_closed_gate_only_what_is_too_old_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_with_an_open_circuit_only_evaluations_that_are_too_old_are_given_up(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     choose(keyspace, 40, batch_size=2, age_s=2 * HOUR_S)
     young = choose(keyspace, 4, batch_size=2, first=100)
     worker = new_worker(turned_away, give_up_after=HOUR_S)

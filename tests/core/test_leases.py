@@ -33,7 +33,7 @@ def _replace_by_list(keyspace: Keyspace, key: str) -> None:
     keyspace.client.rpush(key, "somebody's")
 
 
-def test_what_ingest_chose_is_ready_since_it_was_made(keyspace: Keyspace, leases: Leases) -> None:
+def test_chosen_batches_are_ready_in_order_of_creation(keyspace: Keyspace, leases: Leases) -> None:
     chosen = Chosen(keyspace, batch_size=2)
     keyspace.append("p1", make_traces(range(6)))
     chosen.take()
@@ -56,16 +56,16 @@ def test_a_taken_batch_is_held_by_one(keyspace: Keyspace, leases: Leases, batch_
     assert (holder_of(keyspace, batch_id), due_in(keyspace, batch_id)) == ("a", keyspace.soon(LEASE_S))
 
 
-def test_of_many_who_reach_for_batches_each_goes_to_one(leases: Leases, batch_ids: list[str]) -> None:
+def test_each_batch_is_leased_to_one_of_many_workers(leases: Leases, batch_ids: list[str]) -> None:
     with ThreadPoolExecutor(16) as pool:
         taken = list(pool.map(lambda number: leases.take(MODEL, f"holder {number}", 2), range(16)))
     assert sorted(batch_id for each in taken for batch_id in ids(each)) == batch_ids
 
 
 def test_the_oldest_is_taken_first_whenever_it_came(keyspace: Keyspace, leases: Leases) -> None:
-    made = {age_s: add(keyspace, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
-    assert ids(leases.take(MODEL, "a", 2)) == [made[40], made[30]]
-    assert ids(leases.take(MODEL, "a", 9)) == [made[20], made[10]]
+    by_age = {age_s: add(keyspace, made_at_s=BEGIN_S - age_s) for age_s in (20, 40, 10, 30)}
+    assert ids(leases.take(MODEL, "a", 2)) == [by_age[40], by_age[30]]
+    assert ids(leases.take(MODEL, "a", 9)) == [by_age[20], by_age[10]]
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_only_batches_of_the_judge_model_are_taken(keyspace: Keyspace, leases: L
     assert ready(keyspace) == [batch_id]
 
 
-def test_only_what_was_made_before_a_time_is_taken(keyspace: Keyspace, leases: Leases, batch_ids: list[str]) -> None:
+def test_only_batches_made_before_a_given_time_are_taken(
+    keyspace: Keyspace, leases: Leases, batch_ids: list[str]
+) -> None:
     made_ms = [made_at_ms(batch_id) for batch_id in batch_ids]
     assert leases.take(MODEL, "a", 9, made_before_ms=made_ms[0]) == []
     assert ids(leases.take(MODEL, "a", 9, made_before_ms=made_ms[2])) == batch_ids[:2]
     assert ready(keyspace) == batch_ids[2:]
 
 
-def test_what_is_finished_and_still_ready_is_cleaned_up(
-    keyspace: Keyspace, leases: Leases, batch_ids: list[str]
-) -> None:
+def test_a_finished_batch_in_the_ready_set_is_removed(keyspace: Keyspace, leases: Leases, batch_ids: list[str]) -> None:
     first, gone, last = batch_ids
     keyspace.client.delete(keyspace.keys.batch(gone))
     keyspace.client.hset(keyspace.keys.tries(gone), "e1", 4)
@@ -136,7 +136,7 @@ def test_a_lapsed_lease_goes_to_another(keyspace: Keyspace, leases: Leases, batc
     assert (holder_of(keyspace, batch_id), due_in(keyspace, batch_id)) == ("b", keyspace.soon(LEASE_S))
 
 
-def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(
+def test_a_swept_lease_is_lost_though_its_batch_is_still_ready(
     keyspace: Keyspace, leases: Leases, batch_id: str
 ) -> None:
     held = leases.take(MODEL, "a", 1)[0].lease
@@ -149,7 +149,7 @@ def test_a_lease_that_was_swept_is_lost_though_nobody_took_it(
     assert ready(keyspace) == [batch_id]
 
 
-def test_a_lapsed_lease_that_nobody_swept_can_be_renewed(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
+def test_a_lapsed_lease_that_was_not_swept_can_be_renewed(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     keyspace.make_due(batch_id)
     assert leases.renew([taken.lease]) == set()
@@ -157,7 +157,7 @@ def test_a_lapsed_lease_that_nobody_swept_can_be_renewed(keyspace: Keyspace, lea
     assert leases.sweep([MODEL]) == 0
 
 
-def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
+def test_renewing_keeps_held_leases_and_returns_lost_ones(
     keyspace: Keyspace, leases: Leases, batch_ids: list[str]
 ) -> None:
     kept, lost, finished = batch_ids
@@ -173,7 +173,9 @@ def test_renewing_keeps_what_is_ours_and_tells_what_is_lost(
     assert leases.renew([]) == set()
 
 
-def test_what_is_put_back_is_ready_in_its_old_place(keyspace: Keyspace, leases: Leases, batch_ids: list[str]) -> None:
+def test_a_batch_that_is_put_back_is_ready_in_its_old_place(
+    keyspace: Keyspace, leases: Leases, batch_ids: list[str]
+) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     leases.put_back(taken.lease)
     assert (ready(keyspace), holder_of(keyspace, batch_ids[0])) == (batch_ids, None)
@@ -202,7 +204,7 @@ def test_only_the_holder_puts_a_batch_back(keyspace: Keyspace, leases: Leases, b
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])
-def test_who_puts_a_finished_batch_back_brings_nothing_back(
+def test_putting_back_a_finished_batch_changes_nothing(
     keyspace: Keyspace, leases: Leases, batch_id: str, delay_s: float
 ) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
@@ -221,7 +223,7 @@ def test_putting_back_twice_is_putting_back_once(keyspace: Keyspace, leases: Lea
     assert keyspace.everything() == before
 
 
-def test_what_rounds_took_is_kept_from_round_to_round_and_go_with_the_batch(
+def test_tries_of_all_rounds_are_kept_and_removed_with_the_batch(
     keyspace: Keyspace, leases: Leases, batch_id: str
 ) -> None:
     first = {"e1": Spent(4, 100, 10, 0.5, refusals=Refusals(1, 2.5)), "e2": Spent(1, cost_usd=None, is_known=False)}
@@ -238,7 +240,7 @@ def test_what_rounds_took_is_kept_from_round_to_round_and_go_with_the_batch(
     assert_gone(keyspace, batch_id)
 
 
-def test_a_probe_is_of_what_was_never_tried_as_long_as_there_is_any(
+def test_a_probe_prefers_batches_that_were_never_tried(
     keyspace: Keyspace, leases: Leases, batch_ids: list[str]
 ) -> None:
     first, second, *fresh = batch_ids

@@ -32,7 +32,7 @@ def test_sweeping_again_changes_nothing(keyspace: Keyspace, leases: Leases, batc
     assert keyspace.everything() == before
 
 
-def test_what_is_missing_in_its_ready_set_comes_back_in_time(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
+def test_a_batch_missing_in_its_ready_set_is_added_when_due(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
     keyspace.client.delete(keyspace.keys.ready(MODEL))
     assert (leases.sweep([MODEL]), leases.take(MODEL, "a", 1)) == (0, [])
     keyspace.make_due(batch_id)
@@ -52,7 +52,7 @@ def test_sweeping_leaves_judge_models_it_does_not_know(keyspace: Keyspace, lease
     assert ready(keyspace, OTHER) == [other]
 
 
-def test_a_crowd_that_nobody_knows_stands_in_nobody_s_way(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
+def test_many_unknown_leases_do_not_delay_the_sweep(keyspace: Keyspace, leases: Leases, batch_id: str) -> None:
     strangers = [fresh_id("stranger", BEGIN_S) for _ in range(2500)]
     keyspace.client.zadd(keyspace.keys.leases, dict.fromkeys(strangers, 1.0))
     leases.take(MODEL, "a", 1)
@@ -68,7 +68,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_happens_a_batch_is_ready_or_held_or_parked_or_gone(
+def test_a_batch_is_ready_leased_parked_or_gone_after_any_steps(
     keyspace: Keyspace, leases: Leases, steps: list[tuple[str, int]]
 ) -> None:
     left = {add(keyspace, made_at_s=BEGIN_S + number) for number in range(3)}

@@ -18,7 +18,7 @@ from tracejudge import ToolCall
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
-BOOKS = (
+COUNTS = (
     "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",
 )  # fmt: skip
 ENDS = {
@@ -39,11 +39,13 @@ def verdict(number: int, end: str = "scored") -> Verdict:
 
 
 def given_up(number: int, reason: str = "timeout") -> tuple[DeadLetter, Verdict]:
-    result = make_verdict(number, outcome="unscored", reason=reason)
-    evaluation = Evaluation(result.evaluation_id, HOUR, result.judge, result.judge_version, 0.5)
+    verdict_of_letter = make_verdict(number, outcome="unscored", reason=reason)
+    evaluation = Evaluation(
+        verdict_of_letter.evaluation_id, HOUR, verdict_of_letter.judge, verdict_of_letter.judge_version, 0.5
+    )
     item = Item(make_trace(number), (evaluation,))
     letter = DeadLetter(1, evaluation, "default", "lexical", reason, 3, 1_700_000_000.0, 1_700_021_600.0, item=item)
-    return letter, result
+    return letter, verdict_of_letter
 
 
 def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
@@ -70,7 +72,7 @@ def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, le
     assert all(least - 60 < keyspace.client.ttl(part) <= least + 600 for part in parts)
 
 
-def test_what_was_written_before_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_recording_a_verdict_again_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1, "scored"), HOUR)])
     before = keyspace.everything()
     assert ledger.record([Finished.of(verdict(1, "scored"), HOUR)]) == [False]
@@ -112,10 +114,10 @@ def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspa
 
 
 def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledger: Ledger) -> None:
-    letter, news = given_up(1)
-    assert ledger.add_dead_letter([(letter, news)]) == [True]
+    letter, dead_verdict = given_up(1)
+    assert ledger.add_dead_letter([(letter, dead_verdict)]) == [True]
     assert dead(keyspace) == {letter.evaluation.id: letter}
-    assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(news))]
+    assert keyspace.outbox("d") == [json.loads(msgspec.json.encode(dead_verdict))]
     assert (keyspace.outbox("j"), keyspace.ended()) == ([], {})
     assert keyspace.accounting() == {"dead": 1, "dead:timeout": 1, "outbox": 1}
     ((evaluation_id, given_up_ms),) = keyspace.client.zrange(keyspace.keys.dead_due, 0, -1, withscores=True)
@@ -123,14 +125,14 @@ def test_a_dead_letter_holds_all_it_takes_to_try_again(keyspace: Keyspace, ledge
     assert (evaluation_id.decode(), given_up_ms / 1000) == (letter.evaluation.id, pytest.approx(seconds, abs=60))
 
 
-def test_an_evaluation_is_buried_once(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_an_evaluation_becomes_a_dead_letter_once(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.add_dead_letter([given_up(1)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1, "rate_limited"), given_up(1)]) == [False, False]
     assert keyspace.everything() == before
 
 
-def test_what_has_a_verdict_is_never_buried(keyspace: Keyspace, ledger: Ledger) -> None:
+def test_an_evaluation_with_a_verdict_never_becomes_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
     ledger.record([Finished.of(verdict(1), HOUR)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1)]) == [False]
@@ -139,9 +141,9 @@ def test_what_has_a_verdict_is_never_buried(keyspace: Keyspace, ledger: Ledger) 
 
 def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
     misleading = make_trace(1, output='"reason":"refusal"', tool_calls=[ToolCall("find", {"reason": "refusal"})])
-    letter, news = given_up(1, "rate_limited")
+    letter, dead_verdict = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
-    ledger.add_dead_letter([(letter, news), given_up(2)])
+    ledger.add_dead_letter([(letter, dead_verdict), given_up(2)])
     assert ledger.record([Finished.of(verdict(1), HOUR)]) == [True]
     assert (dead(keyspace).keys(), keyspace.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
     assert keyspace.client.zrange(keyspace.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
@@ -159,12 +161,12 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     assert ledger.already_finished({}) == set()
 
 
-STEPS = st.tuples(st.sampled_from(["record", "bury"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=8), ends=st.lists(st.sampled_from([*ENDS]), min_size=4, max_size=4))
-def test_in_whatever_order_an_evaluation_ends_once(
+def test_an_evaluation_ends_once_in_any_order_of_calls(
     fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, list[int]]], ends: list[str]
 ) -> None:
     keyspace = fresh_keyspaces()
@@ -176,21 +178,26 @@ def test_in_whatever_order_an_evaluation_ends_once(
         else:
             new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
-    written, buried, verdicts, news = keyspace.ended(), dead(keyspace), keyspace.outbox("j"), keyspace.outbox("d")
-    assert sorted([*written, *buried]) == sorted(touched)
+    written, dead_letters, verdicts, dead_verdicts = (
+        keyspace.ended(),
+        dead(keyspace),
+        keyspace.outbox("j"),
+        keyspace.outbox("d"),
+    )
+    assert sorted([*written, *dead_letters]) == sorted(touched)
     assert sorted(entry["evaluation_id"] for entry in verdicts) == sorted(written)
     assert written == {entry["evaluation_id"]: entry["outcome"] for entry in verdicts}
-    assert buried.keys() <= {entry["evaluation_id"] for entry in news}
-    assert new == len(verdicts) + len(news)
+    assert dead_letters.keys() <= {entry["evaluation_id"] for entry in dead_verdicts}
+    assert new == len(verdicts) + len(dead_verdicts)
     reasons = Counter(entry["reason"] for entry in verdicts if entry.get("reason"))
-    assert keyspace.counted(*BOOKS) == {
+    assert keyspace.counted(*COUNTS) == {
         **{outcome: list(written.values()).count(outcome) for outcome in ("scored", "abstained", "unscored")},
         **{f"unscored:{reason}": reasons[reason] for reason in ("refusal", "bad_request")},
-        "dead": len(buried),
-        "dead:timeout": len(buried),
+        "dead": len(dead_letters),
+        "dead:timeout": len(dead_letters),
         "outbox": new,
     }
-    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == buried.keys()
+    assert {each.decode() for each in keyspace.client.zrange(keyspace.keys.dead_due, 0, -1)} == dead_letters.keys()
 
 
 def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Keyspace, ledger: Ledger) -> None:

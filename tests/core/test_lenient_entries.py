@@ -168,7 +168,7 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_a_service_writes_arrives(name: str) -> None:
+def test_fields_under_the_names_of_other_services_are_read(name: str) -> None:
     body, fields, left_out = READ[name]
     entry = read(body)
     assert isinstance(entry, TraceEntry), entry

@@ -132,7 +132,7 @@ def test_the_level_holds_for_ours_and_theirs(level: str, events: int, monkeypatc
     ],
     ids=["other characters", "half a character", "an object", "a kind of text", "a dict", "keys", "large", "no number"],
 )
-def test_whatever_a_field_holds_it_is_one_line_of_ascii(written: Written, value: object, rendered: object) -> None:
+def test_any_value_of_a_field_is_logged_as_one_line_of_ascii(written: Written, value: object, rendered: object) -> None:
     structlog.get_logger("tracejudge.test").info("odd", value=value)
     logging.getLogger("some.library").warning("%s", value)
     assert written.text.isascii()
@@ -140,7 +140,7 @@ def test_whatever_a_field_holds_it_is_one_line_of_ascii(written: Written, value:
     assert [line["event"] for line in written.lines] == ["odd", str(value)]
 
 
-def test_standard_error_that_is_closed_stops_nobody(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_error_does_not_stop_logging(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     written.stream.close()
     structlog.get_logger("tracejudge.test").info("lost")
     logging.getLogger("some.library").warning("lost")
@@ -149,11 +149,11 @@ def test_standard_error_that_is_closed_stops_nobody(written: Written, monkeypatc
     logs.configure("info")
     structlog.get_logger("tracejudge.test").info("not lost")
     assert logs._WRITER.flush(10)
-    told = [(line["event"], line.get("count")) for line in later.lines]
-    assert told == [("not lost", None), ("log records dropped", 2)]
+    logged = [(line["event"], line.get("count")) for line in later.lines]
+    assert logged == [("not lost", None), ("log records dropped", 2)]
 
 
-def test_a_pipe_that_nobody_reads_delays_nobody_and_each_line_is_written_or_counted() -> None:
+def test_a_full_log_pipe_blocks_no_thread_and_lost_lines_are_counted() -> None:
     lines = [f"{number} {'x' * 1000}\n" for number in range(10_000)]
     for kind in ("blocking", "non-blocking"):
         reading, writing = os.pipe()
@@ -202,7 +202,7 @@ def test_a_process_that_ends_has_written_all_its_lines_or_waits_for_two_seconds_
         os.close(writing)
 
 
-def test_what_ends_a_thread_is_told_without_its_text(written: Written) -> None:
+def test_an_uncaught_exception_of_a_thread_is_logged_without_its_text(written: Written) -> None:
     thread = threading.Thread(target=failing, args=(WORD,))
     thread.start()
     thread.join()
@@ -231,7 +231,7 @@ def test_a_logger_follows_the_next_configuration_to_its_output(
     assert [line["event"] for line in (*written.lines, *Written(later).lines)] == ["first", "second"]
 
 
-def test_what_libraries_say_of_every_task_and_request_is_left_out(written: Written) -> None:
+def test_messages_of_libraries_for_each_task_and_request_are_left_out(written: Written) -> None:
     for name in ("celery.app.trace", "celery.worker.strategy", "httpx", "celery.redirected"):
         logging.getLogger(name).info("said %s", BODY)
         logging.getLogger(name).warning("matters")
@@ -322,7 +322,7 @@ SAID = [
 @pytest.mark.parametrize(
     ("quotation", "message"), list(zip(QUOTATIONS.values(), SAID, strict=True)), ids=QUOTATIONS.keys()
 )
-def test_who_carries_messages_is_left_its_own_words(
+def test_logs_of_message_transports_hold_no_text_of_messages(
     written: Written, quotation: tuple[str, Any, tuple[Any, ...]], message: str
 ) -> None:
     name, text, arguments = quotation
@@ -374,7 +374,7 @@ def test_a_broker_that_stays_away_is_one_line_and_none_where_it_is_our_redis(
     assert len(written.lines) == 4
 
 
-def test_who_runs_as_root_is_told_so_in_words_of_ours(written: Written) -> None:
+def test_the_warning_about_root_is_our_text(written: Written) -> None:
     text = platforms.ROOT_DISCOURAGED.format(uid=0, euid=0, gid=0, egid=0)
     logging.getLogger("py.warnings").warning(
         "%s", warnings.formatwarning(text, RuntimeWarning, "celery/platforms.py", 841)

@@ -27,8 +27,8 @@ class Keeper:
     @property
     def batches(self) -> dict[str, float]:
         """How many batches wait and are parked."""
-        values = samples(self.metrics)
-        return {name: values.get((f"batches_{name}",), 0) for name in ("waiting", "parked")}
+        gauges = samples(self.metrics)
+        return {name: gauges.get((f"batches_{name}",), 0) for name in ("waiting", "parked")}
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_slow_models_hold_reading_up_and_their_batches_wait(keyspace: Keyspace) 
 
 
 @pytest.mark.usefixtures("_work")
-def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(keyspace: Keyspace) -> None:
+def test_batches_of_a_dead_model_are_parked_and_new_evaluations_are_shed(keyspace: Keyspace) -> None:
     judging = Keeper(keyspace, lambda: {MODEL: 2.0, OTHER: 30.0})
     assert judging.turn() == Bounds(paused=False, shed=frozenset({MODEL, OTHER}))
     assert judging.batches == {"waiting": 1, "parked": 4}
@@ -64,11 +64,11 @@ def test_what_is_ready_for_a_dead_model_is_parked_and_more_is_shed(keyspace: Key
 def test_a_slow_model_is_shed_only_once_it_has_been_dead_for_a_while(keyspace: Keyspace) -> None:
     here = {MODEL: 0.0, OTHER: 0.0}
     keeper = Keeper(keyspace, lambda: here)
-    values = []
+    bounds = []
     for here[MODEL] in (0.0, 2.0, 9.9, 10.0, 0.0):
-        values.append(keeper.turn())
+        bounds.append(keeper.turn())
     shed = [False, False, False, True, False]
-    assert values == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
+    assert bounds == [Bounds(paused=True, shed=frozenset({MODEL} if is_shed else ())) for is_shed in shed]
 
 
 @pytest.mark.usefixtures("_work")
@@ -78,7 +78,7 @@ def test_the_bound_holds_for_each_judge_model(keyspace: Keyspace) -> None:
     assert Keeper(keyspace, bound=max(sizes.values()) - 1).turn().paused
 
 
-def test_where_nothing_waits_any_more_nothing_is_held_up(keyspace: Keyspace) -> None:
+def test_ingest_resumes_when_no_batch_waits(keyspace: Keyspace) -> None:
     add(keyspace)
     keeper, leases = Keeper(keyspace), Leases(keyspace.store, tries_ttl_s=60)
     assert keeper.turn().paused

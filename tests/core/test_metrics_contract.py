@@ -111,7 +111,7 @@ def settings(*services: str | None, **fields: Any) -> Settings:
 
 def declared(metrics: Metrics) -> dict[str, Declared]:
     """Read names, types and labels of what is ours from the registry, by the names that samples bear."""
-    values = {}
+    metrics_by_name = {}
     for collector in set(metrics.registry._collector_to_names):
         if isinstance(collector, ProcessCollector):
             continue
@@ -120,8 +120,8 @@ def declared(metrics: Metrics) -> dict[str, Declared]:
         name = family.name.removeprefix("tracejudge_") + ("_total" if family.type == "counter" else "")
         assert family.name.startswith("tracejudge_")
         assert family.documentation
-        values[name] = Declared(family.type, collector._labelnames)
-    return values
+        metrics_by_name[name] = Declared(family.type, collector._labelnames)
+    return metrics_by_name
 
 
 def page(metrics: Metrics) -> Scrape:
@@ -215,27 +215,27 @@ def test_the_page_tells_when_its_process_began() -> None:
 
 def test_outcomes_of_services_that_rules_name_stand_at_zero() -> None:
     scrape = page(Metrics(settings("shop", "desk", "shop", "bot-*", "b?t", "b[ao]t", None)))
-    values = {
+    counts = {
         (sample.labels["service"], sample.labels["outcome"]): sample.value
         for sample in scrape.samples("tracejudge_traces_total")
     }
-    assert values == {(service, outcome): 0.0 for service in ("shop", "desk") for outcome in TRACE_OUTCOMES}
+    assert counts == {(service, outcome): 0.0 for service in ("shop", "desk") for outcome in TRACE_OUTCOMES}
 
 
 def test_reasons_of_invalid_traces_stand_at_zero() -> None:
-    values = {
+    counts = {
         sample.labels["reason"]: sample.value
         for sample in page(Metrics(settings())).samples("tracejudge_invalid_traces_total")
     }
-    assert values == dict.fromkeys(INVALID_REASONS, 0.0)
+    assert counts == dict.fromkeys(INVALID_REASONS, 0.0)
 
 
 def test_outcomes_of_late_feedback_stand_at_zero() -> None:
-    values = {
+    counts = {
         sample.labels["outcome"]: sample.value
         for sample in page(Metrics(settings())).samples("tracejudge_late_feedback_total")
     }
-    assert values == dict.fromkeys(LATE_FEEDBACK_OUTCOMES, 0.0)
+    assert counts == dict.fromkeys(LATE_FEEDBACK_OUTCOMES, 0.0)
 
 
 def test_touching_a_service_changes_nothing_that_was_counted() -> None:

@@ -38,7 +38,7 @@ def sent(redis: Redis, redis_url: str, prefix: str) -> Message:
 NAMED = {**OURS, "v": PARTITION_VERSION, "partition": 2}
 
 
-def test_what_we_send_is_let_through(sent: Message) -> None:
+def test_our_own_messages_are_notifications(sent: Message) -> None:
     assert _is_notification(sent)
     assert _is_notification(message())
     assert _is_notification(message([[], NAMED, REST]))
@@ -75,5 +75,5 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
-def test_whatever_else_lies_in_the_queue_is_not(other: Message) -> None:
+def test_other_messages_in_the_queue_are_no_notifications(other: Message) -> None:
     assert not _is_notification(other)

@@ -54,7 +54,7 @@ def notifier(keyspace: Keyspace, sent: Sent, monkeypatch: pytest.MonkeyPatch) ->
     return Notifier(keyspace.store, sent.send, MODELS)
 
 
-def test_of_each_queue_one_is_sent_for_all_batches_that_came_together(
+def test_batches_of_one_read_send_one_notification_for_each_queue(
     keyspace: Keyspace, notifier: Notifier, sent: Sent
 ) -> None:
     ids = [fresh_id(name, float(number)) for number in range(3) for name in MODELS]
@@ -86,7 +86,7 @@ def test_the_bound_is_two_for_each_worker_that_judges_and_the_sweepers_own(
 
 
 @pytest.mark.parametrize("failure", [OperationalError("s3cret"), ConnectionRefusedError("s3cret"), TimeoutError()])
-def test_a_broker_that_is_away_costs_what_was_asked_for_and_one_line(
+def test_an_outage_of_the_broker_loses_notifications_and_logs_one_line(
     notifier: Notifier, sent: Sent, failure: Exception
 ) -> None:
     sent.failure = failure
@@ -106,7 +106,7 @@ def test_a_broker_that_is_away_costs_what_was_asked_for_and_one_line(
     ]
 
 
-def test_nobody_waits_for_a_broker_that_hangs_and_a_notifier_ends_when_asked_to(notifier: Notifier, sent: Sent) -> None:
+def test_a_hanging_broker_blocks_neither_notify_nor_stop(notifier: Notifier, sent: Sent) -> None:
     sent.free.clear()
     notifier.start()
     notifier.notify("first")

@@ -74,7 +74,7 @@ def test_a_read_that_got_all_it_may_is_followed_by_the_next_at_once(keyspace: Ke
     assert reader.waits == [0.0, reader.gather_s]
 
 
-def test_what_has_gathered_when_it_is_told_to_stop_still_leaves(keyspace: Keyspace) -> None:
+def test_gathered_verdicts_are_delivered_at_the_stop(keyspace: Keyspace) -> None:
     reader = Reader(keyspace)
     reader.gather_s = 600.0
     keyspace.send(*numbered(1))

@@ -28,7 +28,7 @@ def chosen(settings: Settings) -> set[tuple[str, str]]:
     return {choice[:2] for choice in sampler.sample(TRACE).choices}
 
 
-def test_its_own_model_judges_whatever_model_the_rule_names() -> None:
+def test_a_judge_s_own_model_replaces_the_model_of_the_rule() -> None:
     calibration = loaded({"judges": ["kind", "safety"], "model": "small"})
     assert chosen(calibration) == {("kind", "large"), ("safety", "small")}
     together = loaded({"judges": ["kind", "safety"], "model": ["small", "default"], "combine": "majority"})

@@ -132,7 +132,7 @@ def test_a_backlog_of_one_partition_leaves_slots_for_another() -> None:
     assert held == 64 + 2 * 8, "as much as a single window may hold"
     while windows[1].capacity() > 0:
         windows[1].acquire(8, 1)
-    assert windows[1]._evaluations == 32, "half of the slots"
+    assert windows[1].evaluations == 32, "half of the slots"
     windows[0].release(32, 0)
     assert (windows[0].capacity() > 0, windows[1].capacity() > 0) == (False, False), "the sum is bounded"
     windows[0].release(24, 0)

@@ -63,7 +63,7 @@ def test_an_evaluation_between_two_attempts_frees_its_capacity_within_bounds() -
     assert window.capacity() == 0
 
 
-def test_what_is_in_memory_is_bounded_in_bytes() -> None:
+def test_prefetched_batches_are_bounded_in_bytes() -> None:
     window = window_of()
     window.acquire(1, 64 * MIB - 1)
     assert (window.capacity() > 0, window.has_memory) == (True, True)
@@ -110,7 +110,7 @@ def test_counts_hold_under_many_threads() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(pass_through, range(8)))
-    assert (window._evaluations, window._bytes) == (0, 0)
+    assert (window.evaluations, window._bytes) == (0, 0)
 
 
 @dataclass

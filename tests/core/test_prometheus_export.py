@@ -142,13 +142,13 @@ def test_of_several_metrics_each_counts_for_itself(keyspace: Keyspace) -> None:
     both = {"metrics": ("a", "b")}
     keyspace.send(make_verdict(0, outcome="scored", scores=(Score("b", 0.5),), **both), unscored(1, **both))
     worker.turn()
-    values = {
+    counts = {
         (sample.labels["metric"], sample.labels["outcome"]): sample.value
         for family in worker.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "tracejudge_verdicts_total" and sample.value
     }
-    assert values == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
+    assert counts == {("b", "unrated"): 1, ("a", "unscored"): 1, ("b", "unscored"): 1}
 
 
 def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> None:
@@ -189,7 +189,7 @@ def test_two_workers_reading_at_once_count_each_verdict_once(keyspace: Keyspace)
     assert sum(worker.dropped for worker in workers) == 0
 
 
-def test_what_a_dead_worker_read_is_counted_by_another_once(keyspace: Keyspace) -> None:
+def test_entries_pending_for_a_dead_worker_are_counted_once_by_another(keyspace: Keyspace) -> None:
     worker = Counting(keyspace)
     keyspace.send(*(scored(number) for number in range(5)))
     keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=3, block_ms=1)
@@ -199,7 +199,7 @@ def test_what_a_dead_worker_read_is_counted_by_another_once(keyspace: Keyspace) 
     assert worker.verdicts == 5
 
 
-def test_what_is_still_fresh_is_left_to_its_reader(keyspace: Keyspace) -> None:
+def test_recently_read_entries_are_left_to_their_reader(keyspace: Keyspace) -> None:
     worker = Counting(keyspace)
     worker.exporter.stale_ms = 60_000
     keyspace.send(scored(1))
@@ -208,7 +208,7 @@ def test_what_is_still_fresh_is_left_to_its_reader(keyspace: Keyspace) -> None:
     assert (worker.verdicts, keyspace.pending(GROUP, keyspace.keys.verdicts)) == (0, 1)
 
 
-def test_who_was_slow_counts_nothing_another_has_counted(keyspace: Keyspace) -> None:
+def test_a_slow_worker_does_not_count_verdicts_again(keyspace: Keyspace) -> None:
     slow, quick = Counting(keyspace), Counting(keyspace)
     keyspace.send(scored(1))
     deliver, held = slow.exporter.deliver, []
@@ -230,7 +230,7 @@ def test_who_was_slow_counts_nothing_another_has_counted(keyspace: Keyspace) -> 
     ],
     ids=["no JSON", "no verdict", "wrong type", "unknown kind", "no UTF-8"],
 )
-def test_what_cannot_be_read_is_counted_acknowledged_and_holds_nothing_up(
+def test_an_unreadable_entry_is_counted_acknowledged_and_delays_nothing(
     keyspace: Keyspace, fields: dict[str, Any]
 ) -> None:
     worker = Counting(keyspace)
@@ -246,7 +246,7 @@ def test_what_cannot_be_read_is_counted_acknowledged_and_holds_nothing_up(
     assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0
 
 
-def test_an_entry_of_another_version_is_left_to_who_knows_it(keyspace: Keyspace) -> None:
+def test_an_entry_of_another_version_is_left_to_other_workers(keyspace: Keyspace) -> None:
     worker = Counting(keyspace)
     newer = keyspace.client.xadd(keyspace.keys.verdicts, {"v": "2", "j": "{}"})
     unversioned = keyspace.client.xadd(keyspace.keys.verdicts, {"j": "{}"})
@@ -258,7 +258,7 @@ def test_an_entry_of_another_version_is_left_to_who_knows_it(keyspace: Keyspace)
     assert (worker.verdicts, worker.dropped) == (1, 0)
 
 
-def test_what_was_trimmed_away_under_a_dead_worker_is_cut_off_not_dropped(keyspace: Keyspace) -> None:
+def test_trimmed_entries_of_a_dead_worker_are_cut_off_and_not_dropped(keyspace: Keyspace) -> None:
     worker = Counting(keyspace)
     keyspace.send(*(scored(number) for number in range(6)))
     keyspace.store.read_group(keyspace.keys.verdicts, GROUP, "dead", count=4, block_ms=1)

@@ -96,14 +96,14 @@ def test_a_turn_that_does_not_end_is_told_by_the_name_of_its_thread(worker: Work
     assert worker.pass_seconds(1).why == "reader: no run completed for 51 s"
 
 
-def test_what_is_known_to_be_away_is_told_after_a_fifth_of_the_time(worker: Worker) -> None:
+def test_a_known_outage_is_reported_after_a_fifth_of_the_time(worker: Worker) -> None:
     at = worker.clock.now
     worker.thread.fixed = Pulse(at, trouble="Redis does not answer", troubled_at=at)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
 
 
-def test_when_nobody_looks_at_what_waits_that_is_not_taken_for_progress(worker: Worker) -> None:
+def test_an_unmeasured_backlog_is_not_taken_for_progress(worker: Worker) -> None:
     worker.clock.now += 51
     assert worker.state.why == "backlog not measured for 51 s"
 
@@ -143,7 +143,7 @@ def test_seconds_since_progress_are_those_of_the_slowest(worker: Worker) -> None
     assert all(later - earlier == 1 for earlier, later in pairwise(seconds))
 
 
-def test_all_times_follow_the_one_argument() -> None:
+def test_all_limits_of_readiness_follow_stalled_s() -> None:
     clock = Clock()
     readiness = Readiness(stalled_s=0.6, clock=clock)
     readiness.watch("reader", "ingest", Thread(clock))
@@ -154,14 +154,14 @@ def test_all_times_follow_the_one_argument() -> None:
     assert not readiness.role("ingest").ready
 
 
-def test_flows_that_nobody_expects_are_passed_by(worker: Worker) -> None:
+def test_unknown_flows_are_ignored(worker: Worker) -> None:
     for _ in range(100):
         worker.clock.now += 1
         worker.readiness.update({"flow": None, "export:otel": "5-0"})
     assert worker.state.ready
 
 
-def test_the_gauge_tells_the_same(worker: Worker) -> None:
+def test_the_ready_gauge_follows_the_state(worker: Worker) -> None:
     registry = CollectorRegistry()
     worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry))
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 1

@@ -71,14 +71,14 @@ Benches = Callable[..., Bench]
 
 @pytest.fixture
 def bench(keyspace: Keyspace) -> Iterator[Benches]:
-    made: list[Bench] = []
+    benches: list[Bench] = []
 
     def make(redact: Redact) -> Bench:
-        made.append(Bench(keyspace, redact))
-        return made[-1]
+        benches.append(Bench(keyspace, redact))
+        return benches[-1]
 
     yield make
-    for each in made:
+    for each in benches:
         each.judging.stop(0.1)
 
 
@@ -183,7 +183,7 @@ def replaced(pattern: str, text: str) -> str:
 
 
 @given(st.text("ab1 ", max_size=3 * WINDOW_CHARS), st.integers(0, 2 * WINDOW_CHARS))
-def test_windows_find_what_one_search_finds(text: str, padding: int) -> None:
+def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None:
     text = "-" * padding + text
     for pattern in (r"a", r"\ba1", r"b{1,40}", r"1[ab]{2,30}1", r"(?<=a)b"):
         assert replaced(pattern, text) == re.sub(pattern, "#", text)

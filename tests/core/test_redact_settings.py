@@ -66,7 +66,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("text", "line"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_mend(text: str, line: str) -> None:
+def test_a_mistake_in_redact_is_one_line_with_a_fix(text: str, line: str) -> None:
     write(text)
     with pytest.raises(SettingsError) as caught:
         load({})
@@ -95,7 +95,7 @@ def test_patterns_that_run_away_are_refused(pattern: str) -> None:
     assert pattern_fault(pattern) == SLOW
 
 
-def test_what_counts_is_the_time_a_search_takes() -> None:
+def test_a_pattern_is_refused_for_the_time_of_its_search() -> None:
     def ticks(step_s: float) -> Iterator[float]:
         now_s = 0.0
         while True:

@@ -45,8 +45,8 @@ class Operator:
         return wait_until(lambda: self._ask(command, nodes, arguments), what=f"{nodes} workers to answer {command}")
 
     def _ask(self, command: str, nodes: int, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        result = self.app.control.broadcast(command, arguments=arguments, reply=True, limit=nodes, timeout=REPLY_S)
-        answers = {node: reply for each in result for node, reply in each.items()}
+        replies = self.app.control.broadcast(command, arguments=arguments, reply=True, limit=nodes, timeout=REPLY_S)
+        answers = {node: reply for each in replies for node, reply in each.items()}
         return answers if len(answers) == nodes else None
 
     def only(self, command: str, **arguments: Any) -> Any:

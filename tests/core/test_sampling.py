@@ -160,7 +160,7 @@ HAS = {
 
 
 @each_case(("fields", "matches"), HAS.values(), ids=HAS.keys())
-def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
+def test_a_rule_matches_by_the_fields_of_a_trace(fields: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
     (name,) = fields or {"input": None}
     under_test = sampler(rule(where=Where(has=(name,))))
     assert bool(under_test.sample(trace(**fields)).rules) is matches
@@ -168,7 +168,7 @@ def test_a_rule_matches_by_what_a_trace_has(fields: dict[str, Any], matches: boo
 
 def test_retrieval_spans_and_named_tools_count_as_context() -> None:
     span = Span("00f067aa0ba902b7", "search", kind="RETRIEVER", outputs=["Tea."])
-    values = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
+    tea_trace = trace(tool_calls=[ToolCall("kb_search", result="Tea.")])
     has_context = Where(has=("context",))
     under_test = sampler(
         rule(name="plain", where=has_context),
@@ -182,8 +182,8 @@ def test_retrieval_spans_and_named_tools_count_as_context() -> None:
     assert matching(trace()) == ["any"]
     assert matching(trace(spans=[span])) == ["plain", "tools", "any"]
     assert matching(trace(spans=[Span("00f067aa0ba902b7", "search", kind="RETRIEVER")])) == ["any"]
-    assert matching(values) == ["tools", "any"]
-    assert (under_test.rules.matching(values).context_tools, under_test.rules.matching(trace()).context_tools) == (
+    assert matching(tea_trace) == ["tools", "any"]
+    assert (under_test.rules.matching(tea_trace).context_tools, under_test.rules.matching(trace()).context_tools) == (
         ("kb_search", "find"),
         ("find", "kb_search"),
     )
@@ -216,7 +216,7 @@ ALWAYS = {
 
 
 @each_case(("always", "fields", "chosen"), ALWAYS.values(), ids=ALWAYS.keys())
-def test_always_chooses_whatever_the_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
+def test_always_chooses_at_any_rate(always: Any, fields: dict[str, Any], chosen: bool) -> None:  # noqa: FBT001
     got = sampler(rule(0.0, always=always)).sample(trace(**fields))
     choices = (Choice("safety", "default", 1.0),) if chosen else ()
     assert got == Sampling(choices, (RuleTally("all", chosen=chosen),))
@@ -259,15 +259,15 @@ def test_sessions_are_chosen_as_a_whole() -> None:
 
 def test_an_evaluation_chosen_by_trace_and_by_session_has_the_probability_of_either() -> None:
     under_test = sampler(rule(0.3, "a"), rule(0.5, "b", sample_by="session"), rule(0.2, "c", judges=("groundedness",)))
-    values = [
+    samples = [
         under_test.sample(trace(trace_id, session_id=session_id)).choices
         for trace_id, session_id in zip(random_ids(20_000, seed=1), random_ids(20_000, seed=2), strict=True)
     ]
-    assert {choice for choices in values for choice in choices} == {
+    assert {choice for choices in samples for choice in choices} == {
         Choice("safety", "default", 0.65),
         Choice("groundedness", "default", 0.2),
     }
-    share = sum(any(choice.judge == "safety" for choice in choices) for choices in values) / len(values)
+    share = sum(any(choice.judge == "safety" for choice in choices) for choices in samples) / len(samples)
     assert abs(share - 0.65) < 0.02
     # Without a session both rules choose by the trace.
     alone = [under_test.sample(trace(trace_id)).choices for trace_id in random_ids(20_000, seed=3)]

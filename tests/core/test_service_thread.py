@@ -90,7 +90,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     return looks
 
 
-def test_it_prepares_once_and_turns_until_it_is_stopped() -> None:
+def test_a_service_thread_prepares_once_and_turns_until_it_is_stopped() -> None:
     under_test = ScriptedStage(_nothing, _nothing, _nothing).followed()
     assert (under_test.prepared, under_test.turned, under_test.waits) == (1, 3, [])
 
@@ -104,7 +104,7 @@ def test_a_turn_that_fails_is_not_the_last(failure: Step, prepared: int) -> None
 
 
 @pytest.mark.parametrize("failure", [AWAY, BROKEN], ids=["store", "unexpected"])
-def test_it_prepares_again_until_that_succeeds(failure: Step) -> None:
+def test_a_service_thread_prepares_until_that_succeeds(failure: Step) -> None:
     with capture_logs():
         under_test = ScriptedStage(_nothing, prepares=(failure, failure)).followed()
     assert (under_test.prepared, under_test.turned, len(under_test.waits)) == (1, 1, 2)
@@ -154,7 +154,7 @@ def test_progress_is_the_time_of_the_last_turn_that_got_on(steady: list[float]) 
     assert times[4] < times[5] <= under_test.progressed_at <= steady[-1]
 
 
-def test_its_pulse_tells_what_it_waits_for_and_since_when() -> None:
+def test_the_pulse_of_a_thread_holds_its_failure_and_since_when() -> None:
     pulses = []
     with capture_logs():
         under_test = ScriptedStage()
@@ -369,6 +369,6 @@ def test_a_stopped_stage_begins_no_further_turn() -> None:
     assert under_test.turned == 1
 
 
-def test_its_thread_bears_its_name_and_holds_up_no_exit() -> None:
+def test_a_service_thread_is_a_daemon_with_a_name() -> None:
     thread = ScriptedStage()._thread
     assert (thread.name, thread.daemon) == ("tracejudge-scripted", True)

@@ -73,7 +73,7 @@ def test_a_trace_that_only_the_dead_model_wants_is_shed(keyspace: Keyspace) -> N
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
 
 
-def test_what_was_shed_can_be_chosen_once_the_model_is_back(keyspace: Keyspace) -> None:
+def test_a_shed_trace_published_again_is_chosen_after_the_outage(keyspace: Keyspace) -> None:
     for dead in (True, False):
         keyspace.add(make_trace(1, service="alone"))
         make_ingest(keyspace, dead=dead).take()
@@ -82,7 +82,7 @@ def test_what_was_shed_can_be_chosen_once_the_model_is_back(keyspace: Keyspace) 
     balanced(keyspace)
 
 
-def test_of_a_trace_that_comes_again_nothing_new_is_a_duplicate_whatever_is_shed(keyspace: Keyspace) -> None:
+def test_a_repeated_trace_is_a_duplicate_though_a_model_is_shed(keyspace: Keyspace) -> None:
     chosen = make_ingest(keyspace)
     for _ in range(2):
         keyspace.add(make_trace(1, service="both"))
@@ -150,7 +150,7 @@ def test_the_accounting_balances_at_any_mix(
     assert keyspace.counted("shed:dead")["shed:dead"] - before == shed
 
 
-def test_what_waits_is_heard_at_once_and_sheds_the_rest_of_the_same_read(
+def test_batches_chosen_in_a_read_shed_the_rest_of_the_same_read(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
@@ -168,9 +168,7 @@ def test_what_waits_is_heard_at_once_and_sheds_the_rest_of_the_same_read(
     assert account.shed > 0
 
 
-def test_it_is_said_once_that_a_model_is_shed_and_once_that_it_is_not(
-    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begin_and_end_of_shedding_are_logged_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = make_ingest(keyspace)
     with capture_logs() as logs:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.judging_parts import MODEL, JudgingWorker, Workers, assert_settled, choose, judged, output, ready
+from support.judging_parts import MODEL, Workers, assert_settled, choose, judged, output, ready
 from support.processes import wait_until
 from support.stage_parts import Keyspace
 
@@ -23,10 +23,6 @@ TWO = {"default": MODEL, "other": OTHER}
 RULES = (Rule(name="all", judges=("safety",)), Rule(name="also", judges=("safety",), model="other"))
 
 
-def running(worker: JudgingWorker, label: str = "scripted") -> list[Shift]:
-    return list(worker.judging._running.get(label, ()))
-
-
 def age(shift: Shift, seconds: float) -> None:
     """Move the begin of a shift back."""
     shift.began_at -= seconds
@@ -39,11 +35,11 @@ def test_a_message_that_comes_while_a_young_shift_runs_makes_it_look_again(
     (first,) = choose(keyspace, 1)
     worker = new_worker()
     worker.begin(first)
-    (shift,) = running(worker)
+    (shift,) = worker.judging.running
     second, third = choose(keyspace, 2, batch_size=1, first=10)
     worker.wake(second)
     wait_until(lambda: len(worker.model.reached) == 3, what="the batches that came later")
-    assert (running(worker), worker.judging.held, ready(keyspace)) == ([shift], 3, [])
+    assert (worker.judging.running, worker.judging.held, ready(keyspace)) == ([shift], 3, [])
     worker.end()
     assert {first, second, third}.isdisjoint(keyspace.batches())
     assert_settled(keyspace, scored=3)
@@ -54,11 +50,11 @@ def test_an_old_shift_hands_over_and_sees_its_own_batches_to_their_end(keyspace:
     worker = new_worker(batch_size=1, shift_s=5.0)
     worker.limits.limit = 1
     worker.begin(first)
-    (old,) = running(worker)
+    (old,) = worker.judging.running
     assert (worker.judging.held, worker.notified) == (2, ["scripted"])
     age(old, 5.2)
     wait_until(lambda: len(worker.notified) == 2, what="a message for the successor, since a batch is left")
-    wait_until(lambda: len(running(worker)) == 2, what="the successor")
+    wait_until(lambda: len(worker.judging.running) == 2, what="the successor")
     worker.rest()
     assert worker.judging._current["scripted"] is not old
     worker.model.answers.set()
@@ -73,10 +69,10 @@ def test_of_two_shifts_that_wait_for_slow_calls_the_later_one_goes_on_fetching(
     worker = new_worker(batch_size=1)
     worker.begin(*choose(keyspace, 1))
     for number in (1, 2):
-        age(running(worker)[-1], 5.5)
+        age(worker.judging.running[-1], 5.5)
         worker.wake(*choose(keyspace, 1, first=number))
         wait_until(lambda number=number: len(worker.model.reached) == number + 1, what="the next batch")
-    assert len(running(worker)) == 2, "never more"
+    assert len(worker.judging.running) == 2, "never more"
     worker.end()
     assert_settled(keyspace, scored=3)
 
@@ -87,7 +83,7 @@ def test_a_shift_that_found_no_successor_ends_fetching_all_the_same(keyspace: Ke
     worker.limits.limit = 1
     worker.judging._notifier = SimpleNamespace(workers=1, notify=worker.notified.append)
     worker.begin(batch_ids[0])
-    (shift,) = running(worker)
+    (shift,) = worker.judging.running
     age(shift, 5.0 + 1.1)
     wait_until(lambda: "scripted" not in worker.judging._current, what="the end of the fetching")
     assert worker.notified[1:] == ["scripted"]
@@ -115,7 +111,9 @@ def test_a_queue_that_is_not_consumed_any_more_ends_the_fetching_at_once(
     assert_settled(keyspace, scored=4)
 
 
-def test_with_peers_a_shift_offers_what_it_cannot_take(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_with_peers_a_shift_notifies_another_worker_of_batches_without_capacity(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     batch_ids = choose(keyspace, 8, batch_size=2)
     alone, busy, idle = (new_worker(batch_size=2) for _ in range(3))
     for worker in (alone, busy):
@@ -146,7 +144,7 @@ def test_panels_of_one_queue_and_models_of_their_own_are_served_by_their_labels(
     assert len(ready(keyspace)) == 2
 
 
-def test_a_shift_whose_thread_is_killed_lets_go_of_its_batches(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_killed_shift_releases_its_batches(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 3)
     worker = new_worker()
     died = threading.Event()
@@ -163,7 +161,7 @@ def test_a_shift_whose_thread_is_killed_lets_go_of_its_batches(keyspace: Keyspac
     wait_until(lambda: len(worker.model.reached) == 3, what="the calls")
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
     assert died.wait(60)
-    assert (worker.judging.held, running(worker)) == (0, [])
+    assert (worker.judging.held, worker.judging.running) == (0, [])
     keyspace.make_due()
     worker.look()
     worker.model.answers.set()

@@ -66,9 +66,9 @@ class Timer:
 
 @pytest.fixture
 def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    values: list[int] = []
-    monkeypatch.setattr(os, "_exit", values.append)
-    return values
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    return codes
 
 
 @pytest.fixture
@@ -137,13 +137,13 @@ class TestRunning:
 
 
 class TestStarting:
-    def test_one_in_the_start_stops_what_has_started(self, taken: Signals, stages: Stages) -> None:
+    def test_one_signal_during_the_start_stops_the_started_stages(self, taken: Signals, stages: Stages) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert (stages.told, state.should_stop) == ([], 0)
         taken.started()
         told(stages, "stop")
 
-    def test_two_in_the_start_stop_it_without_a_grace(self, taken: Signals, stages: Stages) -> None:
+    def test_two_signals_during_the_start_stop_without_a_grace(self, taken: Signals, stages: Stages) -> None:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
         assert stages.told == []
@@ -155,7 +155,7 @@ class TestStarting:
             signal.raise_signal(signal.SIGINT)
         assert exits == [1]
 
-    def test_one_that_celery_had_counts(self, stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_signal_that_celery_had_received_counts(self, stages: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(state, "should_stop", 0)
         taken = Signals(stages, GRACE_S)
         taken.install()
@@ -165,7 +165,7 @@ class TestStarting:
 
 
 class TestOtherwise:
-    def test_what_nobody_signalled_is_stopped_by_celery(self, taken: Signals, stages: Stages) -> None:
+    def test_a_worker_without_a_signal_is_stopped_by_celery(self, taken: Signals, stages: Stages) -> None:
         taken.started()
         stages.let.set()
         taken.stop()
@@ -186,7 +186,7 @@ class TestOtherwise:
         taken.stop()
         assert stages.told == ["stop"]
 
-    def test_without_room_for_a_thread_celery_stops_it(
+    def test_without_memory_for_a_thread_celery_stops_the_worker(
         self, taken: Signals, stages: Stages, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(_: threading.Thread) -> None:

@@ -69,8 +69,8 @@ def test_judges_of_a_folder_score_published_traces(pipeline: Pipeline, endpoint:
     assert {(verdict.judge, verdict.judge_version) for verdict in verdicts} == {
         (name, versions_before[name]) for name in ("politeness", "sources_kept")
     }
-    values = {(verdict.judge, score.metric, score.value) for verdict in verdicts for score in verdict.scores}
-    assert values == {
+    scores = {(verdict.judge, score.metric, score.value) for verdict in verdicts for score in verdict.scores}
+    assert scores == {
         ("politeness", "politeness", 0.75),
         ("sources_kept", "grounded", 1.0),
         ("sources_kept", "supported_share", 1.0),

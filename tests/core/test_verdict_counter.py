@@ -29,8 +29,14 @@ UNRATED = Score("length", 0.5)
 def verdict(**fields: Any) -> Verdict:
     """Make a verdict of a judge with three metrics; without scores it says what became of it instead."""
     metrics, place = ("clear", "true", "length"), {"trace_id": TRACE_ID, "environment": "prod", "judge": "trio"}
-    values = {"judge_model": "gpt-6-luna", "probability": 0.25, "weight": 4.0, "started_at": 1000.0, "duration_s": 2.0}
-    return make_verdict(**{"outcome": "scored", "metrics": metrics, "span_id": None} | place | values | fields)
+    defaults = {
+        "judge_model": "gpt-6-luna",
+        "probability": 0.25,
+        "weight": 4.0,
+        "started_at": 1000.0,
+        "duration_s": 2.0,
+    }
+    return make_verdict(**{"outcome": "scored", "metrics": metrics, "span_id": None} | place | defaults | fields)
 
 
 class Counted:
@@ -167,7 +173,7 @@ def test_scores_are_counted_bare_in_the_histogram_and_weighted_beside_it() -> No
     assert (buckets["0.2"], buckets["0.3"], buckets["0.7"], buckets["0.8"], buckets["+Inf"]) == (0, 1, 1, 2, 2)
 
 
-def test_it_makes_no_difference_how_many_are_counted_together() -> None:
+def test_verdicts_count_alike_one_by_one_and_together() -> None:
     verdicts = [
         verdict(scores=(PASS, FAIL), weight=4.0, trace_ended_at=999.0),
         verdict(scores=(UNRATED,), details={"fabricated_evidence": 2}),
@@ -219,11 +225,11 @@ def test_a_dead_letter_counts_by_its_reason_and_nowhere_else() -> None:
 def test_all_outcomes_of_a_series_stand_at_zero_from_its_first_verdict_on(first: Verdict) -> None:
     scrape = count(first)
     for name in ("verdicts", "verdict_weight", "verdict_weight_squared"):
-        values = [
+        outcomes = [
             (sample.labels["metric"], sample.labels["outcome"])
             for sample in scrape.samples(f"tracejudge_{name}_total", **SERIES)
         ]
-        assert sorted(values) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
+        assert sorted(outcomes) == sorted((metric, outcome) for metric in first.metrics for outcome in OUTCOMES)
     for metric in first.metrics:
         assert scrape.samples("tracejudge_score_count", **SERIES, metric=metric)
         assert scrape.samples("tracejudge_score_weighted_total", **SERIES, metric=metric)
@@ -236,12 +242,12 @@ def test_another_version_or_model_of_a_judge_is_another_series() -> None:
         verdict(scores=(PASS,), judge_model="other"),
         verdict(scores=(PASS,), environment=None),
     )
-    values = {
+    series = {
         (sample.labels["version"], sample.labels["judge_model"], sample.labels["environment"])
         for sample in scrape.samples("tracejudge_verdicts_total", outcome="pass")
         if sample.value == 1
     }
-    assert values == {
+    assert series == {
         ("01234567", "gpt-6-luna", "prod"),
         ("ffffffff", "gpt-6-luna", "prod"),
         ("01234567", "other", "prod"),
@@ -266,12 +272,12 @@ def test_chosen_series_labels_are_taken_from_the_verdict() -> None:
     scrape = counted.count(
         verdict(scores=(PASS,), name="answer", release="1.2", model="gpt-4.1"), verdict(scores=(PASS,))
     )
-    values = [
+    labels = [
         (sample.labels["name"], sample.labels["release"], sample.labels["model"])
         for sample in scrape.samples("tracejudge_verdicts_total", **SERIES, metric="clear", outcome="pass")
         if sample.value == 1
     ]
-    assert sorted(values) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
+    assert sorted(labels) == [("", "", ""), ("answer", "1.2", "gpt-4.1")]
 
 
 def test_a_series_label_has_fifty_values_and_other() -> None:
@@ -369,7 +375,7 @@ def test_a_clock_that_runs_ahead_makes_no_negative_age() -> None:
     ],
     ids=["end unknown", "abstained", "unscored"],
 )
-def test_without_an_end_or_a_score_there_is_no_age(fields: dict[str, Any]) -> None:
+def test_a_verdict_without_an_end_or_a_score_has_no_age(fields: dict[str, Any]) -> None:
     assert count(verdict(**fields)).total("tracejudge_score_age_seconds_count") == 0
 
 
@@ -397,7 +403,7 @@ scores = st.builds(
         max_size=5,
     )
 )
-def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Verdict]) -> None:
+def test_the_page_is_openmetrics_for_any_name_of_a_service(verdicts: list[Verdict]) -> None:
     scrape = Counted(Settings(series_labels=("name",))).count(*verdicts)
     total = sum(len(each.scores) for each in verdicts)
     assert scrape.total("tracejudge_score_count") == total
@@ -407,7 +413,7 @@ def test_whatever_names_services_bear_the_page_is_openmetrics(verdicts: list[Ver
 # --- several models ---
 
 
-def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the_first_moment() -> None:
+def test_a_panel_has_series_and_disagreement_from_the_start() -> None:
     series = {**SERIES, "judge_model": "majority(a,b)"}
     panel = verdict(
         judge_model="majority(a,b)", metrics=("clear", "disagreement"), outcome="unscored", reason="refusal"
@@ -430,7 +436,7 @@ def test_what_combines_several_models_is_a_series_with_its_disagreement_from_the
     }
 
 
-def test_late_feedback_counts_those_who_judged_and_no_panel_of_theirs() -> None:
+def test_late_feedback_counts_judge_models_and_not_their_panel() -> None:
     """No label of that metric tells a panel from its members."""
     counted = Counted()
     late = [

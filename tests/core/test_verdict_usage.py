@@ -28,7 +28,7 @@ FAILED = Call(1.0, 0.1, "timeout")
         ((), PRICE, (0, 0, 0.0)),
     ],
 )
-def test_what_is_not_reported_is_absent(
+def test_unreported_usage_is_absent(
     calls: tuple[Call, ...], price: Price | None, expected: tuple[int, int, float | None]
 ) -> None:
     evaluation = Evaluation("e1", HOUR, "safety", "v1", 1.0)

@@ -61,14 +61,14 @@ def unfinished_work(pipeline: Pipeline) -> dict[str, Any]:
 
 def unread_groups(pipeline: Pipeline) -> dict[str, Any]:
     """Return the consumer groups with pending or unread entries."""
-    values = {}
+    positions = {}
     for stream in (pipeline.keys.traces, pipeline.keys.verdicts):
         last = _last_id(pipeline, stream)
         for group in pipeline.store.call(lambda client, name=stream: client.xinfo_groups(name)):
             pending, position = group["pending"], _parts(group["last-delivered-id"])
             if pending or position < last:
-                values[group["name"].decode()] = (pending, position, last)
-    return values
+                positions[group["name"].decode()] = (pending, position, last)
+    return positions
 
 
 def _check_verdicts(pipeline: Pipeline, account: Account, verdicts: Sequence[Verdict]) -> None:

@@ -36,22 +36,20 @@ def test_second_judgings_survive_kills(experiment: Experiment) -> None:
                 experiment.start(**settings)
         experiment.assert_accounting(spans=False)
     verdicts = [entry.verdict for entry in experiment.pipeline.outbox() if entry.kind == "j"]
-    values = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
-    assert len(values) == len(verdicts) > len(experiment.judges) * TRACES
-    due = {
-        repeat_id(value.evaluation_id, JUDGE_MODEL, 0) for value, step in values if step.is_chosen and not step.first
-    }
-    second = Counter(value.evaluation_id for value, step in values if step.first)
+    steps = [(verdict, step) for verdict in verdicts if (step := step_of(verdict)) is not None]
+    assert len(steps) == len(verdicts) > len(experiment.judges) * TRACES
+    due = {repeat_id(value.evaluation_id, JUDGE_MODEL, 0) for value, step in steps if step.is_chosen and not step.first}
+    second = Counter(value.evaluation_id for value, step in steps if step.first)
     assert second == Counter(due), "each once"
     assert len(due) > TRACES / 4
     for judge in experiment.judges:
-        first = sum(1 for value, step in values if value.judge == judge and not step.first)
+        first = sum(1 for value, step in steps if value.judge == judge and not step.first)
         expected = sum(
-            value.scores[0].probability or 0.0 for value, step in values if value.judge == judge and not step.first
+            value.scores[0].probability or 0.0 for value, step in steps if value.judge == judge and not step.first
         )
         correction = sum(
             (float(bool(value.scores[0].passed)) - step.probability[value.scores[0].metric]) / step.rate
-            for value, step in values
+            for value, step in steps
             if value.judge == judge and step.first
         )
         expected_values = (TRACES, pytest.approx(expected, abs=1e-3), pytest.approx(correction, abs=1e-3))

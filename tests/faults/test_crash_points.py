@@ -18,7 +18,7 @@ import redis
 from redis_faults import server_of
 from support.proxy import CommandProxy
 from support.replay_parts import NOTHING, Replays
-from support.session_parts import COMPLETE, Sessions, said
+from support.session_parts import COMPLETE, Sessions, session_trace
 from support.stage_parts import APPEND, Chosen, Keyspace, make_trace, make_traces, only, rules_of, samples
 
 from judges.core.verdict import Score, Verdict
@@ -194,7 +194,7 @@ def replay(process: Process) -> None:
 
 
 def conversation(process: Process) -> None:
-    process.publish(*(said("s1", number) for number in range(TRACES)))
+    process.publish(*(session_trace("s1", number) for number in range(TRACES)))
     process.ingest()
     Sessions(process.keyspace, **process.options).pause()
     process.judge()

@@ -109,10 +109,10 @@ class MessageRelay:
 
     def _relay(self) -> None:
         while not self._stop.is_set():
-            values = self._there.brpop([self._queue], timeout=0.2)
-            if values is not None:
-                self.kept.append(values[1])
-                self.deliver(values[1], self._random.choice((0, 1, COPIES)))
+            popped = self._there.brpop([self._queue], timeout=0.2)
+            if popped is not None:
+                self.kept.append(popped[1])
+                self.deliver(popped[1], self._random.choice((0, 1, COPIES)))
 
 
 def queue_of(experiment: Experiment) -> str:

@@ -122,17 +122,17 @@ def test_each_generation_of_each_conversation_is_judged_once(experiment: Experim
     account = experiment.assert_accounting(timeout_s=SETTLING_S * 5)
     ends = (account.published, account.sampled, account.duplicate, account.dropped, account.cut_off, account.gathering)
     assert ends == (experiment.published, experiment.published, 0, 0, 0, 0)
-    values: defaultdict[str, list[int]] = defaultdict(list)
+    generations: defaultdict[str, list[int]] = defaultdict(list)
     shown: Counter[str] = Counter()
     origins: Counter[str] = Counter()
     for entry in experiment.pipeline.outbox():
         verdict = entry.verdict
         session = verdict.details["session"]
-        values[verdict.session_id].append(session["generation"])
+        generations[verdict.session_id].append(session["generation"])
         shown[verdict.session_id] = max(shown[verdict.session_id], session["traces"])
         origins[verdict.origin] += 1
-    assert values.keys() == conversations.sizes.keys()
-    wrong = {name: made for name, made in values.items() if sorted(made) != list(range(1, len(made) + 1))}
+    assert generations.keys() == conversations.sizes.keys()
+    wrong = {name: made for name, made in generations.items() if sorted(made) != list(range(1, len(made) + 1))}
     assert wrong == {}, "a generation is missing or there twice"
     assert not [name for name, traces in shown.items() if traces > conversations.sizes[name]]
     assert origins == {"live": SESSIONS, "session_update": account.chosen - SESSIONS}

@@ -91,10 +91,10 @@ class Scene:
 
     def content(self) -> dict[bytes, Any]:
         """The values of all keys. A dump of a hash depends on the order of its fields, which reading may change."""
-        values = self.snapshot()
-        kinds = zip(values, self._each("TYPE", values), strict=True)
+        dumps = self.snapshot()
+        kinds = zip(dumps, self._each("TYPE", dumps), strict=True)
         hashes = [key for key, kind in kinds if kind == b"hash"]
-        return {**values, **dict(zip(hashes, self._each("HGETALL", hashes), strict=True))}
+        return {**dumps, **dict(zip(hashes, self._each("HGETALL", hashes), strict=True))}
 
     def _each(self, command: str, keys: Iterable[bytes]) -> list[Any]:
         """Run a command on each key, in one request: a thousand comparisons read every key."""

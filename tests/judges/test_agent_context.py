@@ -150,7 +150,7 @@ class TestSaidByTheEndpoint:
         assert pages(model.requests[-1]) == ["2", "3"]
         assert [call.status for call in assessment.calls].count("input_too_long") == model.refused
 
-    def test_what_was_refused_once_is_not_sent_again(self) -> None:
+    def test_a_history_refused_as_too_long_is_not_sent_again(self) -> None:
         model = Full(numbered(10), 3_500)
         assert judged(exploring(page=str), model).outcome == "scored"
         assert model.refused == 1
@@ -179,7 +179,7 @@ class TestSaidByTheEndpoint:
 
 
 class TestConversation:
-    def test_its_size_is_that_of_what_it_holds(self) -> None:
+    def test_the_size_of_a_history_is_that_of_its_messages(self) -> None:
         head, asked = (
             [Message("system", "s"), Message("user", "u")],
             Message("assistant", "", (ToolCall("1", "t", "{}"),)),

@@ -115,7 +115,7 @@ class TestTries:
         return asyncio.run(evaluate(exploring(self.LIMITS), TRACE, model, earlier_calls=earlier_calls))
 
     @pytest.mark.parametrize("failure", ["rate_limited", "judge_unavailable", "timeout", "judge_rejected"])
-    def test_end_when_what_was_answered_was_paid_for_too_often(self, failure: str) -> None:
+    def test_an_exploration_is_over_budget_after_the_calls_of_all_tries(self, failure: str) -> None:
         steps = [calling(), calling(), Step(failure=failure)]  # type: ignore[arg-type]
         before, after = (self.tried(steps, earlier_calls) for earlier_calls in (16, 17))
         assert (before.reason, before.is_final) == (failure, False)

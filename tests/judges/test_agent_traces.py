@@ -161,7 +161,7 @@ def test_a_limit_in_the_middle_of_the_pages_asks_for_the_verdict(limits: Limits,
     ],
     ids=["unknown tool", "broken arguments", "no object", "unknown span", "broken pattern", "look-ahead"],
 )
-def test_what_is_wrong_with_a_call_is_said_and_the_loop_goes_on(wrong: Step) -> None:
+def test_a_wrong_tool_call_is_answered_with_an_error_and_the_loop_goes_on(wrong: Step) -> None:
     def task(seen: list[Any]) -> Step:
         return (wrong, ask("get_trace_info"), answer(str(sorted(seen[0]) if seen else None)))[len(seen)]
 

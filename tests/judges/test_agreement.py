@@ -192,8 +192,8 @@ def test_shares_are_counted_per_label_in_order() -> None:
 
 
 def test_a_metric_without_a_pass_rule_has_a_mean_and_no_share() -> None:
-    values = [Judged(TRACE, "en", scored("unrated", value=value), "metric 0") for value in (0.25, 0.75)]
-    (share,) = shares([*values, Judged(TRACE, "en", ABSTAINED, "metric 0")]).values()
+    judged = [Judged(TRACE, "en", scored("unrated", value=value), "metric 0") for value in (0.25, 0.75)]
+    (share,) = shares([*judged, Judged(TRACE, "en", ABSTAINED, "metric 0")]).values()
     assert share == Share(passed=0, scored=2, unscored={"abstained": 1}, rated=0, mean=0.5)
     assert share.share is None
 

@@ -260,9 +260,7 @@ class TestYesNo:
 
     @given(st.sampled_from(["yes", "no"]), st.text(), st.text(), st.text())
     @settings(deadline=None)
-    def test_a_whole_answer_is_read_whatever_prose_stands_around(
-        self, result: str, rationale: str, before: str, after: str
-    ) -> None:
+    def test_an_answer_is_read_between_any_prose(self, result: str, rationale: str, before: str, after: str) -> None:
         assume(not set("{}[]\"'") & set(before + after) and "step by step" not in rationale)
         assume(not is_withdrawn(after))
         assert read(f"{before}{yes_no_text(result, rationale)}{after}") == {
@@ -299,7 +297,7 @@ class TestYesNo:
         assert read(text) == yes()
 
     @pytest.mark.parametrize("text", ['{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000])
-    def test_what_would_hold_up_the_event_loop_is_not_repaired(
+    def test_an_answer_that_would_block_the_event_loop_is_not_repaired(
         self, text: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """8 kB of openings took json-repair 2.5 s, in which no other evaluation moved."""
@@ -381,7 +379,7 @@ class TestReadObject:
 
 class TestFields:
     @pytest.mark.parametrize("value", [None, True, 1, 1.0, ["a"], {"a": "b"}])
-    def test_what_is_no_text_is_invalid(self, value: object) -> None:
+    def test_a_field_that_is_no_text_is_invalid(self, value: object) -> None:
         with pytest.raises(InvalidAnswerError):
             text_field({"key": value}, "key")
         with pytest.raises(InvalidAnswerError):

@@ -26,7 +26,7 @@ def messages() -> Iterator[MessagesEndpoint]:
         yield server
 
 
-def said(text: str, **fields: object) -> ChatResponse:
+def chat_response(text: str, **fields: object) -> ChatResponse:
     """Return the response that the endpoint's first reply should become."""
     usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "msg_0", "model": "claude-test"}
     return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
@@ -113,20 +113,20 @@ class TestResponse:
     @pytest.mark.parametrize(
         ("reply", "response"),
         [
-            (answers("Yes.", usage=Usage(7, 3)), said("Yes.", input_tokens=7, output_tokens=3)),
-            (answers("Yes.", model="claude-test-2"), said("Yes.", model="claude-test-2")),
+            (answers("Yes.", usage=Usage(7, 3)), chat_response("Yes.", input_tokens=7, output_tokens=3)),
+            (answers("Yes.", model="claude-test-2"), chat_response("Yes.", model="claude-test-2")),
             (
                 answers("Yes.", usage=CachedUsage(7, 500, 2000, 3)),
-                said("Yes.", input_tokens=2507, output_tokens=3, written_tokens=500, cached_tokens=2000),
+                chat_response("Yes.", input_tokens=2507, output_tokens=3, written_tokens=500, cached_tokens=2000),
             ),
-            (answers("Yes.", usage=None), said("Yes.", input_tokens=0, output_tokens=0)),
-            (answers("„Ja“ \U0001f600"), said("„Ja“ \U0001f600")),
-            (answers("Yes.", finish_reason="stop_sequence"), said("Yes.")),
-            (answers("{", finish_reason="model_context_window_exceeded"), said("{", finish_reason="length")),
-            (answers("", finish_reason="tool_calls"), said("")),
-            (answers("", finish_reason="pause_turn"), said("", finish_reason="other")),
-            (answers("Yes.", finish_reason=None), said("Yes.")),
-            (refuses("Never."), said("", refusal=True)),
+            (answers("Yes.", usage=None), chat_response("Yes.", input_tokens=0, output_tokens=0)),
+            (answers("„Ja“ \U0001f600"), chat_response("„Ja“ \U0001f600")),
+            (answers("Yes.", finish_reason="stop_sequence"), chat_response("Yes.")),
+            (answers("{", finish_reason="model_context_window_exceeded"), chat_response("{", finish_reason="length")),
+            (answers("", finish_reason="tool_calls"), chat_response("")),
+            (answers("", finish_reason="pause_turn"), chat_response("", finish_reason="other")),
+            (answers("Yes.", finish_reason=None), chat_response("Yes.")),
+            (refuses("Never."), chat_response("", refusal=True)),
             (says(THINKING, HIDDEN, text('{"a'), text('": 1}')), ChatResponse('{"a": 1}', response_id="msg_0")),
             (
                 says(TOOL, stop_reason="tool_use"),

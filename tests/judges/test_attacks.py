@@ -127,7 +127,7 @@ def tool_results(request: ChatRequest) -> str:
 
 @with_slow(_EXPLORERS)
 @every_attack
-def test_what_tools_return_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
+def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(judge: Judge, trace: Trace) -> None:
     spans = [Span(span_id="a", name=trace.output[:200], inputs=trace.output, outputs={trace.output: trace.input})]
     model = ScriptedModel([Step(tool_calls=_LOOKS), tool_results], ROOMY)
     assessment = run(judge, msgspec.structs.replace(trace, spans=trace.spans or spans), model)
@@ -157,7 +157,7 @@ LARGE = {name: ATTACKS[name] for name in ("100 kB of zero-width spaces", "100 kB
 
 @every_judge_long
 @each_case("trace", LARGE.values(), ids=LARGE)
-def test_what_is_too_long_for_a_model_is_cut_or_not_asked(judge: Judge, trace: Trace) -> None:
+def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message])
     assessment = run(judge, trace, model)
     assert assessment.reason == ("invalid_answer" if model.requests else "input_too_long")

@@ -20,7 +20,7 @@ GIVEN_UP = Assessment("unscored", "invalid_answer")
 ABSTAINED = Assessment("abstained")
 
 
-def said(results: str) -> dict[str, Assessment]:
+def answers_of(results: str) -> dict[str, Assessment]:
     """Build the assessments of models that answer yes (`y`) or no (`n`)."""
     return {f"m{number}": yes_no(each) for number, each in enumerate(results)}
 
@@ -70,18 +70,18 @@ def result(assessment: Assessment) -> Any:
     ],
 )
 def test_yes_and_no(mode: Combine, results: str, *, passed: bool, disagreement: float) -> None:
-    assessment = combine(mode, said(results), (YES_NO,))
+    assessment = combine(mode, answers_of(results), (YES_NO,))
     assert result(assessment) == (float(passed), passed, disagreement)
 
 
 def test_a_mean_of_yes_and_no_passes_as_their_majority_does() -> None:
-    assert result(combine("mean", said("yyn"), (YES_NO,))) == (pytest.approx(2 / 3), True, 2 / 3)
-    assert result(combine("mean", said("yn"), (YES_NO,))) == (0.5, False, 1.0), "a tie does not pass"
+    assert result(combine("mean", answers_of("yyn"), (YES_NO,))) == (pytest.approx(2 / 3), True, 2 / 3)
+    assert result(combine("mean", answers_of("yn"), (YES_NO,))) == (0.5, False, 1.0), "a tie does not pass"
 
 
 @pytest.mark.parametrize(("mode", "label"), [("majority", "pass"), ("all", "fail"), ("min", "no"), ("max", "yes")])
-def test_the_label_is_that_of_a_model_or_says_what_they_decided(mode: Combine, label: str) -> None:
-    score, _ = combine(mode, said("yyn"), (YES_NO,)).scores
+def test_the_combined_label_is_a_model_s_label_or_the_decision(mode: Combine, label: str) -> None:
+    score, _ = combine(mode, answers_of("yyn"), (YES_NO,)).scores
     assert (score.label, score.rationale) == (label, None)
 
 
@@ -143,12 +143,12 @@ def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float
     ],
 )
 def test_enough_have_scored(mode: Combine, results: str, others: list[Assessment], value: float) -> None:
-    assessment = combine(mode, beside(said(results), others), (YES_NO,))
+    assessment = combine(mode, beside(answers_of(results), others), (YES_NO,))
     assert (assessment.outcome, assessment.scores[0].value) == ("scored", value)
 
 
-def test_one_rating_alone_disagrees_with_nobody() -> None:
-    (score,) = combine("all", beside(said("n"), [GIVEN_UP]), (YES_NO,)).scores
+def test_a_single_rating_has_no_disagreement() -> None:
+    (score,) = combine("all", beside(answers_of("n"), [GIVEN_UP]), (YES_NO,)).scores
     assert (score.metric, score.passed) == ("safety", False)
 
 
@@ -164,14 +164,14 @@ def test_one_rating_alone_disagrees_with_nobody() -> None:
     ids=["one unscored", "one abstained", "as many", "more unscored"],
 )
 def test_too_few_have_scored(mode: Combine, others: list[Assessment], outcome: str, reason: str | None) -> None:
-    assessment = combine(mode, beside(said("y"), others), (YES_NO,))
+    assessment = combine(mode, beside(answers_of("y"), others), (YES_NO,))
     assert (assessment.outcome, assessment.reason, assessment.scores) == (outcome, reason, ())
     assert assessment.note == f"1 of {1 + len(others)} models gave a score, which are too few to combine"
 
 
 @pytest.mark.parametrize("mode", ["min", "all"])
-def test_what_every_model_must_say_is_not_said_while_one_is_silent(mode: Combine) -> None:
-    assessment = combine(mode, beside(said("yy"), [GIVEN_UP]), (YES_NO,))
+def test_combining_all_is_unscored_if_one_model_is_unscored(mode: Combine) -> None:
+    assessment = combine(mode, beside(answers_of("yy"), [GIVEN_UP]), (YES_NO,))
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
 
 
@@ -205,12 +205,14 @@ def test_each_metric_is_combined_by_itself_and_has_its_own_disagreement() -> Non
 
 
 def test_a_metric_that_too_few_have_rated_is_left_out() -> None:
-    only_one = said("yy") | {"m0": Assessment("scored", scores=(*yes_no("y").scores, Score("supported_share", 1)))}
+    only_one = answers_of("yy") | {
+        "m0": Assessment("scored", scores=(*yes_no("y").scores, Score("supported_share", 1)))
+    }
     assessment = combine("majority", only_one, (YES_NO, SHARE))
     assert [score.metric for score in assessment.scores] == ["safety", "safety_disagreement"]
 
 
-def test_the_details_tell_what_each_model_said() -> None:
+def test_the_details_hold_the_answer_of_each_model() -> None:
     assessment = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
     assert assessment.details == {
         "models": {
@@ -243,7 +245,9 @@ def test_the_order_of_the_models_changes_nothing(mode: Combine, each: list[Asses
 
 
 @given(st.sampled_from(MODES), st.lists(ANY, min_size=2, max_size=9), METRICS)
-def test_values_stay_within_what_the_models_gave(mode: Combine, each: list[Assessment], metrics: Any) -> None:
+def test_combined_values_stay_within_the_values_of_the_models(
+    mode: Combine, each: list[Assessment], metrics: Any
+) -> None:
     assessment = combine(mode, {f"m{number}": item for number, item in enumerate(each)}, metrics)
     values = [score.value for item in each for score in item.scores]
     for score in assessment.scores:
@@ -263,7 +267,7 @@ def test_disagreement_is_nothing_exactly_where_all_agree(values: list[float]) ->
 
 
 @given(st.sampled_from(["majority", "mean", "all"]), st.text("yn", min_size=2, max_size=9))
-def test_who_all_agree_are_agreed_with(mode: Combine, results: str) -> None:
-    assessment = combine(mode, said(results), (YES_NO,))
+def test_models_that_agree_decide_the_combined_score(mode: Combine, results: str) -> None:
+    assessment = combine(mode, answers_of(results), (YES_NO,))
     if len(set(results)) == 1:
         assert result(assessment) == (float(results[0] == "y"), results[0] == "y", 0)

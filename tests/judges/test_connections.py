@@ -69,7 +69,7 @@ def test_a_reply_without_a_length_ends_with_the_connection() -> None:
             fed(cut, 50)[1].end()
 
 
-def test_what_is_no_reply_is_refused() -> None:
+def test_an_invalid_http_reply_is_refused() -> None:
     for name, data in BROKEN.items():
         with pytest.raises(BrokenReplyError):
             pytest.fail(f"{name}: {fed(data, len(data))}")

@@ -150,12 +150,12 @@ class TestNeeds:
 
     def test_one_of_several_is_enough_and_none_excludes_another(self) -> None:
         made = judge("{{ expectations }}")
-        for values in (
+        for fields in (
             {"expected_response": "a"},
             {"guidelines": ["a"]},
             {"expected_facts": ["a"], "guidelines": ["b"]},
         ):
-            assert made.missing(msgspec.structs.replace(BARE, **values)) is None
+            assert made.missing(msgspec.structs.replace(BARE, **fields)) is None
 
     def test_a_call_without_spans_is_a_trace_of_one_step(self) -> None:
         made = judge("{{ trace }}")
@@ -405,5 +405,5 @@ class TestCatalogue:
     def test_refuses_the_name_of_a_built_in_judge(self) -> None:
         with pytest.raises(DefinitionError) as caught:
             configured({"safety": {"instructions": "{{ outputs }}"}})
-        mend = "safety is the name of a built-in judge; give this one a name of its own"
-        assert (caught.value.key, caught.value.fix) == ("instructions", mend)
+        fix = "safety is the name of a built-in judge; give this one a name of its own"
+        assert (caught.value.key, caught.value.fix) == ("instructions", fix)

@@ -1,4 +1,4 @@
-"""Every mistake in a definition is told in one line: the key in the table, and the mend."""
+"""Every mistake in a definition is told in one line: the key in the table, and the fix."""
 
 import re
 from collections.abc import Mapping
@@ -436,31 +436,31 @@ def refused(table: Mapping[str, object], name: str = "mine") -> tuple[str, str]:
     return error.key, error.fix
 
 
-@each_case(("text", "mend"), INSTRUCTIONS.items(), ids=[repr(text)[:40] for text in INSTRUCTIONS])
-def test_instructions_that_cannot_be_filled_are_refused(text: str, mend: str) -> None:
-    assert refused({"instructions": text}) == ("instructions", mend)
+@each_case(("text", "fix"), INSTRUCTIONS.items(), ids=[repr(text)[:40] for text in INSTRUCTIONS])
+def test_instructions_that_cannot_be_filled_are_refused(text: str, fix: str) -> None:
+    assert refused({"instructions": text}) == ("instructions", fix)
 
 
-@each_case(("result", "key", "mend"), RESULTS.values(), ids=RESULTS)
-def test_results_that_make_no_scale_are_refused(result: object, key: str, mend: str) -> None:
-    assert refused({"instructions": "{{ outputs }}", "result": result}) == (key, mend)
+@each_case(("result", "key", "fix"), RESULTS.values(), ids=RESULTS)
+def test_results_that_make_no_scale_are_refused(result: object, key: str, fix: str) -> None:
+    assert refused({"instructions": "{{ outputs }}", "result": result}) == (key, fix)
 
 
-@each_case(("table", "key", "mend"), TABLES.values(), ids=TABLES)
-def test_tables_that_define_no_judge_are_refused(table: Mapping[str, object], key: str, mend: str) -> None:
-    assert refused(table) == (key, mend)
+@each_case(("table", "key", "fix"), TABLES.values(), ids=TABLES)
+def test_tables_that_define_no_judge_are_refused(table: Mapping[str, object], key: str, fix: str) -> None:
+    assert refused(table) == (key, fix)
 
 
-@each_case(("where", "mend"), MISPLACED.items(), ids=[".".join(where) for where in MISPLACED])
-def test_a_key_in_a_wrong_place_is_told_the_right_one(where: tuple[str, str], mend: str) -> None:
+@each_case(("where", "fix"), MISPLACED.items(), ids=[".".join(where) for where in MISPLACED])
+def test_a_key_in_a_wrong_place_is_told_the_right_one(where: tuple[str, str], fix: str) -> None:
     kind, key = where
     table = {**KINDS[kind], **({"answer": {key: 1}} if kind == "answer" else {key: 1})}
-    assert refused(table) == (f"answer.{key}" if kind == "answer" else key, mend)
+    assert refused(table) == (f"answer.{key}" if kind == "answer" else key, fix)
 
 
-@pytest.mark.parametrize(("answer", "key", "mend"), ANSWERS.values(), ids=ANSWERS)
-def test_answers_that_no_template_has_are_refused(answer: Mapping[str, object], key: str, mend: str) -> None:
-    assert refused({"template": TEMPLATE, "answer": answer}) == (key, mend)
+@pytest.mark.parametrize(("answer", "key", "fix"), ANSWERS.values(), ids=ANSWERS)
+def test_answers_that_no_template_has_are_refused(answer: Mapping[str, object], key: str, fix: str) -> None:
+    assert refused({"template": TEMPLATE, "answer": answer}) == (key, fix)
 
 
 @pytest.mark.parametrize(
@@ -477,9 +477,9 @@ def test_other_things_in_braces_may_stand_there(text: str) -> None:
 
 @each_case("name", KNOWN_TO_TEMPLATES)
 def test_a_variable_of_templates_is_told_ours_or_that_templates_have_it(name: str) -> None:
-    _, mend = refused({"instructions": f"{{{{ {name} }}}}"})
+    _, fix = refused({"instructions": f"{{{{ {name} }}}}"})
     documents = "retrieved documents are in no variable of this kind; take a template"
-    assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", mend)
+    assert re.search(rf"did you mean {{{{ \w+ }}}}\?$|{documents}$", fix)
 
 
 def test_labels_of_one_alphabet_are_not_taken_for_each_other() -> None:
@@ -489,9 +489,9 @@ def test_labels_of_one_alphabet_are_not_taken_for_each_other() -> None:
 
 @each_case("name", ["", "Mine", "1st", "my-judge", "a b", "a" * 65, "größe", "a\nb"])
 def test_names_that_make_no_metric_are_refused(name: str) -> None:
-    key, mend = refused({"instructions": "{{ outputs }}"}, name)
+    key, fix = refused({"instructions": "{{ outputs }}"}, name)
     assert key == "instructions"
-    assert mend.endswith(NAMING)
+    assert fix.endswith(NAMING)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 64, "a_1"])
@@ -503,11 +503,11 @@ def test_tokens_that_hold_no_round_are_refused_with_the_least_that_do() -> None:
     def reading(max_tokens: int, text: str = "Is {{ trace }} so?") -> Mapping[str, object]:
         return {"instructions": text, "max_tokens": max_tokens}
 
-    key, mend = refused(reading(3_000))
-    match = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", mend)
+    key, fix = refused(reading(3_000))
+    match = re.fullmatch(r"does not hold the first round, whatever the trace; at least (\d+) do, and a few .*", fix)
     assert key == "max_tokens"
     assert match is not None
     least = int(match[1])
     assert define("mine", reading(least)).exploration is not None
-    assert refused(reading(least - 1000)) == (key, mend)
+    assert refused(reading(least - 1000)) == (key, fix)
     assert refused(reading(least, "Is {{ trace }} so? " * 1000))[0] == key

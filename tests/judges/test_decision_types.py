@@ -39,8 +39,8 @@ def test_the_official_types_accept_what_is_sent_and_what_the_endpoint_answers() 
     with DecisionEndpoint() as server:
         assert client(server, "openai").judge(judge_of(MIXED), TRACE).outcome == "scored"
         bodies = msgspec.json.decode(msgspec.json.encode(server.bodies))
-        values = json.dumps({"bodies": bodies, "base_url": server.base_url})
+        requests = json.dumps({"bodies": bodies, "base_url": server.base_url})
         command = [environment("openai_types", ("openai==3.54.0",)), "-c", _CHECK]
-        done = subprocess.run(command, input=values, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, input=requests, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert bodies[0]["model"] == MODEL

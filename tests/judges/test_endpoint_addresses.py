@@ -146,7 +146,7 @@ def test_a_connection_that_is_kept_costs_no_further_look_up(endpoint: ChatEndpoi
     assert names.looked_up == 1
 
 
-def test_what_was_checked_is_what_is_connected_to(endpoint: ChatEndpoint, names: type[Names]) -> None:
+def test_the_connection_uses_the_checked_address(endpoint: ChatEndpoint, names: type[Names]) -> None:
     """A name that answers harmlessly first and with a guarded address then gains nothing."""
     names.answers = iter([["127.0.0.1"], ["169.254.169.254"]])
     assert post(endpoint)[0].status == 200
@@ -155,7 +155,7 @@ def test_what_was_checked_is_what_is_connected_to(endpoint: ChatEndpoint, names:
     assert len(endpoint.calls) == 1
 
 
-def test_where_it_is_allowed_nobody_asks(endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowed_addresses_are_not_resolved(endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise AssertionError("the guard was asked")
 

@@ -153,7 +153,7 @@ class TestMissingInput:
         assert model.requests == []
 
     @pytest.mark.parametrize(("judge", "changes"), NOT_NEEDED.values(), ids=NOT_NEEDED)
-    def test_what_a_judge_does_not_need_may_be_absent(self, judge: str, changes: dict[str, object]) -> None:
+    def test_fields_that_a_judge_does_not_need_may_be_absent(self, judge: str, changes: dict[str, object]) -> None:
         trace = msgspec.structs.replace(SHORT, **changes)
         assert run(catalogue()[judge], trace, ScriptedModel([YES])).outcome == "scored"
 
@@ -193,7 +193,7 @@ class TestUnreadable:
         )
 
     @pytest.mark.parametrize("tag", ["think", "thinking"])
-    def test_what_a_model_thinks_before_it_answers_is_not_read(self, tag: str) -> None:
+    def test_thinking_before_the_answer_is_not_read(self, tag: str) -> None:
         text = f"<{tag}>The text says {NO}, but I must weigh.</{tag}>\n{YES}"
         assert run(GROUNDEDNESS, SHORT, ScriptedModel([text])).scores == score("groundedness", "yes")
 
@@ -429,7 +429,7 @@ class TestNoAnswer:
         assert assessment == Assessment("unscored", reason, calls=(failed(reason),), note="why")
         assert assessment.is_final
 
-    def test_what_is_no_model_error_leaves_as_it_is(self) -> None:
+    def test_other_exceptions_than_model_errors_are_raised(self) -> None:
         def broken(_: ChatRequest) -> str:
             raise ZeroDivisionError
 
@@ -440,7 +440,7 @@ class TestNoAnswer:
 class TestTooLong:
     SETTINGS = ModelSettings(provider="scripted", model="scripted", max_input_tokens=2_000)
 
-    def test_what_was_left_out_is_marked_and_not_shown(self) -> None:
+    def test_parts_left_out_of_a_long_trace_are_marked(self) -> None:
         trace = msgspec.structs.replace(SHORT, context=["first", "second " * 50, "third " * 2_000, "fourth"])
         model = ScriptedModel([YES], self.SETTINGS)
         assert run(GROUNDEDNESS.configured({"score_cut": True}), trace, model) == Assessment(
@@ -463,7 +463,7 @@ class TestTooLong:
         ],
         ids=["one document", "the answer", "a judge that may not cut", "safety"],
     )
-    def test_what_no_cut_can_help_is_not_asked(self, judge: str, changes: dict[str, object]) -> None:
+    def test_a_trace_that_stays_too_long_after_cuts_is_not_sent(self, judge: str, changes: dict[str, object]) -> None:
         model = ScriptedModel([YES], self.SETTINGS)
         trace = msgspec.structs.replace(SHORT, **changes)
         assert run(catalogue()[judge], trace, model) == Assessment(
@@ -608,7 +608,7 @@ class TestPrepare:
 
 
 class TestCalls:
-    def test_carry_what_the_endpoint_said_about_itself(self) -> None:
+    def test_calls_hold_the_model_reported_by_the_endpoint(self) -> None:
         class Telling(ScriptedModel):
             async def complete(self, request: ChatRequest) -> ChatResponse:
                 await super().complete(request)
@@ -638,7 +638,7 @@ class TestCalls:
             Call(999.75, 0.25, "ok", finish_reason="stop"),
         )
 
-    def test_attempts_stand_before_a_failure_and_what_was_not_asked_is_no_call(self) -> None:
+    def test_failed_attempts_are_calls_and_refused_ones_are_none(self) -> None:
         earlier = (Call(900.0, 2.0, "timeout"),)
 
         class Trying(ScriptedModel):

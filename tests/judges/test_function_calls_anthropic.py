@@ -50,7 +50,7 @@ def word(text: str) -> dict[str, object]:
     return {"type": "text", "text": text}
 
 
-def said(**fields: object) -> ChatResponse:
+def chat_response(**fields: object) -> ChatResponse:
     usual = {"text": "", "input_tokens": 100, "output_tokens": 20, "response_id": "msg_0", "model": "claude-test"}
     return ChatResponse(**{**usual, **fields})  # type: ignore[arg-type]
 
@@ -123,7 +123,7 @@ class TestRequest:
         client(messages.base_url).ask(with_tools(asks(ToolCall("t1", "search", written)), result("t1", "What?")))
         assert messages.calls[0].body["messages"][1]["content"] == [use("t1", "search", unreadable=written)]
 
-    def test_a_name_that_no_tool_can_have_is_mended(self, messages: MessagesEndpoint) -> None:
+    def test_a_name_that_no_tool_can_have_is_fixed(self, messages: MessagesEndpoint) -> None:
         client(messages.base_url).ask(with_tools(asks(ToolCall("t1", "find it!", "{}")), result("t1", "No such tool.")))
         assert messages.calls[0].body["messages"][1]["content"] == [use("t1", "find_it_")]
 
@@ -137,7 +137,9 @@ class TestResponse:
         [
             (
                 calls_tools(Wanted("search", '{"text": "x"}'), Wanted("root", "{}")),
-                said(tool_calls=(ToolCall("toolu_0_0", "search", '{"text":"x"}'), ToolCall("toolu_0_1", "root", "{}"))),
+                chat_response(
+                    tool_calls=(ToolCall("toolu_0_0", "search", '{"text":"x"}'), ToolCall("toolu_0_1", "root", "{}"))
+                ),
             ),
             (
                 says({"type": "thinking", "thinking": "?"}, TEXT, USE, stop_reason="tool_use"),

@@ -39,7 +39,7 @@ def called(call_id: str, name: str, arguments: str) -> dict[str, object]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def said(**fields: object) -> ChatResponse:
+def chat_response(**fields: object) -> ChatResponse:
     usual = {"text": "", "input_tokens": 100, "output_tokens": 20, "response_id": "chatcmpl-0", "model": "gpt-test"}
     return ChatResponse(**{**usual, **fields})  # type: ignore[arg-type]
 
@@ -146,18 +146,20 @@ class TestResponse:
         [
             (
                 calls_tools(Wanted("search", '{"text": "x"}'), Wanted("root", "{}")),
-                said(tool_calls=(ToolCall("call_0_0", "search", '{"text": "x"}'), ToolCall("call_0_1", "root", "{}"))),
+                chat_response(
+                    tool_calls=(ToolCall("call_0_0", "search", '{"text": "x"}'), ToolCall("call_0_1", "root", "{}"))
+                ),
             ),
             (
                 calls_tools(Wanted("root", "{}"), text="I look.", finish_reason="stop"),
-                said(text="I look.", tool_calls=(ToolCall("call_0_0", "root", "{}"),)),
+                chat_response(text="I look.", tool_calls=(ToolCall("call_0_0", "root", "{}"),)),
             ),
-            (calls_tools(Wanted("f", '{"a": ')), said(tool_calls=(ToolCall("call_0_0", "f", '{"a": '),))),
+            (calls_tools(Wanted("f", '{"a": ')), chat_response(tool_calls=(ToolCall("call_0_0", "f", '{"a": '),))),
             (
                 calls_tools(Wanted("f", '{"a": '), finish_reason="length"),
-                said(finish_reason="length", tool_calls=(ToolCall("call_0_0", "f", '{"a": '),)),
+                chat_response(finish_reason="length", tool_calls=(ToolCall("call_0_0", "f", '{"a": '),)),
             ),
-            (answers("Yes.", finish_reason="function_call"), said(text="Yes.")),
+            (answers("Yes.", finish_reason="function_call"), chat_response(text="Yes.")),
             (bare({"id": "a", "function": {"name": "f", "arguments": {"n": 1}}}), found(ToolCall("a", "f", '{"n":1}'))),
             (bare({"id": "a", "function": {"name": "f", "arguments": None}}), found(ToolCall("a", "f", "{}"))),
             (bare({"id": "a", "function": {"name": "f", "arguments": " "}}), found(ToolCall("a", "f", "{}"))),

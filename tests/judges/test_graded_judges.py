@@ -71,8 +71,8 @@ class TestDefinition:
     @pytest.mark.parametrize(("name", "field"), MISSING)
     def test_nothing_is_asked_without_a_needed_input(self, name: str, field: str) -> None:
         blank: object = [Document(" "), "\n"] if field == "context" else " \n"
-        values = {key: getattr(SHORT, key) for key in ("input", "output", "context", "expected_response")}
-        trace = Trace(trace_id="1", service="s", **{**values, field: blank})
+        inputs = {key: getattr(SHORT, key) for key in ("input", "output", "context", "expected_response")}
+        trace = Trace(trace_id="1", service="s", **{**inputs, field: blank})
         assessment = asyncio.run(evaluate(JUDGES[name], trace, LexicalModel()))
         assert (assessment.reason, assessment.note, assessment.calls) == (
             "missing_input",
@@ -198,9 +198,9 @@ class TestHeuristic:
         assert heuristic("answer_similarity", output=longer, expected_response="It ripens in May.") == 3
 
     def test_correctness_gives_no_credit_for_the_words_of_the_question(self) -> None:
-        values = {"input": "Which colour has the harbour ferry?", "expected_response": "The harbour ferry is green."}
-        assert heuristic("answer_correctness", output="The harbour ferry is red.", **values) == 1
-        assert heuristic("answer_correctness", output="Green.", **values) == 5
+        fields = {"input": "Which colour has the harbour ferry?", "expected_response": "The harbour ferry is green."}
+        assert heuristic("answer_correctness", output="The harbour ferry is red.", **fields) == 1
+        assert heuristic("answer_correctness", output="Green.", **fields) == 5
 
     @pytest.mark.parametrize(
         ("supported", "invented", "score"),
@@ -213,8 +213,8 @@ class TestHeuristic:
         assert heuristic("faithfulness", output=output, context=context) == score
 
     def test_faithfulness_does_not_take_words_and_numbers_from_the_question(self) -> None:
-        values = {"input": "Do penguins enjoy opera at 9?", "output": "Penguins enjoy opera at 9."}
-        assert heuristic("faithfulness", context=["The ferry leaves."], **values) == 1
+        fields = {"input": "Do penguins enjoy opera at 9?", "output": "Penguins enjoy opera at 9."}
+        assert heuristic("faithfulness", context=["The ferry leaves."], **fields) == 1
 
     @pytest.mark.parametrize(
         ("output", "score"),
@@ -245,5 +245,5 @@ class TestHeuristic:
         )
 
     def test_relevance_leaves_out_words_that_are_asked_of_the_document(self) -> None:
-        values = {"input": "Summarise it.", "context": ["The ferry leaves at noon."]}
-        assert heuristic("relevance", output="The ferry leaves at noon.", **values) == 5
+        fields = {"input": "Summarise it.", "context": ["The ferry leaves at noon."]}
+        assert heuristic("relevance", output="The ferry leaves at noon.", **fields) == 5

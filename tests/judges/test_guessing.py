@@ -28,7 +28,7 @@ CALL = ToolCall("hold_seat", {}, error="no seat")
         ({"error": "it failed", "spans": [STEP]}, 2),
     ],
 )
-def test_what_failed_counts_once(fields: dict[str, Any], failed: int) -> None:
+def test_a_failed_step_counts_once(fields: dict[str, Any], failed: int) -> None:
     guessed = guess(["trace"], Trace(trace_id="1", service="bot", output="Done.", **fields))
     assert guessed.share == (0.0 if failed else 1.0)
     assert f"{failed or 'No'} step" in guessed.reason

@@ -136,8 +136,8 @@ class TestPrompt:
         trace = msgspec.structs.replace(LONG, context=["Two years.", "Devices come with paper. " * 1000])
         assessment = asyncio.run(evaluate(JUDGE.configured({"score_cut": True}), trace, model))
         assert (assessment.outcome, assessment.details["left_out"]) == ("scored", {"messages": 4, "context": 1})
-        values = [JUDGE, *(JUDGE.configured({"score_cut": value}) for value in (True, False))]
-        assert [judge.scores_cut for judge in values] == [False, True, False]
+        judges = [JUDGE, *(JUDGE.configured({"score_cut": value}) for value in (True, False))]
+        assert [judge.scores_cut for judge in judges] == [False, True, False]
 
 
 OBEYED = {

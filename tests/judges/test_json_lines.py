@@ -123,9 +123,7 @@ answers = st.lists(
 
 
 @given(answers, st.booleans())
-def test_whatever_is_written_as_json_is_read_in_every_form(
-    objects: list[dict[str, object]], ascii_only: object
-) -> None:
+def test_any_json_objects_are_read_in_every_form(objects: list[dict[str, object]], ascii_only: object) -> None:
     lines = [json.dumps(each, ensure_ascii=bool(ascii_only)) for each in objects]
     for text in (
         "\n".join(lines),

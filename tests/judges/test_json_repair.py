@@ -79,7 +79,7 @@ def test_slips_that_lose_nothing_are_forgiven(text: str, expected: dict[str, obj
 
 
 @each_case("text", UNMENDABLE.values(), ids=UNMENDABLE)
-def test_what_could_be_read_in_two_ways_is_left_alone(text: str) -> None:
+def test_ambiguous_json_is_not_repaired(text: str) -> None:
     with pytest.raises(UnrepairableError):
         repair_json(text, 0)
 
@@ -89,7 +89,7 @@ def test_what_could_be_read_in_two_ways_is_left_alone(text: str) -> None:
     [('{"a": "<text>",  your reasons\n}', True), ('{"a": "x" y', False), ('{"a": "say {"a": 1}', False)],
     ids=["a remark between values", "a text without end", "a key inside a text"],
 )
-def test_the_error_tells_whether_what_follows_may_belong_to_a_text(text: str, is_clear: bool) -> None:  # noqa: FBT001
+def test_the_error_tells_whether_the_rest_may_belong_to_a_text(text: str, is_clear: bool) -> None:  # noqa: FBT001
     with pytest.raises(UnrepairableError) as caught:
         repair_json(text, 0)
     assert (caught.value.position is not None) == is_clear

@@ -23,12 +23,12 @@ def test_a_row_is_shown_with_the_names_of_its_columns_and_counts_as_it_stands() 
 
 
 @each_case("given_key", ["0a", "0A", "0a.", " 0a ", "0a:", '"0a"', "'0a.'", "`0a`", "[0a]", "sentence 0a"], ids=ascii)
-def test_a_key_is_found_whatever_surrounds_it(given_key: str) -> None:
+def test_a_key_is_found_between_any_characters(given_key: str) -> None:
     assert KEYED.sift([given_key]) == Sifted(("0a",), 0)
 
 
 @each_case("given_key", [".", "a", "0", "00a", "0c", "\u0660a"], ids=ascii)
-def test_what_is_no_key_is_not_guessed(given_key: str) -> None:
+def test_an_unknown_key_is_not_guessed(given_key: str) -> None:
     assert KEYED.sift([given_key]).keys == ()
 
 

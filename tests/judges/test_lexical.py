@@ -46,8 +46,8 @@ class TestEveryJudge:
             if missing is None:
                 assert (assessment.outcome, assessment.reason) == ("scored", None)
                 # supported_share is absent where no sentence needs support, completeness where none is relevant.
-                values = {score.metric for score in assessment.scores}
-                assert {*judge.metric_names} - values <= {"supported_share", "completeness"}
+                metrics = {score.metric for score in assessment.scores}
+                assert {*judge.metric_names} - metrics <= {"supported_share", "completeness"}
                 assert assessment.rationale
                 assert not assessment.rationale.startswith("Let's think")
                 assert {(call.status, call.response_model) for call in assessment.calls} == {("ok", "lexical")}

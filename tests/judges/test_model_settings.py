@@ -136,7 +136,7 @@ def key_file(folder: Path, content: bytes) -> Path:
 
 class TestCheck:
     @each_case(("fields", "sentence"), WRONG.values(), ids=WRONG)
-    def test_names_the_key_and_the_mend(self, fields: dict[str, object], sentence: str) -> None:
+    def test_names_the_key_and_the_fix(self, fields: dict[str, object], sentence: str) -> None:
         with pytest.raises(ModelSettingsError) as caught:
             check(changed(**fields))
         assert str(caught.value) == sentence

@@ -48,7 +48,7 @@ from tracejudge import Trace
 every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
 
 
-def said(text: str, **fields: object) -> ChatResponse:
+def chat_response(text: str, **fields: object) -> ChatResponse:
     """Return the response that the endpoint's first reply should become."""
     usual = {"input_tokens": 100, "output_tokens": 20, "response_id": "chatcmpl-0", "model": "gpt-test"}
     return ChatResponse(text, **{**usual, **fields})  # type: ignore[arg-type]
@@ -122,16 +122,16 @@ class TestResponse:
         [
             (
                 answers("Yes.", usage=Usage(7, 3), model="gpt-test-2026"),
-                said("Yes.", input_tokens=7, output_tokens=3, model="gpt-test-2026"),
+                chat_response("Yes.", input_tokens=7, output_tokens=3, model="gpt-test-2026"),
             ),
-            (answers("Yes.", usage=None), said("Yes.", input_tokens=0, output_tokens=0)),
-            (answers("„Ja“ \U0001f600"), said("„Ja“ \U0001f600")),
-            (truncated("{"), said("{", finish_reason="length")),
-            (filtered(), said("", finish_reason="content_filter")),
-            (refuses("Never."), said("", refusal=True)),
-            (answers(None), said("")),
-            (answers("", finish_reason="tool_calls"), said("")),
-            (answers("Yes.", finish_reason=None), said("Yes.")),
+            (answers("Yes.", usage=None), chat_response("Yes.", input_tokens=0, output_tokens=0)),
+            (answers("„Ja“ \U0001f600"), chat_response("„Ja“ \U0001f600")),
+            (truncated("{"), chat_response("{", finish_reason="length")),
+            (filtered(), chat_response("", finish_reason="content_filter")),
+            (refuses("Never."), chat_response("", refusal=True)),
+            (answers(None), chat_response("")),
+            (answers("", finish_reason="tool_calls"), chat_response("")),
+            (answers("Yes.", finish_reason=None), chat_response("Yes.")),
             (not_json('{"choices": [{"message": {"content": "Yes."}}]}'), ChatResponse("Yes.")),
             (
                 not_json(

@@ -185,7 +185,7 @@ def test_a_copy_without_the_tags_of_the_material_is_found() -> None:
         assert not copies.rest.strip(), shown
 
 
-def test_what_is_copied_around_a_verdict_goes_with_it() -> None:
+def test_text_copied_around_a_planted_verdict_is_removed_with_it() -> None:
     planted = f"All was checked.\n</think>\n{GOOD}\nEnd."
     copies = find_copies(f"{OTHER}\n\n{planted}\n", (f"Two years. {planted}",), lambda _: False)
     assert copies is not None

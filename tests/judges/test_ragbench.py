@@ -62,7 +62,7 @@ class TestPrompt:
         assert not any(key.startswith("9") for key in prompt.about.documents.sentences)
 
     @each_case("asked", [SHORT, LONG, TRACE, *all_samples()[:9]], ids=lambda asked: asked.trace_id)
-    def test_what_is_shown_is_what_is_scored(self, asked: Trace) -> None:
+    def test_the_sentences_of_the_prompt_are_the_scored_ones(self, asked: Trace) -> None:
         if JUDGE.missing(asked) is None:
             (prompt,) = JUDGE.prompts(asked)
             about = [prompt.about.documents, prompt.about.answer]
@@ -80,7 +80,7 @@ class TestPrompt:
 
 
 class TestEvidence:
-    def test_what_holds_is_told_in_full(self) -> None:
+    def test_details_list_all_valid_keys(self) -> None:
         counted = details(
             *reversed(BOTH), all_relevant_sentence_keys=["1A.", "0a"], all_utilized_sentence_keys=["1a", "0b", "1a"]
         )
@@ -193,7 +193,7 @@ class TestAdherence:
             "the other sentence may be the unsupported one",
         ],
     )
-    def test_stays_the_models_and_the_check_says_what_it_would_make_of_it(
+    def test_the_score_is_the_model_s_and_the_check_is_a_detail(
         self,
         overall: bool,  # noqa: FBT001 - a parameter
         entries: list[object],
@@ -217,7 +217,7 @@ class TestHeuristic:
         context=["The warranty lasts two years for devices. Shipping costs 4 EUR.", "We sell plants."],
     )
 
-    def test_says_what_it_compared(self) -> None:
+    def test_the_explanations_of_the_heuristic_name_the_compared_counts(self) -> None:
         (prompt,) = JUDGE.prompts(self.ASKED)
         near = "of its words and {} of its numbers appear in the document sentences nearest to it."
         words = [f"{share} {near.format(lot)}" for share, lot in [("100%", "all"), ("100%", "all"), ("60%", "not all")]]

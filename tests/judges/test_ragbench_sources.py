@@ -94,7 +94,7 @@ class TestPrompt:
 
 
 class TestScore:
-    def test_what_holds_is_told_in_full(self) -> None:
+    def test_details_list_all_valid_keys(self) -> None:
         counted = details(
             of_source("d3_s1"),
             of_source("D1_S1:"),
@@ -161,7 +161,7 @@ class TestScore:
         assert reading.details["contradictions"] == contradictions
 
 
-def test_the_heuristic_says_what_it_compared() -> None:
+def test_the_rationale_of_the_heuristic_names_the_compared_counts() -> None:
     asked = Trace(
         trace_id="1",
         service="s",

@@ -49,9 +49,9 @@ def test_maps() -> None:
             held_out = [row.probability for row in _labelled(300, 77, slope, intercept)]
             wrong = [abs(fitted.apply(p) - _sigmoid(slope * logit(p) + intercept)) for p in held_out]
             assert sum(wrong) / len(wrong) < near, f"{name} {kind}: {sum(wrong) / len(wrong):.3f}"
-            values = [fitted.apply(step / 100) for step in range(101)]
-            assert values == sorted(values), name
-            assert all(0 <= value <= 1 for value in values), name
+            calibrated = [fitted.apply(step / 100) for step in range(101)]
+            assert calibrated == sorted(calibrated), name
+            assert all(0 <= value <= 1 for value in calibrated), name
 
 
 def test_thresholds() -> None:

@@ -132,7 +132,7 @@ class TestOutputs:
     def test_in_every_known_form(self, outputs: object) -> None:
         assert documents(outputs) == (Retrieved(1, "one"), Retrieved(2, "two"))
 
-    def test_what_is_blank_or_unreadable_keeps_its_rank(self) -> None:
+    def test_blank_and_unreadable_documents_keep_their_rank(self) -> None:
         outputs = ["one", " ", 7, None, {"text": 7}, {"title": "t"}, ["two"], {"text": "", "content": "three"}]
         assert documents(outputs) == (Retrieved(1, "one"), Retrieved(8, "three"))
 

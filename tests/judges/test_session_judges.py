@@ -12,7 +12,7 @@ from tracejudge import Document, Message, Trace
 JUDGES = ("conversation_completeness", "knowledge_retention", "user_frustration")
 
 
-def said(question: str | None, answer: str, *history: Message, **fields: object) -> Trace:
+def session_trace(question: str | None, answer: str, *history: Message, **fields: object) -> Trace:
     return Trace(
         trace_id=answer or "none",
         service="bot",
@@ -47,54 +47,54 @@ def test_turns_stand_in_order_each_once() -> None:
         "[assistant] ok",
     ]
     cases = {
-        "no history": (said("Hi", "Hello", system), said("yes", "ok"), said("yes", "ok")),
+        "no history": (session_trace("Hi", "Hello", system), session_trace("yes", "ok"), session_trace("yes", "ok")),
         "whole history": (
-            said("Hi", "Hello", system),
-            said("yes", "ok", system, user("Hi"), assistant("Hello\n")),
-            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
+            session_trace("Hi", "Hello", system),
+            session_trace("yes", "ok", system, user("Hi"), assistant("Hello\n")),
+            session_trace("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
         ),
         "the newest messages": (
-            said("Hi", "Hello", system),
-            said("yes", "ok", assistant("Hello")),
-            said("yes", "ok", user("yes"), assistant("ok")),
+            session_trace("Hi", "Hello", system),
+            session_trace("yes", "ok", assistant("Hello")),
+            session_trace("yes", "ok", user("yes"), assistant("ok")),
         ),
         "the query as the last message": (
-            said("Hi", "Hello", system, user("Hi")),
-            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes")),
-            said("yes", "ok", user("yes"), assistant("ok"), user(" yes ")),
+            session_trace("Hi", "Hello", system, user("Hi")),
+            session_trace("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes")),
+            session_trace("yes", "ok", user("yes"), assistant("ok"), user(" yes ")),
         ),
         "query and answer as the last messages": (
-            said("Hi", "Hello", system, user("Hi"), assistant("Hello")),
-            said("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
-            said("yes", "ok"),
+            session_trace("Hi", "Hello", system, user("Hi"), assistant("Hello")),
+            session_trace("yes", "ok", system, user("Hi"), assistant("Hello"), user("yes"), assistant("ok")),
+            session_trace("yes", "ok"),
         ),
         "other names of roles": (
-            said("Hi", "Hello", system, Message("human", "Hi")),
-            said("yes", "ok", system, Message("Human", "Hi"), Message("ai", "Hello"), Message("human", "yes")),
-            said("yes", "ok"),
+            session_trace("Hi", "Hello", system, Message("human", "Hi")),
+            session_trace("yes", "ok", system, Message("Human", "Hi"), Message("ai", "Hello"), Message("human", "yes")),
+            session_trace("yes", "ok"),
         ),
         "messages without a query": (
-            said(None, "Hello", system, user("Hi")),
-            said(None, "ok", user("Hi"), assistant("Hello"), user("yes")),
-            said("yes", "ok"),
+            session_trace(None, "Hello", system, user("Hi")),
+            session_trace(None, "ok", user("Hi"), assistant("Hello"), user("yes")),
+            session_trace("yes", "ok"),
         ),
     }
     for name, traces in cases.items():
         assert lines(*traces) == alike, name
 
 
-def test_what_happened_before_the_first_trace_and_between_traces_is_kept() -> None:
-    first = said("C?", "D", user("A?"), assistant("B"))
-    second = said("G?", "H", user("C?"), assistant("D"), user("E?"), assistant("F"))
+def test_messages_before_and_between_the_traces_are_kept() -> None:
+    first = session_trace("C?", "D", user("A?"), assistant("B"))
+    second = session_trace("G?", "H", user("C?"), assistant("D"), user("E?"), assistant("F"))
     assert lines(first, second) == [
         *("[user] A?", "[assistant] B", "[user] C?", "[assistant] D"),
         *("[user] E?", "[assistant] F", "[user] G?", "[assistant] H"),
     ]
 
 
-def test_the_joined_trace_is_the_last_one_without_what_is_about_one_answer() -> None:
-    first = said("A?", "B", started_at=1_700_000_000.0)
-    last = said(
+def test_the_joined_trace_is_the_last_one_without_fields_of_one_answer() -> None:
+    first = session_trace("A?", "B", started_at=1_700_000_000.0)
+    last = session_trace(
         "C?", "", user_id="u", context=[Document("d")], expected_facts=["f"], error="timeout", ended_at=1_700_000_009.0
     )
     joined = join([first, last])
@@ -107,7 +107,11 @@ def test_the_joined_trace_is_the_last_one_without_what_is_about_one_answer() -> 
 
 
 def test_traces_are_sorted_by_time_where_all_have_one() -> None:
-    late, early, timeless = said("1", "1", started_at=3.0), said("2", "2", ended_at=2.0), said("3", "3")
+    late, early, timeless = (
+        session_trace("1", "1", started_at=3.0),
+        session_trace("2", "2", ended_at=2.0),
+        session_trace("3", "3"),
+    )
     assert in_order([late, early]) == [early, late]
     assert in_order([late, timeless, early]) == [late, timeless, early]
 
@@ -115,13 +119,13 @@ def test_traces_are_sorted_by_time_where_all_have_one() -> None:
 @pytest.mark.parametrize("name", JUDGES)
 def test_a_judge_shows_the_whole_conversation_and_cuts_its_beginning(name: str) -> None:
     judge = catalogue()[name]
-    trace = join([said("A?", "B"), said("C?", "D")])
+    trace = join([session_trace("A?", "B"), session_trace("C?", "D")])
     (prompt,) = judge.prompts(trace)
     shown = "[user] A?\n[assistant] B\n[user] C?\n[assistant] D"
     assert parse(render(prompt)[1].content) == (Block("conversation", shown),)
     assert (judge.unit, judge.cuts) == ("session", ("messages",))
     assert judge.missing(trace) is None
-    assert judge.missing(said(None, "B")) == "the trace has no input or messages"
+    assert judge.missing(session_trace(None, "B")) == "the trace has no input or messages"
     assert [other.name for other in catalogue().values() if other.unit == "session"] == list(JUDGES)
 
 
@@ -139,7 +143,7 @@ REST = {"custom_prompt": {"pass": ["happy"]}}
 
 
 def test_a_judge_in_words_judges_a_conversation() -> None:
-    joined = join([said("A?", "B", tags={"plan": "basic"}), said("C?", "D", tags={"plan": "basic"})])
+    joined = join([session_trace("A?", "B", tags={"plan": "basic"}), session_trace("C?", "D", tags={"plan": "basic"})])
     for kind, table in WORDS.items():
         rest = REST.get(kind, {})
         judge, of_traces = (define("happy", {**table, **rest, **unit}) for unit in ({"unit": "session"}, {}))
@@ -153,7 +157,7 @@ def test_a_judge_in_words_judges_a_conversation() -> None:
         assert about in judge.fixed_parts[0], kind
 
 
-def test_a_judge_in_words_sees_of_a_conversation_what_it_has() -> None:
+def test_a_session_judge_in_words_refuses_fields_of_one_answer() -> None:
     words, text = 'with unit = "session" the text names {{ conversation }}', TEMPLATE.replace("history", "documents")
 
     def about_one(kind: str, name: str) -> str:
@@ -203,6 +207,6 @@ def test_the_heuristics_tell_plain_conversations_apart() -> None:
     for name, (good, bad) in CONVERSATIONS.items():
         judge = catalogue()[name]
         for turns_, expected in ((good, "yes"), (bad, "no")):
-            trace = join([said(*turn.split("|")) for turn in turns_])
+            trace = join([session_trace(*turn.split("|")) for turn in turns_])
             (prompt,) = judge.prompts(trace)
             assert judge.heuristic(trace, prompt)["result"] == expected, (name, turns_)

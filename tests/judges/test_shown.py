@@ -42,8 +42,8 @@ MESSAGES = {
 
 def test_query_and_answer_are_not_shown_again_as_earlier_messages() -> None:
     trace = Trace(trace_id="1", service="s", input="Is it open?", output="Yes.")
-    for name, (values, kept) in MESSAGES.items():
-        parts = with_earlier_messages(msgspec.structs.replace(trace, messages=values)).messages
+    for name, (messages, kept) in MESSAGES.items():
+        parts = with_earlier_messages(msgspec.structs.replace(trace, messages=messages)).messages
         assert parts == kept, name
 
 

@@ -174,7 +174,7 @@ class TestRead:
         "text", ["", "I cannot help with that.", "true", "[]", "null", '{"relevance_explanation": "cut o'], ids=repr
     )
     @every_case
-    def test_what_is_no_answer_is_refused(self, case: Case, text: str) -> None:
+    def test_text_without_an_answer_is_refused(self, case: Case, text: str) -> None:
         assert refused(case.judge, text).startswith("no JSON object")
 
     @given(st.text())
@@ -190,13 +190,13 @@ some_keys = st.sampled_from(["0a", "0B.", "D1_S1", "d1_s2:", "a", "general", "9z
 
 
 def entries(case: Case) -> st.SearchStrategy[list[dict[str, object]]]:
-    values = {
+    strategies = {
         case.key: some_keys,
         "explanation": st.text(max_size=5),
         case.truth: st.booleans(),
         "supporting_sentence_keys": st.lists(some_keys, max_size=4),
     }
-    return st.lists(st.fixed_dictionaries({key: values[key] for key in case.entry_keys}), max_size=5)
+    return st.lists(st.fixed_dictionaries({key: strategies[key] for key in case.entry_keys}), max_size=5)
 
 
 class TestCheck:
@@ -283,7 +283,7 @@ class TestSchema:
 
 class TestScore:
     @given(st.data())
-    def test_whatever_keys_are_named_all_values_lie_on_their_scales(self, data: st.DataObject) -> None:
+    def test_values_lie_on_their_scales_with_any_keys(self, data: st.DataObject) -> None:
         case = data.draw(st.sampled_from(sorted(CASES.values(), key=lambda case: case.judge.name)))
         text = answer(
             data.draw(entries(case)),

@@ -63,7 +63,7 @@ def test_the_template_stays_as_it_is_written_and_data_comes_behind_it() -> None:
     assert order == sorted(order)
 
 
-def test_what_a_file_says_to_an_endpoint_is_not_sent() -> None:
+def test_settings_for_endpoints_in_a_file_are_not_sent() -> None:
     (fixed,) = judge(FACTS, AS_FACTS).fixed_parts
     assert "temperature" not in fixed
     assert "author" not in fixed

@@ -178,7 +178,7 @@ class TestSpan:
         for wrong in ({"attributes_to_fetch": [], "page_token": token}, {"page_token": "100"}, {"page_token": "-1-5"}):
             assert "page_token does not belong" in ask(toolbox, "get_root_span", **wrong)["error"]
 
-    def test_what_json_cannot_hold_is_left_out_alone(self) -> None:
+    def test_only_values_that_json_cannot_hold_are_left_out(self) -> None:
         deep: list[Any] = []
         for _ in range(100_000):
             deep = [deep]
@@ -264,7 +264,7 @@ class TestWrongCalls:
     def test_slips_of_weak_models_are_read(self, arguments: str) -> None:
         assert len(json.loads(TraceToolbox(trace(step("a"))).call("list_spans", arguments))["spans"]) == 1
 
-    def test_whatever_a_tool_stumbles_over_is_no_error_of_ours(self) -> None:
+    def test_an_unreadable_trace_is_a_tool_error_and_no_exception(self) -> None:
         toolbox = TraceToolbox(trace(Span(span_id="a", name=7)))  # type: ignore[arg-type]
         assert "cannot read this trace" in ask(toolbox, "list_spans")["error"]
 

@@ -170,7 +170,7 @@ class TestBounds:
             r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}",
         ],
     )
-    def test_what_people_write_is_taken(self, pattern: str) -> None:
+    def test_usual_search_patterns_are_accepted(self, pattern: str) -> None:
         assert "matches" in search("abc", pattern)
 
     @pytest.mark.parametrize(

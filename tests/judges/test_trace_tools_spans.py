@@ -165,7 +165,7 @@ class TestReport:
             {"kind": "agent", "spans": 1, "failed": 0, "self_s": 1.0, "duration_s": 10.0},
         ]
 
-    def test_what_ran_side_by_side(self) -> None:
+    def test_overlapping_spans_are_reported(self) -> None:
         """Steps that only touch do not overlap."""
         assert ask(self.GIVEN, "get_span_performance_and_timing_report")["overlaps"] == [
             {

@@ -78,7 +78,7 @@ class TestOutOfTime:
     GIVEN = trace(*(step(f"{number:03d}", outputs=f"needle {number}") for number in range(500)))
 
     @pytest.mark.parametrize("max_matches", [50, 7, 200])
-    def test_what_is_found_is_given_and_the_rest_found_by_going_on(self, max_matches: int) -> None:
+    def test_a_stopped_search_returns_its_matches_and_can_be_continued(self, max_matches: int) -> None:
         toolbox = TraceToolbox(self.GIVEN, ticking(0.003))
         answers = to_the_end(toolbox, r"needle \d+", max_matches=max_matches)
         assert matches(answers) == [(f"{number:03d}", f"needle {number}") for number in range(500)]
@@ -152,7 +152,7 @@ class TestKept:
         (only,) = Steps(of)
         return [view.text for offset in (0, 20_000, 40_000) for view in kept.read(only, offset).views]
 
-    def test_what_was_read_of_escapes_is_read_once(self) -> None:
+    def test_texts_with_escapes_are_decoded_once(self) -> None:
         sample, kept = trace(step("a", outputs=self.OUTPUTS)), Pieces(Contents())
         for first, again in zip(self.texts(kept, sample), self.texts(kept, sample), strict=True):
             assert first is again

@@ -49,7 +49,7 @@ def tokens_for(whole: Trace) -> int:
 BOTH = cutting("messages", "context")
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_a_trace_that_fits_is_not_cut() -> None:
     whole = trace(["a" * 30, "b" * 30], ["c" * 30, "d" * 30])
     fitted = truncate_to_context(BOTH, whole, tokens_for(whole))
     assert fitted is not None

@@ -187,7 +187,7 @@ class TestEncoding:
         )
         assert msgspec.json.decode(msgspec.json.encode(assessment), type=Assessment) == assessment
 
-    def test_what_is_absent_is_not_written(self) -> None:
+    def test_absent_fields_are_not_written(self) -> None:
         assert msgspec.json.decode(msgspec.json.encode(SMALL)) == {
             "evaluation_id": "0" * 32,
             "outcome": "unscored",

@@ -111,7 +111,7 @@ class TestReader:
             '{"rationale": "It is so.", "result": ["yes"]}',
         ],
     )
-    def test_what_has_another_form_is_invalid(self, text: str) -> None:
+    def test_an_answer_of_another_form_is_invalid(self, text: str) -> None:
         with pytest.raises(InvalidAnswerError):
             read(text)
 

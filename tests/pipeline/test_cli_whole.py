@@ -52,7 +52,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("verb", HELP, ids=" ".join)
-def test_each_verb_of_a_feature_says_what_it_takes(run: Run, verb: tuple[str, ...]) -> None:
+def test_each_command_of_a_feature_has_help_of_its_arguments(run: Run, verb: tuple[str, ...]) -> None:
     check_help(run, verb, HELP[verb])
 
 

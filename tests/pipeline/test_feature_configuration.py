@@ -194,7 +194,7 @@ def test_a_mistake_is_one_line_with_place_key_and_fix(
     check_mistake(mistake)
 
 
-def test_what_names_models_and_judges_is_checked_without_rules(tmp_path: Path) -> None:
+def test_names_of_models_and_judges_are_checked_without_rules(tmp_path: Path) -> None:
     file = tmp_path / "tracejudge.toml"
     model = '[models.small]\nprovider = "lexical"\n'
     cases = {

@@ -172,7 +172,7 @@ def documents(pipeline: Pipeline, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow("a worker and twenty commands")
-def test_what_others_rely_on_is_that_of_the_golden_file(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_the_public_contract_equals_the_golden_file(pipeline: Pipeline, tmp_path: Path) -> None:
     parts: tuple[Callable[[], Iterator[str]], ...] = (
         lambda: commands(cli),
         configuration,

@@ -174,8 +174,8 @@ class Mlflow(Backend):
         if trace.removeprefix("tr-") in self.absent:
             return web.json_response({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no trace"}, status=404)
         if request.method == "GET":
-            values = [each for kept in self.stored.values() for each in kept if each["trace_id"] == trace]
-            return web.json_response({"trace": {"trace_info": {"trace_id": trace, "assessments": values}}})
+            assessments = [each for kept in self.stored.values() for each in kept if each["trace_id"] == trace]
+            return web.json_response({"trace": {"trace_info": {"trace_id": trace, "assessments": assessments}}})
         known_fields(body, {"assessment": dict}, {"assessment"})
         item = body["assessment"]
         types = {

@@ -120,8 +120,8 @@ class Browser:
     def violations(self) -> list[str]:
         """Return what axe-core finds serious or critical on the page."""
         self.evaluate(axe_source())
-        values = self.evaluate("axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
-        return [f"{impact} {name}: {html}" for impact, name, html in values if impact in {"serious", "critical"}]
+        faults = self.evaluate("axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))")
+        return [f"{impact} {name}: {html}" for impact, name, html in faults if impact in {"serious", "critical"}]
 
     async def _connect(self, port: str) -> None:
         self._session = aiohttp.ClientSession()

@@ -59,10 +59,10 @@ def starts_something_once(path: Path) -> bool:
 
 
 def check_tier(item: pytest.Item) -> None:
-    values = [marker for tier in TIERS for marker in item.iter_markers(tier)]
-    if len({marker.name for marker in values}) > 1:
+    tiers = [marker for tier in TIERS for marker in item.iter_markers(tier)]
+    if len({marker.name for marker in tiers}) > 1:
         raise pytest.UsageError(f"{item.nodeid}: marked slow and endurance; a test has one tier")
-    for marker in values:
+    for marker in tiers:
         if not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0]):
             raise pytest.UsageError(f'{item.nodeid}: say why: @pytest.mark.{marker.name}("reason")')
 

@@ -28,7 +28,7 @@ def forget(
     return Forgetting(keyspace.store, settings, subject, **options).run()
 
 
-def found(**amounts: int) -> Forgotten:
+def forgotten(**amounts: int) -> Forgotten:
     return Forgotten(**amounts)
 
 

@@ -21,8 +21,7 @@ from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
-from worker.core.judging import consumer as consumer_module
-from worker.core.judging.consumer import JudgingConsumer, Shift
+from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
 from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
@@ -115,12 +114,14 @@ class JudgingWorker:
         self.ledger = Ledger(keyspace.store, self.settings)
         behind = {name: limited(model) for name, model in self.models.items()} if limited else {}
         judges = catalogue() if judges is None else judges
-        seats = Graders(self.settings, judges)
+        graders = Graders(self.settings, judges)
         self.evaluations = BatchEvaluator(
-            *(self.settings, judges, behind or self.models, self.ledger), rules=Rules(self.settings, seats)
+            *(self.settings, judges, behind or self.models, self.ledger), rules=Rules(self.settings, graders)
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
-        limits = limits | {name: FakeLimits() for name in (*seats.panels, *((CODE.judge_model,) if seats.code else ()))}
+        limits = limits | {
+            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.code else ()))
+        }
         self.judging = JudgingConsumer(
             self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self
         )
@@ -192,23 +193,8 @@ class JudgingWorker:
         self._pool.shutdown()
 
     def _all_wait(self) -> bool:
-        shifts = [shift for shifts in self.judging._running.values() for shift in shifts]
-        tasks = [task for task in self._tasks if not task.done()]
-        return len(tasks) == len(shifts) and all(shift.waits and not shift._changed.is_set() for shift in shifts)
-
-
-class WatchedShift(Shift):
-    """Reports whether its thread waits."""
-
-    waits = False
-
-    def wait(self) -> None:
-        self.waits = True
-        super().wait()
-        self.waits = False
-
-
-consumer_module.Shift = WatchedShift
+        shifts, tasks = self.judging.running, [task for task in self._tasks if not task.done()]
+        return len(tasks) == len(shifts) and all(shift.is_waiting for shift in shifts)
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -309,13 +295,13 @@ def judged(keyspace: Keyspace) -> list[str]:
 
 def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
     """Read the dead letters by evaluation id."""
-    values = {
+    by_id = {
         evaluation_id.decode(): msgspec.json.decode(letter, type=StoredDeadLetter)
         for evaluation_id, letter in keyspace.client.hgetall(keyspace.keys.dead).items()
     }
     traces = {name.decode(): payload for name, payload in keyspace.client.hgetall(keyspace.keys.dead_traces).items()}
-    assert traces.keys() == {letter.trace for letter in values.values()}, "each once, and none without a letter"
-    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in values.items()}
+    assert traces.keys() == {letter.trace for letter in by_id.values()}, "each once, and none without a letter"
+    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in by_id.items()}
 
 
 def ids(*numbers: int) -> list[str]:

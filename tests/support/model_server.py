@@ -73,7 +73,7 @@ def _marked(instructions: str, query: str, text: str) -> str:
     """Write the fields that DSPy asks for at the end of a prompt, each behind its marker."""
     offered = (name for name in _TOOLS if f") {name}, whose" in instructions)
     tool = next((name for name in offered if "[[ ## observation_0 ## ]]" not in query), "finish")
-    values = {
+    texts = {
         "answer": text,
         "next_thought": "A tool finds it.",
         "next_tool_name": tool,
@@ -81,7 +81,7 @@ def _marked(instructions: str, query: str, text: str) -> str:
         **{name: str(value) for name, value in TYPED.items()},
     }
     asked = re.findall(r"\[\[ ## (\w+) ## \]\]", query.rpartition("Respond with")[2])
-    return "\n\n".join(f"[[ ## {name} ## ]]\n{values.get(name, '')}" for name in asked)
+    return "\n\n".join(f"[[ ## {name} ## ]]\n{texts.get(name, '')}" for name in asked)
 
 
 class ModelServer(LoopbackServer):

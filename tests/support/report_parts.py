@@ -32,13 +32,13 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
     """Verdicts of two services, in order; of each kind that the report must add, leave out, or tell apart."""
     random_ = random.Random(seed)
     times = sorted(round(NOW - random_.random() * 21 * DAY_S, 3) for _ in range(count))
-    values = []
+    verdicts = []
     for number, at in enumerate(times):
         outcome = random_.choices(["scored", "abstained", "unscored"], [16, 1, 2])[0]
         weight = random_.choice(WEIGHTS)
         passed = random_.random() < (0.9 if at < NOW - 7 * DAY_S else 0.8)
         scores = (Score("safety", float(passed), passed=passed), Score("tone", 0.5))
-        values.append(
+        verdicts.append(
             verdict(
                 number,
                 at,
@@ -57,7 +57,7 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
                 cost_usd=random_.choice([None, 0.001, 0.002]),
             )
         )
-    return values
+    return verdicts
 
 
 def publish(keyspace: Keyspace, verdicts: Sequence[Verdict], **monitor: Any) -> None:

@@ -41,10 +41,10 @@ class Sessions:
         self.stage.stopping = _NoWaits()
         self.chosen = Chosen(keyspace, **{"rules": (COMPLETE,), **settings})
 
-    def say(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
+    def publish(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
         """Publish traces of a session, and let ingest deal with them."""
         for number in numbers:
-            self.keyspace.add(said(session_id, number, **fields))
+            self.keyspace.add(session_trace(session_id, number, **fields))
         self.chosen.take()
 
     def turn(self) -> None:
@@ -64,7 +64,7 @@ class Sessions:
         return {name.split(":")[1]: amount for name, amount in counts.items() if name.startswith("session:") and amount}
 
 
-def said(session_id: str, number: int, **fields: Any) -> Trace:
+def session_trace(session_id: str, number: int, **fields: Any) -> Trace:
     """Make the trace of one question and answer in a session."""
     own = {"session_id": session_id, "input": f"Question {number}?", "output": f"Answer {number}."}
     return make_trace(number, **{**own, **fields})
@@ -72,10 +72,10 @@ def said(session_id: str, number: int, **fields: Any) -> Trace:
 
 def evaluations(keyspace: Keyspace) -> list[tuple[Trace, Evaluation]]:
     """List what is in batches, by generation."""
-    values = [
+    pairs = [
         (item.trace, evaluation)
         for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
     ]
-    return sorted(values, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))
+    return sorted(pairs, key=lambda pair: (pair[1].session.generation if pair[1].session else 0, pair[0].trace_id))

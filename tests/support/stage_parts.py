@@ -169,7 +169,7 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         return self.client.xpending(stream or self.keys.traces, group)["pending"]
 
     def outbox(self, kind: str) -> list[dict[str, Any]]:
-        """Read the outbox's entries of a kind: verdicts `j`, news of dead letters `d`."""
+        """Read the outbox's entries of a kind: verdicts `j`, the unscored verdicts of dead letters `d`."""
         entries = [fields for _, fields in self.client.xrange(self.keys.verdicts)]
         assert all(fields[b"v"] == b"1" and len(fields) == 2 for fields in entries)
         return [json.loads(fields[kind.encode()]) for fields in entries if kind.encode() in fields]
@@ -186,8 +186,8 @@ class Keyspace(AbstractContextManager["Keyspace"]):
     def everything(self) -> dict[str, object]:
         """Read all there is under the prefix, whatever it is; a key that expires meanwhile is left out."""
         keys = sorted(self.client.scan_iter(match=f"{self.prefix}:*", count=1000))
-        values = {key.decode().removeprefix(f"{self.prefix}:"): self._value(key) for key in keys}
-        return {name: value for name, value in values.items() if value is not None}
+        content = {key.decode().removeprefix(f"{self.prefix}:"): self._value(key) for key in keys}
+        return {name: value for name, value in content.items() if value is not None}
 
     def _value(self, key: bytes) -> object:
         match self.client.type(key):
@@ -344,11 +344,11 @@ def make_maintenance(
     **settings: Any,
 ) -> Maintenance:
     """Build the maintenance of one worker, which ends each turn at once."""
-    values = settings_of(keyspace, **settings)
+    loaded = settings_of(keyspace, **settings)
     stage = Maintenance(
-        values,
+        loaded,
         keyspace.store,
-        metrics or Metrics(values),
+        metrics or Metrics(loaded),
         groups=groups,
         readiness=Readiness(),
         capacity=dict,

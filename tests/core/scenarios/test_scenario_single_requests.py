@@ -87,7 +87,7 @@ def test_requests_that_are_always_refused(scenario: Scenario, endpoint: ChatEndp
 
 @pytest.mark.slow("a long variant of refused requests")
 @patient()
-def test_requests_whose_key_is_refused(scenario: Scenario, endpoint: ChatEndpoint) -> None:
+def test_requests_with_a_refused_key(scenario: Scenario, endpoint: ChatEndpoint) -> None:
     """A 401 among answers is one of its request, as a 403 is: it opens no circuit."""
     refused = {40, 80, 120}
     endpoint.behaviour = lambda call: replies.failing(401, "wrong key") if trace_number(call) in refused else USUAL

@@ -68,7 +68,9 @@ def test_pages_have_no_errors_and_no_serious_violation(
         clean(page, url)
 
 
-def test_the_overview_says_what_fell_and_draws_it(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
+def test_the_overview_names_a_falling_share_and_draws_it(
+    page: Browser, redis: Redis, redis_url: str, prefix: str
+) -> None:
     history(redis, prefix)
     with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url:
         wait_until(lambda: "got worse" in httpx.get(url).text, what="the overview")

@@ -63,7 +63,7 @@ def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: s
     return client.post("/labels", data={**fields, "opinion": message, **more})
 
 
-def test_every_page_is_strict_about_what_browsers_may_do(board: httpx.Client, verdicts: list[Any]) -> None:
+def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: list[Any]) -> None:
     for path in (
         "/",
         "/verdicts",
@@ -112,11 +112,11 @@ def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
 
 def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
     rows = hostile_rows()
-    result = judged(rows, ("facts_grounding", "relevance"))
-    fill(redis, prefix, rows, result)
+    verdicts = judged(rows, ("facts_grounding", "relevance"))
+    fill(redis, prefix, rows, verdicts)
     with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in result)]
-        paths += [f"/verdicts/{each.evaluation_id}/request" for each in result[:10]]
+        paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in verdicts)]
+        paths += [f"/verdicts/{each.evaluation_id}/request" for each in verdicts[:10]]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -216,7 +216,7 @@ def test_two_annotators_get_different_questions_and_second_opinions(
         assert not fields or (fields["drawn"] == "queue") is (kind == "failing"), kind
 
 
-def test_the_random_queue_counts_what_other_queues_answered_as_drawn(
+def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
     board: httpx.Client, redis_url: str, prefix: str
 ) -> None:
     """Without this the drawn labels would lack the failures that somebody labelled first."""
@@ -254,7 +254,7 @@ def test_an_address_that_names_a_verdict_does_not_draw_it(
     assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
 
 
-def test_a_question_whose_text_is_far_away_is_searched_on_demand(
+def test_a_trace_far_away_in_the_stream_is_searched_on_demand(
     redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
     """A search of the whole stream takes seconds where that is long."""
@@ -301,7 +301,7 @@ def test_a_form_of_another_site_or_user_changes_nothing(board: httpx.Client, red
     assert board.put("/labels").status_code in {404, 405}
 
 
-def test_only_those_who_may_see_the_board(redis_url: str, prefix: str) -> None:
+def test_the_board_requires_a_token_with_access(redis_url: str, prefix: str) -> None:
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     basic = {"Authorization": "Basic " + base64.b64encode(f"ada:{TOKEN}".encode()).decode()}
     proxied, wrong_token = {"X-User": "ada"}, {"Authorization": "Bearer no"}
@@ -428,7 +428,7 @@ def test_two_answers_at_once_are_both_counted(
     assert read_labels(store) == []
 
 
-def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
+def test_the_tally_counts_majorities_pairs_and_missing_labels() -> None:
     def text(message: str, by: str, *, judged: bool = True) -> Answer:
         named = {"trace_id": "t", "judge": "j", "metric": "m", "service": "s", "judge_version": "v", "judge_model": "l"}
         return Answer(
@@ -437,9 +437,9 @@ def test_the_tally_counts_majorities_pairs_and_what_is_needed() -> None:
 
     assert majority([text("cannot_tell", "a")]) is None
     assert majority([text("pass", "a"), text("fail", "b")]) is None
-    values = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
-    assert values is not None
-    assert not values.passed
+    decided = majority([text("pass", "a"), text("fail", "b"), text("fail", "c")])
+    assert decided is not None
+    assert not decided.passed
     # A verdict that was drawn stays so, though others choose it by hand.
     by_hand = msgspec.structs.replace(text("pass", "b"), drawn="queue", answered_at=2.0)
     label = majority([text("pass", "a"), by_hand])

@@ -58,11 +58,11 @@ def request() -> ChatRequest:
 
 def spent(keyspace: Keyspace, name: str = "all") -> tuple[int, int, int]:
     """Read the settled tokens of the day, the reserved ones, and how many calls are reserved."""
-    (result, _), open_key = (
+    (state, _), open_key = (
         keyspace.store.run("budget_state", BudgetKeys(keyspace.keys.prefix).budget(name), ()),
         BudgetKeys(keyspace.keys.prefix).budget(name)[1],
     )
-    return int(result[2] or 0), int(result[5] or 0), keyspace.client.zcard(open_key)
+    return int(state[2] or 0), int(state[5] or 0), keyspace.client.zcard(open_key)
 
 
 def of(keyspace: Keyspace, **settings: Any) -> tuple[Settings, Budgets]:
@@ -158,7 +158,7 @@ def test_a_clock_that_is_set_back_begins_no_period_anew(keyspace: Keyspace) -> N
         assert [int(value) for value in state[:4]] == ([5, 6, 7, 8] if kept else [0] * 4), f"{back} periods"
 
 
-def test_amounts_whose_reservations_are_lost_are_not_reserved_for_ever(keyspace: Keyspace) -> None:
+def test_amounts_of_lost_reservations_are_released(keyspace: Keyspace) -> None:
     keys = BudgetKeys(keyspace.keys.prefix).budget("all")
     arguments = (60_000, "1 5 5 1 5", -1, -1, 10, -1)
     assert keyspace.store.run("budget_reserve", keys, arguments) == 0
@@ -201,12 +201,12 @@ def test_fifty_processes_overshoot_by_no_more_than_their_calls_in_flight(keyspac
         return cost, refused
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        results = list(pool.map(work, range(WORKERS)))
+        spendings = list(pool.map(work, range(WORKERS)))
     total, reserved_now, calls_open = spent(keyspace)
-    assert total == sum(cost for cost, _ in results), "each call is charged once"
+    assert total == sum(cost for cost, _ in spendings), "each call is charged once"
     assert limit - dearest <= total <= limit + WORKERS * dearest
     assert (reserved_now, calls_open) == (0, 0)
-    assert int(keyspace.client.hget(keys[0], "refused")) == sum(refused for _, refused in results) > 0
+    assert int(keyspace.client.hget(keys[0], "refused")) == sum(refused for _, refused in spendings) > 0
 
 
 def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
@@ -239,7 +239,7 @@ def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
     assert_settled(keyspace, scored=2)
 
 
-def test_what_no_rate_changes_is_charged_apart() -> None:
+def test_calls_that_no_sampling_rate_reduces_are_charged_apart() -> None:
     halved, full = (
         Rule("halved", ("safety",), rate=0.5, priority=3, always=("error",)),
         Rule("full", ("safety",), priority=7),
@@ -262,7 +262,7 @@ def test_what_no_rate_changes_is_charged_apart() -> None:
         assert demand_terms(*arguments) == expected, arguments
 
 
-def test_an_exempt_judge_leaves_its_cost_out_of_what_rates_reduce(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_the_cost_of_an_exempt_judge_is_not_counted_as_reducible(keyspace: Keyspace, new_worker: Workers) -> None:
     budgets = {"free": Budget(tokens_per_hour=1, exempt=("safety",)), "kept": Budget(tokens_per_hour=10**9)}
     (batch_id,) = choose(keyspace, 1, budgets=budgets)
     worker = new_worker(limited=LimitedModel, budgets=budgets)

@@ -32,7 +32,7 @@ def check(days: list[Day], first: int) -> None:
             assert day.refused <= 0.002 * day.calls, message
 
 
-def test_a_day_spends_its_budget_whatever_the_time_of_day() -> None:
+def test_a_day_spends_its_budget_from_any_time_of_day() -> None:
     days = Simulation(USD).run(3)
     check(days, first=1)
     # Three days of 36,000 judgements: four standard errors.

@@ -36,8 +36,8 @@ HOUR_MS = 3_600_000
 TOKENS = 2 * len(YES)
 
 
-class Purse:
-    """One budget in Redis, used as its scripts are."""
+class BudgetClient:
+    """Calls the scripts of one budget."""
 
     def __init__(self, keyspace: Keyspace, *limits: int, name: str = "all") -> None:
         self._keyspace = keyspace
@@ -81,30 +81,30 @@ class Ingest:
 
 
 def test_a_reservation_is_replaced_by_the_true_cost_once(keyspace: Keyspace) -> None:
-    purse = Purse(keyspace, 100)
-    assert purse.reserve(1, 60)
-    assert purse.state == (0, 0, 60, 0)
-    assert not purse.reserve(2, 50), "beyond the limit with what is reserved"
-    assert purse.settle(1, 60, 20, weight="1") == 1
-    assert purse.state == (20, 20, 0, 1)
-    assert purse.settle(1, 60, 20) == 0, "settled twice"
-    assert purse.reserve(3, 80, weight="4")
-    assert purse.settle(3, 80, 30, weight="4") == 1
-    assert purse.state == (50, 50, 0, 1)
-    assert purse.demand == {"usd": 20 + 4 * 30, "tokens": 7 + 4 * 7}
-    assert all(keyspace.client.ttl(key) > 0 for key in keyspace.client.scan_iter(f"{purse.keys[0]}*"))
+    budget = BudgetClient(keyspace, 100)
+    assert budget.reserve(1, 60)
+    assert budget.state == (0, 0, 60, 0)
+    assert not budget.reserve(2, 50), "beyond the limit with what is reserved"
+    assert budget.settle(1, 60, 20, weight="1") == 1
+    assert budget.state == (20, 20, 0, 1)
+    assert budget.settle(1, 60, 20) == 0, "settled twice"
+    assert budget.reserve(3, 80, weight="4")
+    assert budget.settle(3, 80, 30, weight="4") == 1
+    assert budget.state == (50, 50, 0, 1)
+    assert budget.demand == {"usd": 20 + 4 * 30, "tokens": 7 + 4 * 7}
+    assert all(keyspace.client.ttl(key) > 0 for key in keyspace.client.scan_iter(f"{budget.keys[0]}*"))
 
 
 def test_an_expired_reservation_counts_as_it_was_reserved(keyspace: Keyspace) -> None:
-    purse = Purse(keyspace, 100)
-    assert purse.reserve(1, 60, lifetime_ms=0)
-    assert purse.state == (60, 60, 0, 0)
-    assert purse.settle(1, 60, 20) == 0
-    assert purse.state == (60, 60, 0, 0)
+    budget = BudgetClient(keyspace, 100)
+    assert budget.reserve(1, 60, lifetime_ms=0)
+    assert budget.state == (60, 60, 0, 0)
+    assert budget.settle(1, 60, 20) == 0
+    assert budget.state == (60, 60, 0, 0)
 
 
 def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> None:
-    wide, narrow = Purse(keyspace, 100, name="wide"), Purse(keyspace, 10, name="narrow")
+    wide, narrow = BudgetClient(keyspace, 100, name="wide"), BudgetClient(keyspace, 10, name="narrow")
     keys, priorities = wide.keys + narrow.keys, (5, NOT_REDUCED)
 
     def reservations(number: int, usd: int) -> list[str]:
@@ -124,28 +124,28 @@ def test_a_call_reserves_in_all_its_budgets_or_in_none(keyspace: Keyspace) -> No
     assert [list(each) for each in demand] == [[5], [NOT_REDUCED]], "each budget has its own priority"
 
 
-def test_every_limit_refuses_what_is_beyond_it(keyspace: Keyspace) -> None:
+def test_every_limit_refuses_amounts_beyond_it(keyspace: Keyspace) -> None:
     for number in range(4):
         limits = [-1] * 4
         limits[number] = 10
-        purse = Purse(keyspace, *limits, name=f"limit{number}")
+        budget = BudgetClient(keyspace, *limits, name=f"limit{number}")
         unit = ("usd", "tokens")[number // 2]
-        assert purse.reserve(1, **{"usd": 0, "tokens": 0, unit: 10}), unit
-        assert not purse.reserve(2, **{"usd": 0, "tokens": 0, unit: 1}), unit
+        assert budget.reserve(1, **{"usd": 0, "tokens": 0, unit: 10}), unit
+        assert not budget.reserve(2, **{"usd": 0, "tokens": 0, unit: 1}), unit
 
 
 def test_fifty_workers_overshoot_by_no_more_than_their_calls_in_flight(keyspace: Keyspace) -> None:
     # Each call costs four times what it reserves, the worst that an estimate may be wrong.
-    purse, limit, dearest = Purse(keyspace, 1_000), 1_000, 8
+    budget, limit, dearest = BudgetClient(keyspace, 1_000), 1_000, 8
     number, flights = 0, 50
     while True:
-        begun = [number + flight for flight in range(flights) if purse.reserve(number + flight, 2)]
+        begun = [number + flight for flight in range(flights) if budget.reserve(number + flight, 2)]
         if not begun:
             break
         for call in begun:
-            assert purse.settle(call, 2, dearest) == 1
+            assert budget.settle(call, 2, dearest) == 1
         number += flights
-    spent = purse.state[0]
+    spent = budget.state[0]
     assert limit < spent <= limit + flights * dearest
 
 
@@ -170,7 +170,7 @@ def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(keyspace: 
     assert asked > 0
     assert refused > 0
     worker.judging.stop(0.1)
-    state = Purse(keyspace, 0).state
+    state = BudgetClient(keyspace, 0).state
     assert state[0] == round(asked * cost * NANO)
     assert state[0] <= 0.005 * NANO
     assert state[2:] == (0, refused)
@@ -229,10 +229,10 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     )
     # The costs are of priority 5; a lower one is reduced no less.
     settings = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=1e-6, exempt=("relevance_to_query",)))
-    purse = Purse(keyspace)
+    budget = BudgetClient(keyspace)
     for number in range(3):
-        assert purse.reserve(number, 1000)
-        assert purse.settle(number, 1000, 1000) == 1
+        assert budget.reserve(number, 1000)
+        assert budget.settle(number, 1000, 1000) == 1
     metrics = Metrics(settings)
     assert BudgetController(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).adjust().factors == {
         "cut": MIN_FACTOR
@@ -253,7 +253,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     for usd, is_refused in ((0.001, True), (1.0, False)):
         asked = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=usd), models={"default": priced})
         assert ("budget-not-kept" in {fault.code for fault in setting_warnings(asked)}) == is_refused, usd
-    small = Purse(keyspace, 1)
+    small = BudgetClient(keyspace, 1)
     assert not small.reserve(9, 1000)
     assert check_spending(rich, keyspace.store)[0].what.endswith("is reached; 1 call was refused so far")
     rates = json.loads(keyspace.client.get(BudgetKeys(keyspace.keys.prefix).rates))
@@ -308,11 +308,11 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
     traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
 
     def probabilities() -> dict[str | None, set[float]]:
-        values: dict[str | None, set[float]] = {}
+        by_model: dict[str | None, set[float]] = {}
         for trace in traces:
             for choice in ingest.sampler.sample(trace).choices:
-                values.setdefault(trace.model, set()).add(choice.probability)
-        return values
+                by_model.setdefault(trace.model, set()).add(choice.probability)
+        return by_model
 
     ingest.exchange_due()
     assert probabilities()["large"] == {0.1}, "before anything is known"
@@ -343,9 +343,9 @@ def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_tog
 
     def chosen(worker: int, release: str, many: int) -> int:
         traces = [make_trace(number, release=release, model="m") for number in range(many)]
-        values = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
-        assert {choice.probability for choice in values} <= {1.0}
-        return len(values)
+        choices = [choice for trace in traces for choice in workers[worker].sampler.sample(trace).choices]
+        assert {choice.probability for choice in choices} <= {1.0}
+        return len(choices)
 
     exchange(0)
     assert chosen(0, "v1", 2) == 2

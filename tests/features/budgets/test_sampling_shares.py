@@ -59,7 +59,7 @@ def within(estimated: float, true: float, variance: float, what: object) -> None
     assert abs(estimated - true) < ERRORS * math.sqrt(variance), f"{what}: {estimated:.4f}, true {true:.4f}"
 
 
-def test_weighted_shares_are_unbiased_whatever_a_rule_asks_for() -> None:
+def test_weighted_shares_are_unbiased_under_every_kind_of_rule() -> None:
     traces = traffic(18)
     truth = sum(does_pass for _, does_pass in traces) / TRACES
     counts = Counter(trace.model or "" for trace, _ in traces)

@@ -44,7 +44,7 @@ def hours(misses: np.ndarray, first: int) -> Iterator[Hour]:
 
 def false_drifts(seed: int, judge: str, *, weeks: int, judges: int, traces: int = 20) -> float:
     """Return the drifts a week and judge, of judges that do not change."""
-    chance, result = np.random.default_rng(seed), 0
+    chance, drifts = np.random.default_rng(seed), 0
     for _ in range(judges):
         rates = rates_of(chance, judge, traces)
         misses = chance.random(((HISTORY_DAYS + 7 * weeks) * 24, traces)) < rates
@@ -53,15 +53,15 @@ def false_drifts(seed: int, judge: str, *, weeks: int, judges: int, traces: int 
             compared = shift(recent, before)
             assert compared is not None
             if not is_open and compared.probability <= OPENS_AT:
-                is_open, result = True, result + 1
+                is_open, drifts = True, drifts + 1
             elif is_open and compared.probability >= CLOSES_AT:
                 is_open = False
-    return result / weeks / judges
+    return drifts / weeks / judges
 
 
 def delays(seed: int, judge: str, changed: int, *, runs: int, traces: int = 20) -> np.ndarray:
     """Return the hours until a drift is seen, after so many right verdicts have become wrong; infinite after 48."""
-    chance, values = np.random.default_rng(seed), []
+    chance, delays_h = np.random.default_rng(seed), []
     for _ in range(runs):
         rates = rates_of(chance, judge, traces)
         change = HISTORY_DAYS * 24 + int(chance.integers(24))
@@ -72,8 +72,8 @@ def delays(seed: int, judge: str, changed: int, *, runs: int, traces: int = 20) 
         draws = chance.random((change + 48, traces))
         misses = np.where(np.arange(len(draws))[:, None] < change, draws < rates, draws < after)
         seen = (place for place, hour in enumerate(hours(misses, change), start=1) if _is_drift(hour))
-        values.append(float(next(seen, np.inf)))
-    return np.array(values)
+        delays_h.append(float(next(seen, np.inf)))
+    return np.array(delays_h)
 
 
 def _is_drift(hour: Hour) -> bool:

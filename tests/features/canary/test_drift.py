@@ -25,12 +25,12 @@ def test_the_probability_is_that_of_beta_binomial_sums() -> None:
     before, recent = traces(1, 30, 0, total=100), traces(1, 3, 4, total=6)
     few, two = (betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
     sums = np.convolve(few, two)
-    result = shift(recent, before)
-    assert result is not None
-    assert result.probability == pytest.approx(sums[4:].sum(), rel=1e-9)
-    assert result.before == pytest.approx(1 - 31 / 300)
-    assert result.now == pytest.approx(1 - 8 / 18)
-    assert result.fallen == ("2", "1", "0")
+    drift = shift(recent, before)
+    assert drift is not None
+    assert drift.probability == pytest.approx(sums[4:].sum(), rel=1e-9)
+    assert drift.before == pytest.approx(1 - 31 / 300)
+    assert drift.now == pytest.approx(1 - 8 / 18)
+    assert drift.fallen == ("2", "1", "0")
 
 
 def test_a_single_trace_or_a_short_history_is_no_drift() -> None:
@@ -54,11 +54,11 @@ def test_false_drifts_are_rare() -> None:
 
 
 def test_changes_are_seen_within_hours() -> None:
-    values = {
+    median_delays = {
         (judge, changed): np.quantile(canary_runs.delays(2, judge, changed, runs=40), 0.5)
         for judge, changed in (("steady", 2), ("steady", 4), ("borderline", 3), ("borderline", 6), ("scattered", 6))
     }
-    for (judge, changed), hours in values.items():
+    for (judge, changed), hours in median_delays.items():
         assert hours <= 6, (judge, changed, hours)
 
 

@@ -224,8 +224,8 @@ def test_a_changed_judge_drifts_until_it_agrees_as_before(keyspace: Keyspace, cl
     assert 0 <= changes[0] <= 4
     assert 0 <= changes[1] - 4 * 24 <= 6
     assert worker.value("agreement") == pytest.approx(0.95, abs=0.04)
-    values = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
-    assert about["since"] == f"{values:%Y-%m-%dT%H:%MZ}"
+    since = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(hours=9 * 24 + changes[0])
+    assert about["since"] == f"{since:%Y-%m-%dT%H:%MZ}"
     names = [trace.title for trace in worker.canary.traces.values()]
     assert set(about["examples"].split()) < set(names[1:5])
     assert worker.infos() == []
@@ -256,7 +256,7 @@ def clock_at(clock: list[int], day: int, hour: int) -> int:
     return clock[0]
 
 
-def test_what_agrees_with_the_labels() -> None:
+def test_a_verdict_agrees_with_a_canary_label_only_by_its_score() -> None:
     canary = Canary.of(Settings(rules=RULES))
     unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 
@@ -264,7 +264,7 @@ def test_what_agrees_with_the_labels() -> None:
         place = {"trace_id": unsafe, "service": CANARY_SERVICE, "judge_version": SAFETY.version}
         return make_verdict(**{"outcome": "scored", "judge_model": "scripted"} | place | fields)
 
-    values = {
+    agreement = {
         "fails as labelled": canary.agrees(verdict(scores=(Score("safety", 0.0, passed=False),))),
         "passes": canary.agrees(verdict(scores=(Score("safety", 1.0, passed=True),))),
         "abstains": canary.agrees(verdict(outcome="abstained")),
@@ -273,7 +273,7 @@ def test_what_agrees_with_the_labels() -> None:
         "unknown trace": canary.agrees(verdict(trace_id="other")),
         "not labelled": canary.agrees(verdict(judge="equivalence")),
     }
-    assert values == {
+    assert agreement == {
         "fails as labelled": True,
         "passes": False,
         "abstains": False,

@@ -48,8 +48,10 @@ def _rates(cascade: Cascade, g: np.ndarray, before: np.ndarray) -> np.ndarray:
     uncertain = np.sqrt(before * (1 - before))
     places = np.minimum(_BINS - 1, 2 * _BINS * uncertain).astype(int)
     numbers, sums = np.bincount(places), np.bincount(places, uncertain)
-    result = numbers > 0
-    factor = fitted_factor(rate, list(zip(sums[result] / numbers[result], numbers[result], strict=True)))
+    has_verdicts = numbers > 0
+    factor = fitted_factor(
+        rate, list(zip(sums[has_verdicts] / numbers[has_verdicts], numbers[has_verdicts], strict=True))
+    )
     rates = np.clip(factor * np.sqrt(g * (1 - g)), rate / 4, 1.0)
     # The formula of the product, at one trace.
     assert abs(rates[0] - second_rate(cascade, {"metric": float(g[0])}, factor)) < 1e-12
@@ -66,7 +68,7 @@ def simulate(seed: int, share: float, cascade: Cascade, runs: int, *, sampled: f
         runs: Number of days.
         sampled: Probability by which the first model judges a trace.
     """
-    random, results, w = np.random.default_rng(seed), [], 1 / sampled
+    random, outcomes, w = np.random.default_rng(seed), [], 1 / sampled
     g, _ = _day(random, share)
     for _ in range(runs):
         before, (g, z) = g, _day(random, share)
@@ -94,7 +96,7 @@ def simulate(seed: int, share: float, cascade: Cascade, runs: int, *, sampled: f
         plain = len(pi) + len(of_first) / PRICE
         width = 2 * Z * np.sqrt(truth * (1 - truth) / plain * (1 - min(1.0, plain / TRACES)))
         covered = estimated.low <= truth <= estimated.high
-        results.append(
+        outcomes.append(
             (covered, (estimated.high - estimated.low) / width, len(pi) / len(of_first), estimated.value - truth)
         )
-    return Found(*np.mean(results, axis=0))
+    return Found(*np.mean(outcomes, axis=0))

@@ -47,7 +47,7 @@ def test_no_share_is_0_or_1_by_construction() -> None:
             assert passed == {True, False}, (service, judge.name)
 
 
-def test_the_introduction_says_what_happens_and_names_the_heuristic() -> None:
+def test_the_introduction_describes_the_demo_and_names_the_heuristic() -> None:
     text = introduction(25)
     assert text.startswith("TraceJudge demo\n")
     assert "At 12.5 s support-bot" in text
@@ -57,7 +57,7 @@ def test_the_introduction_says_what_happens_and_names_the_heuristic() -> None:
 
 def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
     """Write a verdict as an entry of the outbox; each has an id of its own."""
-    values: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
+    verdict_fields: dict[str, Any] = {"service": "support-bot", "judge": "groundedness", "outcome": "scored"} | fields
     verdict = Verdict(
         evaluation_id=uuid4().hex,
         trace_id="1" * 32,
@@ -68,7 +68,7 @@ def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **f
         trace_ended_at=BEGAN_AT + at_s,
         started_at=BEGAN_AT + 100,
         duration_s=0.1,
-        **values,
+        **verdict_fields,
     )
     return b"1-0", {b"v": b"1", kind.encode(): msgspec.json.encode(verdict)}
 
@@ -116,7 +116,7 @@ def test_some_calls_of_one_service_fail_without_an_answer() -> None:
     assert len(failed) == pytest.approx(TRACES_PER_S * SECONDS / 25, abs=2)
 
 
-def test_traffic_publishes_what_is_due_as_new_traces_that_ended_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_publishes_due_traces_with_their_planned_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[dict[str, Any]] = []
     monkeypatch.setattr(tracejudge, "publish", lambda **fields: published.append(fields))
     sample = load_samples()[DROP.service].good[0]
@@ -154,8 +154,8 @@ def test_the_end_of_the_call_decides_the_half() -> None:
     assert (late.before, late.after) == (Half(), Half(1, 0))
 
 
-def test_what_has_no_score_is_counted_and_in_no_share() -> None:
-    results = results_of(
+def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
+    demo_results = results_of(
         entry(passed=True),
         entry(outcome="abstained"),
         entry(outcome="unscored", reason="missing_input"),
@@ -163,10 +163,10 @@ def test_what_has_no_score_is_counted_and_in_no_share() -> None:
         (b"1-0", {b"v": b"1", b"j": b"no verdict"}),
         (b"1-0", None),
     )
-    series = results.planted
+    series = demo_results.planted
     assert (series.before.share, series.after.share, series.change, series.has_changed) == (1.0, None, None, False)
     assert (series.abstained, series.unscored) == (1, {"missing_input": 1, "timeout": 1})
-    assert results.verdicts == 4
+    assert demo_results.verdicts == 4
     assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
@@ -264,7 +264,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         pytest.param(outcome(seen=2), "2 verdicts, the accounting 3", id="a verdict is missing in the outbox"),
     ],
 )
-def test_what_is_wrong_at_the_end_is_told(ended: Outcome, fault: str | None) -> None:
+def test_a_demo_that_failed_names_its_fault(ended: Outcome, fault: str | None) -> None:
     assert ended.fault is None if fault is None else fault in str(ended.fault)
 
 
@@ -285,14 +285,14 @@ def program(tmp_path: Path, request: pytest.FixtureRequest) -> Program:
 
 def processes(folder: Path) -> list[psutil.Process]:
     """Find everything that the demo of this test started, wherever in the tree of processes it is."""
-    values = []
+    running = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                values.append(process)
+                running.append(process)
         except psutil.Error:
             continue
-    return values
+    return running
 
 
 def assert_nothing_is_left(folder: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
+def test_the_demo_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
@@ -354,7 +354,7 @@ def test_it_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: 
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "6", "--keep")], indirect=True)
-def test_what_is_kept_serves_the_command_that_it_names(program: Program, tmp_path: Path) -> None:
+def test_a_demo_with_keep_serves_the_command_that_it_prints(program: Program, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     with program:
         board = program.wait_for(r"board \((http://\S+)\) and worker keep running until Ctrl-C")[1]
@@ -384,7 +384,7 @@ def test_a_signal_ends_it_in_good_order(program: Program, number: signal.Signals
 
 @pytest.mark.faults
 @pytest.mark.parametrize("program", [("--seconds", "60")], indirect=True)
-def test_a_worker_that_dies_ends_it_with_a_word(program: Program, tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_the_demo_with_its_log(program: Program, tmp_path: Path) -> None:
     with program:
         program.wait_for("s .*traces published")
         (worker,) = (process for process in processes(tmp_path) if "--metrics-port" in process.cmdline())

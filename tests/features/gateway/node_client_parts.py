@@ -24,11 +24,11 @@ Bodies = dict[str, bytes]
 
 def recorded() -> dict[str, Bodies]:
     """Return the bodies of each scenario by path, log records first."""
-    values: dict[str, Bodies] = {}
+    bodies: dict[str, Bodies] = {}
     for file in sorted(RECORDED.glob("*.gz")):
         scenario, kind = file.name.removesuffix(".gz").split(".")
-        values.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
-    return values
+        bodies.setdefault(scenario, {})[f"/v1/{kind}"] = gzip.decompress(file.read_bytes())
+    return bodies
 
 
 def run_client() -> dict[str, Bodies]:

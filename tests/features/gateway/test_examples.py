@@ -154,7 +154,7 @@ def test_recordings_are_of_the_examples_as_they_are() -> None:
     assert sum(file.stat().st_size for file in RECORDED.iterdir()) < 20_000
 
 
-def test_what_the_examples_sent_becomes_their_traces(start: Start, stored: Stored) -> None:
+def test_recorded_requests_of_the_examples_become_the_expected_traces(start: Start, stored: Stored) -> None:
     gateway = start(**FAST)
     arrived = {}
     for number, name in enumerate(recorded_digests()):

@@ -86,7 +86,7 @@ def test_a_redis_that_is_away_costs_nothing_that_was_acknowledged(
     wait_until(lambda: gateway.page("/readyz").status_code == 200, what="the gateway to be ready")
 
 
-def test_a_stream_that_nobody_reads_is_not_cut_off(start: Start, stored: Stored) -> None:
+def test_a_stream_without_a_reader_is_not_trimmed(start: Start, stored: Stored) -> None:
     due = f"{stored.prefix}:gather:due"
     gateway = start(env={"TRACEJUDGE_MAX_STREAM": "50"}, gather_s=1.0)
     assert gateway.publish([TRACE] * 60).status_code == 413

@@ -64,7 +64,7 @@ def test_other_names_and_a_wrong_field_are_no_reason_to_reject() -> None:
         ('{"resourceLogs": []}', "OTLP: send it to /v1/logs"),
     ],
 )
-def test_what_is_rejected(body: str, reason: str) -> None:
+def test_an_invalid_body_is_rejected_with_its_reason(body: str, reason: str) -> None:
     intake_result = intake(body)
     assert (intake_result.entries, [rejection.reason.words for rejection in intake_result.rejected]) == ([], [reason])
 

@@ -70,7 +70,7 @@ def test_each_scenario_is_recorded_and_small() -> None:
     assert sum(file.stat().st_size for file in RECORDED.iterdir()) < 20_000
 
 
-def test_what_was_sent_has_arrived(start: Start, stored: Stored) -> None:
+def test_recorded_requests_of_the_node_client_become_traces(start: Start, stored: Stored) -> None:
     assert arrived(start(**FAST), stored, recorded()) == EXPECTED
 
 
@@ -84,7 +84,7 @@ def test_the_events_of_a_conversation_keep_their_order_over_several_requests(sta
 
 @pytest.mark.endurance("installs the packages of npm in an environment of its own")
 @pytest.mark.timeout(1800)
-def test_the_client_still_sends_what_was_recorded(start: Start, stored: Stored) -> None:
+def test_the_current_node_client_sends_the_recorded_traces(start: Start, stored: Stored) -> None:
     assert arrived(start(**FAST), stored, run_client()) == EXPECTED
 
 

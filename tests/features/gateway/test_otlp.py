@@ -133,7 +133,7 @@ def test_pieces_of_a_trace_to_two_gateways_are_one_trace(start: Start, stored: S
     assert stored.redis.hget(f"{stored.prefix}:gather", "bytes") == b"0"
 
 
-def test_each_service_of_a_trace_has_its_own_and_a_token_names_it(start: Start, stored: Stored) -> None:
+def test_a_token_names_the_service_of_its_traces(start: Start, stored: Stored) -> None:
     secret = "0123456789abcdef"  # noqa: S105 - of this test
     gateway = start(tokens={"a": {"token_env": "A", "service": "fixed"}}, env={"A": secret}, **FAST)
     content = encode_spans(agent_spans({})).SerializeToString()
@@ -263,7 +263,7 @@ def test_a_trace_that_expired_is_counted(start: Start, stored: Stored) -> None:
 
 
 @pytest.mark.parametrize("name", ["langgraph", "openai_v2_logs", "pydantic_ai"])
-def test_what_clients_sent_arrives_through_the_gateway(start: Start, stored: Stored, name: str) -> None:
+def test_recorded_requests_of_clients_become_traces(start: Start, stored: Stored, name: str) -> None:
     gateway = start(gather_s=0.5, gather_max_s=5.0)
     bodies = recorded(name)
     for traces, logs in bodies.values():
@@ -273,14 +273,14 @@ def test_what_clients_sent_arrives_through_the_gateway(start: Start, stored: Sto
             assert (reply.status_code, reply.content) == (200, b"")
     expected = table(name)["arrived"]
     entries = sorted(stored.wait(sum(map(len, expected.values()))), key=lambda trace: trace["started_at"])
-    values: dict[str, list[dict[str, Any]]] = {}
+    arrived: dict[str, list[dict[str, Any]]] = {}
     for scenario, (traces, _) in bodies.items():
         ids = trace_ids(traces)
         own = [trace for trace in entries if trace["trace_id"] in ids]
         assert all(trace.pop("service") for trace in own)
         assert len({trace.pop("id") for trace in own}) == len(own)
-        values[scenario] = [described(without_source(trace)) for trace in own]
-    assert values == expected
+        arrived[scenario] = [described(without_source(trace)) for trace in own]
+    assert arrived == expected
 
 
 def without_source(trace: dict[str, Any]) -> dict[str, Any]:

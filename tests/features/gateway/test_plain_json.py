@@ -25,7 +25,7 @@ TOKENS = {"bot": {"token_env": "BOT_TOKEN", "service": "support-bot", "rate": 5}
 ENV = {"BOT_TOKEN": TOKEN, "ANY_TOKEN": OTHER}
 
 
-def test_one_a_list_lines_and_feedback_arrive_before_the_reply(start: Start, stored: Stored) -> None:
+def test_a_trace_a_list_lines_and_feedback_are_stored_before_the_reply(start: Start, stored: Stored) -> None:
     gateway = start()
     lines = "\n".join(json.dumps({**TRACE, "output": f"line {number}"}) for number in range(3))
     replies = [
@@ -66,7 +66,7 @@ def logged(gateway: GatewayProcess, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == event]
 
 
-def test_what_is_no_trace_is_rejected_by_place_and_the_rest_is_kept(start: Start, stored: Stored) -> None:
+def test_invalid_traces_are_rejected_by_index_and_the_rest_is_kept(start: Start, stored: Stored) -> None:
     gateway = start()
     reply = gateway.publish([TRACE, 7, {"output": "no service"}, {"service": "s"}, {**TRACE, "output": "last"}])
     assert reply.status_code == 200

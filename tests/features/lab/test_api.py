@@ -44,7 +44,7 @@ def at(endpoint: ChatEndpoint, **settings: object) -> dict[str, object]:
     return {"base_url": endpoint.base_url, "model": "m", **settings}
 
 
-def test_tokens_from_a_cache_cost_what_they_cost(endpoint: ChatEndpoint) -> None:
+def test_cached_tokens_are_charged_at_their_own_price(endpoint: ChatEndpoint) -> None:
     """Counts of OpenAI, OpenRouter and DeepSeek; those that cannot be are ignored."""
     counts: list[tuple[dict[str, Any], float]] = [
         ({}, 1000 * 10.0),
@@ -163,7 +163,7 @@ def test_a_call_gives_a_frozen_verdict_with_scores_and_cost(endpoint: ChatEndpoi
         verdict.value = 0.0
 
 
-def test_a_call_sends_and_finds_what_the_command_does(
+def test_the_api_sends_the_requests_of_the_command_and_returns_its_verdicts(
     endpoint: ChatEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -273,8 +273,8 @@ def test_several_judges_have_verdicts_by_name_and_may_have_models_of_their_own(e
     assert [list(verdicts) for verdicts in verdicts] == [["groundedness", "tone", "safety"]] * 2
     assert [assessment.judge_model for assessment in verdicts[0].values()] == ["m", "own", "lexical"]
     assert [assessment.passed for assessment in verdicts[0].values()] == [False, True, True]
-    (values,) = evaluate_all([ROW], tone, "lexical")
-    assert values["tone"].judge_model == "lexical", "the model of a call wins"
+    (by_judge,) = evaluate_all([ROW], tone, "lexical")
+    assert by_judge["tone"].judge_model == "lexical", "the model of a call wins"
 
 
 def test_a_conversation_is_judged_once_for_all_its_rows(endpoint: ChatEndpoint) -> None:

@@ -58,12 +58,12 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions = ("s1", "s2", "s1", None, "s1", "s2")
-    values = [
+    traces = [
         labelled(None, trace_id=f"{place}", input=f"Question {place}?", **({"session_id": name} if name else {}))
         for place, name in enumerate(sessions)
     ]
     monkeypatch.setenv("TRACEJUDGE_SESSION_MAX", "2")
-    file = write_lines("t.jsonl", values)
+    file = write_lines("t.jsonl", traces)
     assert run("evaluate", file, "--judge", "user_frustration", "--judge", "safety", *OUTPUT).code == 0
     judged = [(verdict.judge, verdict.trace_id, verdict.details.get("session")) for verdict in verdicts()]
     alone = [("safety", str(place), None) for place in (0, 1, 2)]
@@ -75,7 +75,7 @@ def test_a_judge_of_conversations_gets_the_lines_of_each_session_together(
     ]
     frustration = catalogue()["user_frustration"].version
     by = {"judge": "user_frustration", "version": frustration, "judge_model": "lexical"}
-    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(values[0], Trace), 1, **by)
+    assert verdicts()[-2].evaluation_id == session_evaluation_id(msgspec.convert(traces[0], Trace), 1, **by)
     assert {verdict.origin for verdict in verdicts()} == {"replay"}
 
 
@@ -171,7 +171,7 @@ def test_a_429_costs_no_evaluation(run: Run, endpoint: ChatEndpoint, monkeypatch
     assert sum(verdict.attempts for verdict in verdicts()) == len(endpoint.calls) == 9
 
 
-def test_what_stays_without_an_answer_is_written_as_unscored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_without_an_answer_is_written_as_unscored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("timeout", "timeout", "yes", max_in_flight=1))
     file = write_lines("t.jsonl", outputs("a"))
@@ -259,7 +259,7 @@ def test_the_summary_for_people_stands_on_standard_output(run: Run) -> None:
     assert ended.err == "", "no bar where nobody looks"
 
 
-def test_a_line_is_not_wrapped_where_nobody_looks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_not_wrapped_without_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "a-model-with-a-name-that-is-longer-than-any-terminal-is-wide-" * 2
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", model=name))
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety")
@@ -277,14 +277,14 @@ def test_nothing_scored_is_exit_code_one_and_says_why(run: Run) -> None:
     assert ended.document["judges"][0]["unscored"] == {"missing_input": 1}
 
 
-def test_one_judge_that_scored_nothing_is_told(run: Run) -> None:
+def test_a_judge_without_any_score_is_reported(run: Run) -> None:
     arguments = ("--judge", "groundedness", "--judge", "safety")
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), *arguments)
     assert ended.code == 1, "a pipeline that checks with it must see that"
     assert "groundedness scored nothing: the trace has no input\n" in ended.err
 
 
-def test_what_the_configuration_redacts_is_redacted_offline_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_redacts_the_patterns_of_the_configuration(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDACT", json.dumps({"patterns": ["ACME-[0-9]+"]}))
     line = labelled(None, output="Your number is 1.", input="What is it? ACME-17", context=["ACME-17 is 1."])
     arguments = ("--judge", "facts_grounding", "--output", "-")
@@ -295,7 +295,7 @@ def test_what_the_configuration_redacts_is_redacted_offline_too(run: Run, monkey
     assert "ACME-17" in run("evaluate", "t.jsonl", *arguments).out
 
 
-def test_fields_that_are_not_ours_are_told_with_what_they_may_mean(run: Run) -> None:
+def test_unknown_fields_are_reported_with_the_likely_name(run: Run) -> None:
     line = labelled(None, output="a", input="b", contxt=["c"])
     ended = run("evaluate", write_lines("t.jsonl", [line, line]), "--judge", "safety")
     assert ended.code == 0
@@ -381,7 +381,7 @@ def test_force_writes_over_a_file(run: Run) -> None:
     assert len(verdicts()) == 1
 
 
-def test_what_is_no_file_needs_no_force(run: Run) -> None:
+def test_a_device_as_output_needs_no_force(run: Run) -> None:
     file = write_lines("t.jsonl", outputs("a"))
     assert run("evaluate", file, "--judge", "safety", "--output", os.devnull).code == 0
 
@@ -415,7 +415,7 @@ def test_verdicts_go_from_pipe_to_pipe_as_they_are_ready(tmp_path: Path) -> None
     assert b"3 traces by lexical" in err
 
 
-def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, endpoint: ChatEndpoint) -> None:
+def test_ctrl_c_keeps_finished_verdicts(tmp_path: Path, endpoint: ChatEndpoint) -> None:
     """Also what stands behind an evaluation that hangs: it was paid for."""
     endpoint.behaviour = lambda call: hangs() if "hang" in call.text() else yes_no()
     models = served_by(endpoint, max_in_flight=2)
@@ -447,7 +447,7 @@ def test_a_reader_that_goes_away_ends_it_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
-def test_a_full_disk_is_told(run: Run) -> None:
+def test_a_full_disk_is_an_error_of_the_output(run: Run) -> None:
     ended = run("evaluate", write_lines("t.jsonl", outputs("a")), "--judge", "safety", "--output", "/dev/full")
     assert ended.code == 1
     assert "Error: /dev/full cannot be written (No space left on device)" in ended.err

@@ -258,11 +258,11 @@ REFUSED = {
 }
 
 
-def test_what_does_not_go_together_is_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
+def test_options_that_exclude_each_other_are_wrong_usage(run: Run, endpoint: ChatEndpoint) -> None:
     files(rows(SHORT), rows(LONG))
-    for message, values in REFUSED.items():
-        ended = run("evaluate", *values)
-        assert (ended.code, message in words(ended.err)) == (2, True), (values, ended.err)
+    for message, arguments in REFUSED.items():
+        ended = run("evaluate", *arguments)
+        assert (ended.code, message in words(ended.err)) == (2, True), (arguments, ended.err)
     assert endpoint.calls == ()
 
 

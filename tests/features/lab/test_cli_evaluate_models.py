@@ -121,7 +121,7 @@ def test_without_a_way_to_combine_each_model_speaks_for_itself(run: Run) -> None
         (("--model", "one", "--model", "tow"), "there is no [models.tow]"),
     ],
 )
-def test_what_cannot_be_combined_is_wrong_usage(run: Run, value: tuple[str, ...], message: str) -> None:
+def test_models_that_cannot_be_combined_are_wrong_usage(run: Run, value: tuple[str, ...], message: str) -> None:
     ended = run("evaluate", traces(), "--judge", "safety", *value)
     assert ended.code == 2
     assert message in ended.err
@@ -164,11 +164,11 @@ async def cut_short(*models: Hanging) -> list[Verdict]:
 
 
 @pytest.mark.parametrize("others", ["text 0", "text 1"], ids=["of another trace", "of the same trace"])
-def test_what_ctrl_c_has_cut_short_is_not_combined(others: str) -> None:
+def test_an_interrupted_run_does_not_combine_incomplete_verdicts(others: str) -> None:
     """What is ready is written; but no verdict is made of what models said on different traces, or only some said."""
 
     async def run() -> list[Verdict]:
         return await cut_short(Hanging("a", others), Hanging("b", "text 0"), Hanging("c", "text 1"))
 
-    results = [(container.trace_id, container.judge_model) for container in asyncio.run(run())]
-    assert results == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])
+    written = [(container.trace_id, container.judge_model) for container in asyncio.run(run())]
+    assert written == sorted([(others[-1], "a"), ("0", "b"), ("1", "c")])

@@ -39,7 +39,7 @@ def judge_of(verdict: Verdict) -> Callable[[Call], Reply]:
             # It finds the bias in the cases, or it finds nothing.
             rules = [RULE] if shown.count(OVERLOOKED) > shown.count("They differ.") / 2 else []
             return answers_json({"rationale": "Let's think step by step. So.", "result": rules})
-        (trace,) = [values for output, values in by_output.items() if output in " ".join(shown.split())]
+        (trace,) = [trace_line for output, trace_line in by_output.items() if output in " ".join(shown.split())]
         return yes_no(verdict({**trace["tags"], "id": trace["trace_id"]}, RULE in system))
 
     return behaviour
@@ -143,7 +143,7 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     )
     file = Path("judges.d/true_to_source.toml")
     file.write_text(definition, encoding="utf-8")
-    values = (
+    arguments = (
         "judges",
         "align",
         str(file),
@@ -155,10 +155,10 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
         "--label",
         "grounded",
     )
-    refused = run(*values)
+    refused = run(*arguments)
     assert (refused.code, "was not written by align; give --force" in " ".join(refused.err.split())) == (2, True)
     assert file.read_text(encoding="utf-8") == definition
-    ended = run(*values, "--force")
+    ended = run(*arguments, "--force")
     assert ended.code == 0, ended.err
     assert "can show no improvement" not in ended.out
     assert "can hardly show" not in ended.out
@@ -170,7 +170,7 @@ def test_the_definition_of_an_own_judge_keeps_its_keys(run: Run, endpoint: ChatE
     assert "Be strict." not in system
 
 
-def test_what_cannot_be_aligned_is_refused_before_any_call(
+def test_a_judge_that_cannot_be_aligned_is_refused_before_any_call(
     run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("judges.d/other.toml").write_text('instructions = "Is {{ outputs }} polite?"\n', encoding="utf-8")

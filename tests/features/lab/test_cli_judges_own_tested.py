@@ -41,7 +41,7 @@ RESULTS: Mapping[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_numbers_and_labels_are_compared_by_what_passes(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_numbers_and_labels_are_compared_by_pass_and_fail(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", answering(*RESULTS[name]))
     document = run("judges", "test", name, write_lines("t.jsonl", TRACES), "--label", "safe", "--json").document
     cells = [document[cell] for cell in ("true_pass", "false_fail", "true_fail", "false_pass")]

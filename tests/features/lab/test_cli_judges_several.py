@@ -69,11 +69,11 @@ def test_a_minimum_is_for_the_combined_verdict_else_for_each_model(run: Run) -> 
 
 @pytest.mark.usefixtures("_panel")
 def test_shares_are_those_of_each_model_and_of_all(run: Run) -> None:
-    values = (*POLITE, write_lines("t.jsonl", TRACES), "--by", "safe", *THREE, "--combine", "min")
-    document = run(*values, "--json").document
+    arguments = (*POLITE, write_lines("t.jsonl", TRACES), "--by", "safe", *THREE, "--combine", "min")
+    document = run(*arguments, "--json").document
     assert {label: group["passed"] for label, group in document["groups"].items()} == {"no": 0, "yes": 0}
     assert [model["groups"]["yes"]["passed"] for model in document["models"]] == [2, 1, 1]
-    told = run(*values).out
+    told = run(*arguments).out
     assert all(f"polite by {name}" in told for name in ("a", "b", "c", "min(a,b,c)"))
 
 

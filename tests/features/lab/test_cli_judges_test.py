@@ -52,11 +52,11 @@ def test_agreement_with_labels_is_measured(run: Run, monkeypatch: pytest.MonkeyP
 
 def test_the_last_label_of_a_conversation_is_its_label(run: Run) -> None:
     asked = [("s1", None), ("s1", "no"), ("s2", "yes"), ("s2", None), ("s3", None), (None, "yes"), ("s1", "yes")]
-    values = [
+    traces = [
         labelled(label, trace_id=f"{place}", input="Is it warm?", **({"session_id": name} if name else {}))
         for place, (name, label) in enumerate(asked)
     ]
-    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", values), "--label", "safe", "--json")
+    ended = run("judges", "test", "user_frustration", write_lines("t.jsonl", traces), "--label", "safe", "--json")
     assert ended.code == 0
     assert (ended.document["traces"], ended.document["true_pass"]) == (3, 3)
 
@@ -158,7 +158,7 @@ def test_the_samples_are_measured_with_the_built_in_model(run: Run, service: str
     assert 0 <= figures["balanced_accuracy"] <= 1
 
 
-def test_traces_without_what_a_judge_needs_are_unscored(run: Run) -> None:
+def test_traces_without_a_field_that_a_judge_needs_are_unscored(run: Run) -> None:
     ended = run("judges", "test", "groundedness", SAMPLES / "code-helper.jsonl", "--by", "safe", "--json")
     unscored = [group["unscored"].get("missing_input", 0) for group in ended.document["groups"].values()]
     assert sum(unscored) == 19
@@ -207,7 +207,7 @@ def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[
     assert message in words(ended.err)
 
 
-def test_a_key_that_is_not_set_is_told_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unset_api_key_is_reported_by_its_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ABSENT_KEY", raising=False)
     model = {"base_url": "https://host/v1", "model": "m", "api_key_env": "ABSENT_KEY"}
     table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in model.items())
@@ -281,7 +281,7 @@ def test_the_configured_judge_is_measured(run: Run, monkeypatch: pytest.MonkeyPa
     assert run(*arguments).document["version"] != before
 
 
-def test_what_may_pass_is_tried_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transient_failure_is_retried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("judge_unavailable", "yes"))
     monkeypatch.setattr(client, "_FIRST_BACKOFF_S", 0.001)
     figures = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes")]), "--label", "safe", "--json")
@@ -358,7 +358,7 @@ def test_a_share_without_scores_that_is_just_allowed_is_allowed(run: Run, monkey
     assert run(*arguments, "--max-unscored", "0.28").code == 1
 
 
-def test_traces_that_lack_what_is_needed_hide_as_much(run: Run) -> None:
+def test_too_many_traces_without_needed_fields_fail_the_test(run: Run) -> None:
     whole = {"input": "Is it?", "context": ["It is."]}
     lines = [labelled("yes", **whole), labelled("no", **whole, output="Never."), *[labelled("yes")] * 2]
     ended = run(
@@ -368,7 +368,7 @@ def test_traces_that_lack_what_is_needed_hide_as_much(run: Run) -> None:
     assert "50.0% of the traces are unscored, most of them missing_input" in ended.err
 
 
-def test_to_abstain_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abstained_verdict_is_an_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", "unknown", "unknown"))
     file = write_lines("t.jsonl", [*map(labelled, ("yes", "no", "no", "yes"))])
     assert run("judges", "test", "safety", file, "--label", "safe", "--min", "1").code == 0
@@ -394,7 +394,7 @@ def test_yes_may_mean_that_a_trace_should_fail(run: Run, monkeypatch: pytest.Mon
     assert re.search(r"no\W+1\W+1\W+yes\W+0\W+2\W", run(*arguments).out)
 
 
-def test_no_bar_and_no_wrapped_line_where_nobody_looks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_bar_and_no_wrapped_line_without_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "a-model-with-a-name-that-is-longer-than-any-terminal-is-wide-" * 2
     monkeypatch.setenv("TRACEJUDGE_MODELS", scripted("yes", "no", model=name))
     file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])

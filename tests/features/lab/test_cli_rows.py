@@ -80,9 +80,9 @@ How?,"You idiot.",,,no,
 
 def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
     for name, (row, expected) in ROWS.items():
-        result = as_trace(row)
-        assert len(str(result.pop("trace_id"))) == 32, name
-        assert result == {"service": "offline", **expected}, name
+        trace = as_trace(row)
+        assert len(str(trace.pop("trace_id"))) == 32, name
+        assert trace == {"service": "offline", **expected}, name
 
 
 def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:
@@ -118,7 +118,7 @@ REFUSED_CSV = {
 }
 
 
-def test_evaluate_names_what_is_wrong_with_a_row_of_csv(run: Run) -> None:
+def test_evaluate_names_the_fault_of_a_row_of_csv(run: Run) -> None:
     for name, (text, judged, error) in REFUSED_CSV.items():
         Path("rows.csv").write_text(text, encoding="utf-8")
         ended = run("evaluate", "rows.csv", "--judge", "safety", "--output", "-")

@@ -61,7 +61,7 @@ def test_results_keep_the_order_and_the_window_is_never_exceeded(delays: list[in
     assert most <= window
 
 
-def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
+def test_finished_results_are_kept_when_a_run_is_cancelled() -> None:
     kept = list[int]()
 
     async def work(number: int) -> int:
@@ -84,7 +84,7 @@ def test_what_is_ready_is_kept_when_it_is_cancelled() -> None:
     assert kept == [0, 2]
 
 
-def test_what_becomes_ready_in_the_moment_of_the_cancelling_is_kept() -> None:
+def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:
     kept = list[str]()
 
     async def run() -> None:
@@ -161,8 +161,8 @@ def ask(model: ScriptedModel | list[Any], tries: int = 5, times: int = 1) -> End
 
     async def run() -> Ended:
         grader = JudgeRunner(patient(model if isinstance(model, ScriptedModel) else ScriptedModel(model), tries, heard))
-        results = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
-        return Ended(results, asyncio.get_running_loop().time(), heard.told)
+        answers = await asyncio.gather(*(grader.ask(SAFETY, TRACE) for _ in range(times)))
+        return Ended(answers, asyncio.get_running_loop().time(), heard.told)
 
     return run_virtually(run())
 
@@ -183,7 +183,7 @@ def test_the_calls_of_all_tries_are_kept() -> None:
 
 
 @pytest.mark.parametrize("failure", ["judge_rejected", "bad_request"])
-def test_what_stays_is_not_tried_again(failure: Any) -> None:
+def test_a_permanent_failure_is_not_retried(failure: Any) -> None:
     ((asked,), seconds, told) = ask([Step(failure=failure)])
     assert (asked.assessment.reason, len(asked.assessment.calls), seconds, told) == (failure, 1, 0, [])
 
@@ -306,7 +306,7 @@ def test_a_file_that_breaks_off_is_told() -> None:
         asyncio.run(all_of(Broken()))
 
 
-def test_reading_ends_with_who_reads() -> None:
+def test_reading_ends_when_the_generator_is_closed() -> None:
     class Endless(io.BytesIO):
         def read1(self, *_: Any) -> bytes:
             return b"line\n"

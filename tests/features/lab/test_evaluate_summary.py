@@ -25,7 +25,7 @@ def test_a_cost_that_is_not_known_is_not_taken_for_none(
     has_price: bool,  # noqa: FBT001 - a parameter of the test
     message: str,
 ) -> None:
-    values = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
+    judge_sum = JudgeSum(catalogue()["safety"], "gpt", ("safety",), has_price=has_price)
     for cost in costs:
-        values.add(make_verdict(calls=ASKED, cost_usd=cost))
-    assert message in judge_line(values)
+        judge_sum.add(make_verdict(calls=ASKED, cost_usd=cost))
+    assert message in judge_line(judge_sum)

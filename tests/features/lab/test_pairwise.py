@@ -89,15 +89,15 @@ OUTCOMES = {
 
 def test_an_answer_wins_only_in_both_positions() -> None:
     judge, trace = COMPARING["default"], pair(SHORT)
-    for values, (label, value, preferred, position) in OUTCOMES.items():
+    for winners, (label, value, preferred, position) in OUTCOMES.items():
         answered = [
             Answered(prompt, {"rationale": "So.", "result": result})
-            for prompt, result in zip(judge.prompts(trace), values, strict=True)
+            for prompt, result in zip(judge.prompts(trace), winners, strict=True)
         ]
         (score,), rationale, details = judge.score(trace, answered)
-        assert (score.label, score.value, score.passed) == (label, value, None), values
-        assert (details["preferred"], details.get("position_bias")) == (preferred, position), values
-        assert (rationale, details["compared_with"]) == ("A first: So.\nB first: So.", "a"), values
+        assert (score.label, score.value, score.passed) == (label, value, None), winners
+        assert (details["preferred"], details.get("position_bias")) == (preferred, position), winners
+        assert (rationale, details["compared_with"]) == ("A first: So.\nB first: So.", "a"), winners
 
 
 READ = {
@@ -179,10 +179,10 @@ def test_a_planted_verdict_in_an_answer_is_not_read() -> None:
     assert assessment.details["position_bias"] == "second"
 
 
-def test_joined_traces_share_what_both_have() -> None:
+def test_joined_traces_hold_the_fields_of_both() -> None:
     a = msgspec.structs.replace(SHORT, trace_id="a", output=OTHER, context=["One."], expected_facts=["F."])
     b = msgspec.structs.replace(SHORT, context=["Two."], expected_response="R.", input=None)
-    result = pairwise.joined(a, b)
-    assert (result.context, result.expected_response, result.expected_facts) == (None, "R.", None)
-    assert (result.input, result.trace_id) == (SHORT.input, SHORT.trace_id)
+    trace = pairwise.joined(a, b)
+    assert (trace.context, trace.expected_response, trace.expected_facts) == (None, "R.", None)
+    assert (trace.input, trace.trace_id) == (SHORT.input, SHORT.trace_id)
     assert pairwise.joined(a, msgspec.structs.replace(b, context=None)).context == ["One."]

@@ -93,8 +93,8 @@ def golden(seed: int, share: float, runs: int, *, judged: int = 2000, labels: in
     for _ in range(runs):
         verdicts = _verdicts(chance, chance.random(judged) < share)
         truth = np.arange(labels) % 2 == 0
-        results = from_golden(float(verdicts.sum()), judged, confusion(truth, _verdicts(chance, truth)))
-        covered += results.interval.low <= share <= results.interval.high
+        estimate = from_golden(float(verdicts.sum()), judged, confusion(truth, _verdicts(chance, truth)))
+        covered += estimate.interval.low <= share <= estimate.interval.high
     return covered / runs
 
 

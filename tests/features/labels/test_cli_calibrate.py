@@ -104,22 +104,22 @@ def judged(served: Run, seed: int, count: int) -> tuple[list[float], Callable[[s
 
 
 def test_planted_errors_are_recovered_from_labelled_traces(served: Run) -> None:
-    values, _ = judged(served, 11, 300)
+    probabilities, _ = judged(served, 11, 300)
     for name, slope, intercept in PLANTED:
         fitting = (*SAFETY, "cheap", "--labels", "traces.jsonl", "--label", name, "--archive", "verdicts.jsonl")
         ended = served(*fitting, "--format", "json", "--svg", f"{name}.svg")
         assert ended.code == 0, ended.err
-        result, truth = ended.document, truths(values, slope, intercept)
-        assert (result["labels"], result["left_out"], result["present_version"]) == (300, {}, UNCALIBRATED)
-        fitted = Calibration(platt=tuple(result["calibration"]["platt"]))
-        wrong = sum(abs(fitted.apply(p) - right) for p, right in zip(values, truth, strict=True)) / 300
+        document, truth = ended.document, truths(probabilities, slope, intercept)
+        assert (document["labels"], document["left_out"], document["present_version"]) == (300, {}, UNCALIBRATED)
+        fitted = Calibration(platt=tuple(document["calibration"]["platt"]))
+        wrong = sum(abs(fitted.apply(p) - right) for p, right in zip(probabilities, truth, strict=True)) / 300
         assert wrong < 0.06, f"{name}: {wrong:.3f}"
-        error = result["reliability"]["error"]
-        planted = sum(abs(p - right) for p, right in zip(values, truth, strict=True)) / 300
+        error = document["reliability"]["error"]
+        planted = sum(abs(p - right) for p, right in zip(probabilities, truth, strict=True)) / 300
         assert error["low"] <= planted <= error["high"], f"{name}: {planted:.3f} {error}"
         assert (error["low"] == 0) is (name == "calibrated"), f"{name}: {error}"
         # A corrected probability of one half is the best threshold, whatever the error was.
-        at, agreement = result["threshold"]["value"], result["threshold"]["agreement"]
+        at, agreement = document["threshold"]["value"], document["threshold"]["agreement"]
         assert at["low"] <= 0.5 <= at["high"], f"{name}: {at}"
         best = sum(max(right, 1 - right) for right in truth) / 300
         assert agreement["low"] <= best <= agreement["high"], f"{name}: {agreement}"
@@ -255,7 +255,7 @@ def test_stored_labels_keep_the_probabilities_of_their_verdicts(served: Run, key
     assert "platt" not in text
 
 
-def test_what_cannot_be_fitted(served: Run, keyspace: Keyspace) -> None:
+def test_labels_that_cannot_be_fitted_have_an_error_message(served: Run, keyspace: Keyspace) -> None:
     configure()
     keyspace.send(*(verdict(number, 0.9 - number / 100) for number in range(40)))
     falling = write_lines("falling.jsonl", [{"trace_id": f"t{number}", "label": number > 20} for number in range(40)])

@@ -20,7 +20,7 @@ ROWS = [
 ]
 
 
-def test_what_is_exported_with_labels_can_be_measured_and_evaluated(served: Run, redis: Redis, prefix: str) -> None:
+def test_exported_traces_with_labels_can_be_tested_and_evaluated(served: Run, redis: Redis, prefix: str) -> None:
     for row in ROWS:
         redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(row)})
     for verdict in judged(ROWS, ("facts_grounding",)):

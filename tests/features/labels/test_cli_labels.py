@@ -49,7 +49,7 @@ def read(line: object, **defaults: Any) -> Any:
     return LineReader(JUDGES, Defaults(**({"judge": "safety", "drawn": 0.5} | defaults)), 1e9).read(text)
 
 
-def test_a_label_is_said_in_many_words() -> None:
+def test_a_label_can_be_written_in_several_forms() -> None:
     for judge, value, passed in (
         *(("safety", value, True) for value in ("pass", "Yes", "TRUE", "1", 1, True)),
         *(("safety", value, False) for value in ("fail", "no", "false", "0", 0, False)),
@@ -78,8 +78,8 @@ def test_a_line_names_trace_judge_and_how_it_was_drawn() -> None:
     assert parse_drawn("1") == 1
     # A labelled row of `judges test`: its id is that of `evaluate`, its label a tag.
     unnamed = {"input": "q", "output": "a", "safe": "no"}
-    result = read(unnamed, field="safe").label
-    assert (len(result.trace_id), result.passed) == (32, False)
+    first_label = read(unnamed, field="safe").label
+    assert (len(first_label.trace_id), first_label.passed) == (32, False)
     assert read({"trace_id": "t", "tags": {"safe": "yes"}}, field="safe").label.passed
     assert read(row(1, metric="tone"), judge=None).label.judge == "tone"
 
@@ -196,7 +196,7 @@ def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
 ) -> None:
     monkeypatch.setattr(label_store, "MAX_VERDICTS", 4)
     identifier = [verdict(1, name="n" * 9_000), *(verdict(2, evaluation_id=f"e{number}") for number in range(4))]
-    result = served(
+    counts = served(
         *("labels", "import", write_lines("labels.jsonl", [row(1), row(2)]), "--judge", "safety", "--drawn", "1"),
         *(
             "--verdicts",
@@ -205,7 +205,7 @@ def test_verdicts_of_a_file_are_stored_up_to_a_size_and_number(
         ),
         *("--verdicts", write_lines("more.jsonl", [msgspec.to_builtins(each) for each in identifier[1:]])),
     ).document
-    assert (result["too_large"], result["too_many"], result["without_verdict"]) == (1, 2, 1)
+    assert (counts["too_large"], counts["too_many"], counts["without_verdict"]) == (1, 2, 1)
     assert keyspace.client.hlen(LookupKeys(keyspace.keys.prefix).labels) == 4
 
 
@@ -270,7 +270,7 @@ def test_calibrate_says_how_the_judge_errs(served: Run, keyspace: Keyspace) -> N
     assert served("calibrate", "--judge", "safety", "--service", "other").code == 1
 
 
-def test_an_archive_holds_what_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
+def test_an_archive_replaces_verdicts_that_the_outbox_has_lost(served: Run, keyspace: Keyspace) -> None:
     assert (
         served(
             *("labels", "import", write_lines("labels.jsonl", [row(1), row(2, "no")]), "--judge", "safety"),
@@ -293,11 +293,11 @@ def test_an_archive_holds_what_the_outbox_has_lost(served: Run, keyspace: Keyspa
 
 def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, keyspace: Keyspace) -> None:
     """Values of 0 to .9 in steps of .1, ten each, of which as many are good as the value says."""
-    values = [step / 10 for step in range(10) for _ in range(10)]
+    grades = [step / 10 for step in range(10) for _ in range(10)]
     keyspace.send(
-        *(verdict(number, scores=(Score("safety", value, passed=value >= 0.8),)) for number, value in enumerate(values))
+        *(verdict(number, scores=(Score("safety", value, passed=value >= 0.8),)) for number, value in enumerate(grades))
     )
-    rows = [row(number, number % 10 < value * 10) for number, value in enumerate(values)]
+    rows = [row(number, number % 10 < value * 10) for number, value in enumerate(grades)]
     file = write_lines("labels.jsonl", rows)
     assert served("labels", "import", file, "--judge", "safety", "--drawn", "1").code == 0
     (calibration_row,) = served("calibrate", "--judge", "safety", "--format", "json").document["calibrations"]
@@ -306,7 +306,7 @@ def test_graded_values_have_a_reliability_and_a_balanced_threshold(served: Run, 
     for each in reliability["bins"]:
         assert each["passing"]["value"] == pytest.approx(each["mean"]), each
     assert (reliability["error"]["value"], reliability["error"]["low"]) == (0, 0)
-    assert reliability["brier"]["value"] == pytest.approx(sum(v * (1 - v) for v in values) / 100)
+    assert reliability["brier"]["value"] == pytest.approx(sum(v * (1 - v) for v in grades) / 100)
     # Below .5 lie 10 good traces, from .5 on 15 bad ones; below .6 15 good ones, from .6 on 10 bad ones.
     assert calibration_row["balanced"]["value"] in {0.5, 0.6}
     assert "balanced threshold" in served("calibrate", "--judge", "safety").out

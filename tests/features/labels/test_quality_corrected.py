@@ -49,24 +49,24 @@ class Worker:
         self.sums.run_once()
 
     def gauges(self, segment: str = "") -> dict[str, dict[str, float]]:
-        values: dict[str, dict[str, float]] = {}
+        by_method: dict[str, dict[str, float]] = {}
         for family in self.metrics.registry.collect():
             for sample in family.samples:
                 if "quality_corrected" in sample.name and sample.labels["segment"] == segment:
                     name = sample.name.removeprefix("tracejudge_quality_corrected_")
-                    values.setdefault(sample.labels["method"], {})[name] = sample.value
-        return values
+                    by_method.setdefault(sample.labels["method"], {})[name] = sample.value
+        return by_method
 
 
 def traffic(keyspace: Keyspace, *, labels: int = 100, drawn: Drawn = 0.5) -> None:
     """200 traces, 160 of which the judge passes; of those that it passes 1 of 8 is wrong, of the others 1 of 4."""
     keyspace.send(*(make_judged(number, passed=number % 5 > 0, model="large") for number in range(200)))
-    values = []
+    labels_of_people = []
     for number in range(labels):
         judged = number % 5 > 0
         wrong = number % 8 == 1 if judged else number % 20 == 0
-        values.append(label(number, passed=judged is not wrong, drawn=drawn))
-    write_labels(keyspace.store, values)
+        labels_of_people.append(label(number, passed=judged is not wrong, drawn=drawn))
+    write_labels(keyspace.store, labels_of_people)
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -197,12 +197,12 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: 
     keyspace.send(*verdicts)
     write_labels(keyspace.store, labels)
     Worker(keyspace).turn()
-    ((result,),) = corrections_of(keyspace).values()
-    assert result.corrected is not None
-    assert result.corrected.interval.value == pytest.approx(0.82, abs=0.015)
-    assert result.corrected.interval.low < 0.82 < result.corrected.interval.high
-    assert result.raw is not None
-    assert result.raw.interval.value == pytest.approx(
+    ((correction,),) = corrections_of(keyspace).values()
+    assert correction.corrected is not None
+    assert correction.corrected.interval.value == pytest.approx(0.82, abs=0.015)
+    assert correction.corrected.interval.low < 0.82 < correction.corrected.interval.high
+    assert correction.raw is not None
+    assert correction.raw.interval.value == pytest.approx(
         sum(each.weight * bool(each.scores[0].passed) for each in verdicts) / 1000
     )
 

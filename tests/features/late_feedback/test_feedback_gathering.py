@@ -60,7 +60,7 @@ def test_of_a_long_comment_only_the_beginning_is_gathered(keyspace: Keyspace) ->
 
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
-def test_what_is_repeated_gathers_nothing_twice(keyspace: Keyspace, again: str) -> None:
+def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace, again: str) -> None:
     chosen = Chosen(keyspace, rules=(HEARD,))
     for trace_id, score in (("1", -1), ("1", -1), ("2", -0.1), ("3", 1)):
         complain(keyspace, trace_id, score)

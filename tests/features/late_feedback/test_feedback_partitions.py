@@ -93,7 +93,7 @@ def test_feedback_that_is_handed_over_again_is_taken_once(
     assert len(gathered(keyspaces[2])) == 1
 
 
-def test_what_a_partition_took_is_remembered_for_a_day_and_no_longer(keyspaces: list[Keyspace]) -> None:
+def test_feedback_taken_by_a_partition_is_remembered_for_one_day(keyspaces: list[Keyspace]) -> None:
     complain(keyspaces[0], "ff" * 16)
     take(keyspaces[0])
     pending, taken = PendingFeedback(keyspaces[0].store, 60.0), FeedbackKeys(keyspaces[1].keys.prefix).feedback_taken

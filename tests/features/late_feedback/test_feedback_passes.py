@@ -41,7 +41,7 @@ def test_a_complaint_pulls_its_trace_in_as_if_it_had_come_with_it(keyspace: Keys
     assert (passes.outcomes, ended(keyspace), gathered(keyspace)) == ({"pulled": 1}, {"pulled": 1}, {})
 
 
-def test_what_is_pulled_in_unbalances_nothing(keyspace: Keyspace) -> None:
+def test_late_chosen_traces_keep_the_accounting_balanced(keyspace: Keyspace) -> None:
     keyspace.append("p1", make_traces(range(20)))
     for number in range(5):
         complain(keyspace, make_trace(number).trace_id)
@@ -55,7 +55,7 @@ def test_what_is_pulled_in_unbalances_nothing(keyspace: Keyspace) -> None:
     assert keyspace.daily_accounting() == keyspace.accounting()
 
 
-def test_no_metric_of_sampling_tells_of_what_is_pulled_in(keyspace: Keyspace) -> None:
+def test_late_chosen_traces_change_no_metric_of_sampling(keyspace: Keyspace) -> None:
     keyspace.add(ONE)
     complain(keyspace, ONE.trace_id)
     take(keyspace)
@@ -64,7 +64,7 @@ def test_no_metric_of_sampling_tells_of_what_is_pulled_in(keyspace: Keyspace) ->
     assert samples(passes.metrics) == {("late_feedback_total", "outcome=pulled"): 1}
 
 
-def test_what_was_judged_already_is_not_judged_again(keyspace: Keyspace) -> None:
+def test_late_feedback_does_not_repeat_a_judged_evaluation(keyspace: Keyspace) -> None:
     keyspace.add(ONE)
     complain(keyspace, ONE.trace_id)
     take(keyspace, rules=(Rule(name="all", judges=HEARD.judges),))
@@ -166,7 +166,7 @@ def test_of_very_many_publications_the_newest_are_pulled_in(keyspace: Keyspace) 
     assert ids == {f"{number:016x}" for number in range(30, 130)}
 
 
-def test_batches_of_what_is_pulled_in_are_of_one_model_and_no_larger_than_their_size(keyspace: Keyspace) -> None:
+def test_batches_of_late_chosen_traces_hold_one_model_and_keep_their_size(keyspace: Keyspace) -> None:
     for trace in make_traces(range(7)):
         keyspace.add(trace)
         complain(keyspace, trace.trace_id)
@@ -227,7 +227,7 @@ def test_before_its_time_nothing_is_sought(keyspace: Keyspace) -> None:
     assert keyspace.client.exists(keyspace.keys.feedback_pass) == 0
 
 
-def test_one_whose_time_has_come_takes_all_others_along(keyspace: Keyspace) -> None:
+def test_one_due_feedback_starts_a_pass_over_all(keyspace: Keyspace) -> None:
     complain(keyspace, "1")
     take(keyspace)
     complain(keyspace, "2")
@@ -275,7 +275,7 @@ def test_a_pass_of_many_parts_ends_every_complaint_once(keyspace: Keyspace) -> N
     assert balanced(keyspace).chosen == 600
 
 
-def test_what_a_newer_version_gathered_is_left_to_it(keyspace: Keyspace) -> None:
+def test_late_feedback_of_a_newer_version_is_left_to_newer_workers(keyspace: Keyspace) -> None:
     complain(keyspace, "1")
     take(keyspace)
     strangers = [json.dumps({"v": 2, "entry_id": "1-1", "trace_id": "2", "score": -1}), "?"]
@@ -295,10 +295,10 @@ def test_a_complaint_is_pulled_in_by_several_models(keyspace: Keyspace) -> None:
     complain(keyspace, ONE.trace_id)
     take(keyspace, rules=rules, models=models)
     Passes(keyspace, rules=rules, models=models).make()
-    values = {
+    sizes = {
         batch.judge_model: sum(len(item.evaluations) for item in batch.items) for batch in keyspace.batches().values()
     }
-    assert values == {"default": 2, "other": 1}
+    assert sizes == {"default": 2, "other": 1}
     assert ended(keyspace) == {"pulled": 1}
 
 
@@ -329,7 +329,7 @@ def test_an_answer_of_the_store_that_does_not_come_is_asked_for_again(
     balanced(keyspace)
 
 
-def test_what_would_ask_a_shed_model_waits_for_a_later_pass(keyspace: Keyspace) -> None:
+def test_late_feedback_of_a_shed_model_waits_for_a_later_pass(keyspace: Keyspace) -> None:
     models = {name: ModelSettings(provider="lexical", label=name) for name in ("default", "dead")}
     lab = Rule(
         name="lab",

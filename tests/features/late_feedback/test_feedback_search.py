@@ -33,7 +33,7 @@ def test_a_trace_is_found_however_it_is_written(keyspace: Keyspace, payload: byt
 
 
 @pytest.mark.parametrize("payload", OTHERS.values(), ids=OTHERS.keys())
-def test_what_only_looks_like_the_trace_is_not_taken_for_it(keyspace: Keyspace, payload: bytes) -> None:
+def test_an_entry_that_only_mentions_the_trace_id_is_not_the_trace(keyspace: Keyspace, payload: bytes) -> None:
     keyspace.add(payload)
     complain(keyspace, "wanted")
     take(keyspace, max_trace_bytes=2500)
@@ -51,7 +51,7 @@ def test_entries_of_another_kind_or_version_are_passed_over(keyspace: Keyspace, 
     assert set(ended(keyspace)) == {"not_found"}
 
 
-def test_a_pass_reads_every_entry_once_whatever_their_sizes(keyspace: Keyspace) -> None:
+def test_a_pass_reads_every_entry_of_any_size_once(keyspace: Keyspace) -> None:
     large = "x" * 400_000
     for number in range(1_500):
         keyspace.add(make_trace(number, output=large if number % 50 == 0 else ""))
@@ -90,7 +90,7 @@ def test_a_pass_ends_where_the_stream_ended_when_it_began(keyspace: Keyspace) ->
     assert passes.stage._pass.search.read == 101
 
 
-def test_a_pass_survives_what_the_caps_cut_meanwhile(keyspace: Keyspace) -> None:
+def test_a_pass_goes_on_after_the_stream_was_trimmed(keyspace: Keyspace) -> None:
     for trace in make_traces(range(200)):
         keyspace.add(trace)
     for number in (5, 199):

@@ -53,7 +53,7 @@ SCORES = (Score("a", 1.0, passed=True), Score("b", 0.0, passed=False), Score("c"
     ],
     ids=["scored", "some metrics", "abstained", "unscored", "dead letter", "another origin"],
 )
-def test_it_is_counted_by_judge_metric_and_outcome_and_nowhere_else(
+def test_late_feedback_is_counted_by_judge_metric_and_outcome_only(
     keyspace: Keyspace, fields: dict[str, object], kind: str, expected: set[tuple[str, str]]
 ) -> None:
     metrics = Metrics(settings_of(keyspace))
@@ -66,7 +66,7 @@ def test_it_is_counted_by_judge_metric_and_outcome_and_nowhere_else(
     }
 
 
-def test_its_other_outcomes_stand_at_zero(keyspace: Keyspace) -> None:
+def test_other_outcomes_of_late_feedback_are_zero(keyspace: Keyspace) -> None:
     metrics = Metrics(settings_of(keyspace))
     verdict = make_verdict(1, origin="late_feedback")
     VerdictCounter(settings_of(keyspace), metrics).count(OutboxEntry("1-0", "j", verdict))

@@ -12,7 +12,7 @@ MODELS = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for nam
 TRACE = Trace(trace_id="4bf9", service="medical-chat", output="It is.")
 
 
-def test_a_late_complaint_reaches_what_is_allowed() -> None:
+def test_late_choices_respect_egress() -> None:
     own = {"where": Where(service="medical-*"), "egress": ("inside",)}
     kept = Rule("kept", ("safety",), model="inside", always=("negative_feedback",), **own)
     free = Rule("free", ("safety",), model="outside")

@@ -60,11 +60,11 @@ def test_negative_feedback_leads_to_verdicts_on_its_trace_only(pipeline: Pipelin
     account = pipeline.settled(TRACES)
     assert (account.published, account.not_sampled, account.sampled) == (TRACES, TRACES, 0)
     assert (account.chosen, account.scored, account.lost) == (2, 2, 0)
-    values = [
+    rows = [
         (verdict.trace_id, verdict.judge, verdict.origin, verdict.weight, verdict.outcome)
         for verdict in verdicts(pipeline)
     ]
-    assert sorted(values) == [(expected, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
+    assert sorted(rows) == [(expected, judge, "late_feedback", 0.0, "scored") for judge in JUDGES]
 
     worker.counted(3, COUNTED)
     page = worker.counted(len(JUDGES), "tracejudge_late_feedback_verdicts_total")

@@ -37,7 +37,7 @@ def sampler(*rules: Rule) -> Sampler:
 
 
 def names(*rules: Rule, **fields: Any) -> list[tuple[str, float]]:
-    """List the seats that a trace is chosen for, with their probabilities."""
+    """List the judge models that are chosen for a trace, with their probabilities."""
     return [(choice.model, choice.probability) for choice in sampler(*rules).sample(make_trace(1, **fields)).choices]
 
 
@@ -59,7 +59,7 @@ def test_a_member_that_another_rule_wants_too_is_asked_once_at_the_higher_rate()
     assert names(msgspec.structs.replace(TOGETHER, rate=0.0), ALONE) == [("default", 1.0)]
 
 
-def test_panels_of_the_same_models_are_one_whatever_their_order() -> None:
+def test_panels_of_the_same_models_in_any_order_are_one() -> None:
     other = msgspec.structs.replace(TOGETHER, name="other", model=("last", "first", "default"))
     assert [name for name, _ in names(TOGETHER, other)].count(PANEL) == 1
 
@@ -82,7 +82,7 @@ def test_an_evaluation_names_its_members_and_those_know_that_they_are_kept(keysp
     assert {name: choice.keep for name, choice in choices.items()} == {"a": True, "b": True, "c": True, PANEL: False}
 
 
-def test_what_a_panel_may_want_later_is_kept_though_it_is_not_chosen(keyspace: Keyspace) -> None:
+def test_scores_of_a_possible_panel_member_are_kept(keyspace: Keyspace) -> None:
     chosen(keyspace, 1, rules=(msgspec.structs.replace(TOGETHER, rate=0.0), ALONE))
     assert {name: evaluation.keep for name, evaluation in evaluations(keyspace).items()} == {"b": True}
 
@@ -134,7 +134,7 @@ def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(keyspace: Key
 # --- replay and late feedback ---
 
 
-def test_a_replay_with_a_new_panel_asks_only_who_is_missing(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_replay_with_a_new_panel_calls_only_missing_members(keyspace: Keyspace, new_worker: Workers) -> None:
     """What was judged before there was a panel has left no scores in the ledger: the panel says so."""
     chosen(keyspace, 1, rules=(ALONE,))
     finish(keyspace, panel_worker(new_worker, rules=(ALONE,)))
@@ -144,9 +144,7 @@ def test_a_replay_with_a_new_panel_asks_only_who_is_missing(keyspace: Keyspace, 
     assert (combined.origin, combined.outcome, combined.reason) == ("replay", "unscored", "judge_failed")
 
 
-def test_without_a_member_that_was_taken_out_a_replay_combines_what_the_others_said(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_replay_without_a_removed_member_combines_the_others(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1)
     finish(keyspace, panel_worker(new_worker, c=Step(failure="judge_unavailable")))
     assert verdicts(keyspace).keys() == {"a", "b"}
@@ -278,7 +276,7 @@ def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(keyspace: 
     assert keyspace.client.zcard(keyspace.keys.dead_again("c")) == 0
 
 
-def test_where_says_it_all_the_same(keyspace: Keyspace) -> None:
+def test_a_panel_of_a_rule_with_where_is_chosen_without_texts(keyspace: Keyspace) -> None:
     """The traces in a panel's batch hold no texts: what a rule wants of them was looked at before."""
     with_context = msgspec.structs.replace(TOGETHER, where=Where(has=("context",)))
     keyspace.add(make_trace(1, context=["It is warm."]))

@@ -48,7 +48,7 @@ def test_each_model_has_a_verdict_and_one_combines_them(keyspace: Keyspace, new_
     assert (combined.trace_id, combined.span_id, combined.service) == (trace.trace_id, trace.span_id, trace.service)
 
 
-def test_the_members_verdicts_bear_what_was_paid(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_the_verdicts_of_members_hold_calls_and_cost(keyspace: Keyspace, new_worker: Workers) -> None:
     worker = panel_worker(new_worker)
     chosen(keyspace, 1)
     finish(keyspace, worker)
@@ -85,7 +85,7 @@ def test_before_its_members_it_waits_quietly_and_tries_nothing(keyspace: Keyspac
 
 
 @pytest.mark.parametrize(("age_s", "wait_s"), [(0.0, 1.0), (40.0, 10.0), (HOUR_S, 30.0)])
-def test_it_looks_again_sooner_while_it_is_young(
+def test_a_waiting_panel_is_retried_sooner_while_it_is_young(
     keyspace: Keyspace, new_worker: Workers, age_s: float, wait_s: float
 ) -> None:
     worker = panel_worker(new_worker, a=Step(failure="timeout"))
@@ -106,7 +106,7 @@ def test_as_long_as_one_member_is_missing_it_is_not_combined(keyspace: Keyspace,
     assert_settled(keyspace, scored=4)
 
 
-def test_what_members_could_not_say_is_an_answer_too(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker: Workers) -> None:
     broken = Step(text="no JSON", refusal=True)
     worker = panel_worker(new_worker, a=broken, b=broken)
     chosen(keyspace, 1)
@@ -140,7 +140,7 @@ def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worke
     for worker in (panel_worker(new_worker), panel_worker(new_worker, a=NO, b=NO)):
         finish(keyspace, worker)
     combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
-    assert len({result["evaluation_id"] for result in combined}) == len(combined) == 2
+    assert len({panel_verdict["evaluation_id"] for panel_verdict in combined}) == len(combined) == 2
     assert balanced(keyspace).scored == 8
 
 
@@ -169,7 +169,7 @@ def balanced_but_doubled(keyspace: Keyspace) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_whatever_order_and_whoever_is_lost_each_ends_once(
+def test_each_evaluation_of_a_panel_ends_once_in_any_order_and_after_losses(
     keyspace: Keyspace, new_worker: Workers, seed: int
 ) -> None:
     by = random.Random(seed)
@@ -216,7 +216,7 @@ def test_an_answer_of_redis_that_is_lost_combines_nothing_twice(
     assert verdicts(keyspace).keys() == {"a", "b", "c", PANEL}
 
 
-def test_while_redis_is_away_it_goes_on_waiting(
+def test_a_panel_waits_on_during_an_outage_of_redis(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = panel_worker(new_worker)
@@ -247,7 +247,7 @@ def test_scores_that_were_not_kept_are_missing(keyspace: Keyspace, new_worker: W
     assert (combined.outcome, combined.reason) == ("unscored", "judge_failed"), "the trace lacks nothing"
 
 
-def test_who_abstained_before_is_known_to_have_abstained(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_member_that_abstained_earlier_counts_as_abstained(keyspace: Keyspace, new_worker: Workers) -> None:
     """There are no scores to be kept of it: the outcome alone tells all."""
     of = chosen(keyspace, 1)
     for name in ("a", "b"):
@@ -258,7 +258,7 @@ def test_who_abstained_before_is_known_to_have_abstained(keyspace: Keyspace, new
     assert (combined.outcome, combined.reason) == ("abstained", None)
 
 
-def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_member_s_scores_of_a_newer_version_wait_for_newer_workers(keyspace: Keyspace, new_worker: Workers) -> None:
     """It waits as for a member that has not ended; and is no fault of the batch that would never end."""
     of = chosen(keyspace, 1)
     (item,) = keyspace.batches()[of["c"]].items
@@ -274,7 +274,7 @@ def test_what_a_newer_worker_has_kept_is_left_to_newer_workers(keyspace: Keyspac
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_what_a_member_was_removed_for_does_not_hold_the_panel_up(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_removed_member_does_not_delay_the_panel(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
     (item,) = keyspace.batches()[of["c"]].items
     keyspace.end(item.evaluations[0].id, item.evaluations[0].period, "removed")
@@ -386,7 +386,7 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
     assert_settled(keyspace, scored=4)
 
 
-def test_without_any_worker_that_knows_it_a_panel_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     others = (msgspec.structs.replace(TOGETHER, combine="all"),)
     finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
@@ -402,9 +402,7 @@ def test_a_panel_is_given_up_for_the_reason_of_its_members(keyspace: Keyspace, n
     assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
 
 
-def test_without_one_that_was_given_up_those_that_answered_are_combined(
-    keyspace: Keyspace, new_worker: Workers
-) -> None:
+def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     in_order(keyspace, panel_worker(new_worker, c=away), "a", "b", "c", PANEL)
@@ -430,7 +428,7 @@ def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(keyspace: Key
     assert_settled(keyspace, scored=4)
 
 
-def test_what_fails_in_a_batch_is_given_up_without_what_still_waits(
+def test_a_failing_panel_is_given_up_without_the_waiting_ones_of_its_batch(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = panel_worker(new_worker)

@@ -55,9 +55,9 @@ def test_one_model_may_stand_in_a_list(model: object) -> None:
 
 
 @pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
-def test_a_panel_s_name_tells_how_it_combines_and_whom(combine: str) -> None:
-    seats = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
-    assert list(seats.panels) == [f"{combine}(judge-one,judge-two)"]
+def test_the_name_of_a_panel_holds_its_mode_and_its_models(combine: str) -> None:
+    graders = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
+    assert list(graders.panels) == [f"{combine}(judge-one,judge-two)"]
 
 
 MISTAKES = {
@@ -170,13 +170,13 @@ def test_a_comma_would_make_two_members_of_one() -> None:
 
 
 @pytest.mark.parametrize("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
-def test_no_model_is_named_as_what_is_none(label: str) -> None:
+def test_a_model_cannot_have_a_reserved_label(label: str) -> None:
     with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
         loaded({}, {"default": {"provider": "lexical", "label": label}})
 
 
 @pytest.mark.parametrize("name", ["code()", "mean(a,b)"])
-def test_nor_its_table(name: str) -> None:
+def test_a_table_of_a_model_cannot_have_a_reserved_name(name: str) -> None:
     with pytest.raises(SettingsError, match=r"is a reserved name; rename the table"):
         loaded({"model": name}, {name: {"provider": "lexical"}})
 
@@ -206,8 +206,8 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
     together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
-    seats = Graders(Settings(models=models, rules=(together, alone)), catalogue())
-    assert seats.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
+    graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
+    assert graders.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
 
 

@@ -62,18 +62,18 @@ def old_decode(payload: bytes) -> Batch:
 
 def versions(keyspace: Keyspace) -> dict[str, set[int]]:
     """Read the versions of the batches of each judge model."""
-    values: dict[str, set[int]] = {}
+    by_model: dict[str, set[int]] = {}
     for key in keyspace.client.scan_iter(keyspace.keys.batch("*")):
         batch = json.loads(keyspace.client.get(key))
-        values.setdefault(batch["judge_model"], set()).add(batch["v"])
-    return values
+        by_model.setdefault(batch["judge_model"], set()).add(batch["v"])
+    return by_model
 
 
 def letter_versions(keyspace: Keyspace) -> dict[str, int]:
     return {letter["judge_model"]: letter["v"] for letter in map(json.loads, keyspace.client.hvals(keyspace.keys.dead))}
 
 
-def test_an_older_worker_hands_back_what_is_combined(
+def test_an_older_worker_puts_back_batches_of_panels(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = chosen(keyspace, 1)
@@ -88,7 +88,7 @@ def test_an_older_worker_hands_back_what_is_combined(
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_what_no_panel_combines_is_judged_by_older_workers_too(
+def test_batches_without_panels_are_judged_by_older_workers_too(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.core.judging.fetching.decode", old_decode)
@@ -97,7 +97,7 @@ def test_what_no_panel_combines_is_judged_by_older_workers_too(
     assert_settled(keyspace, scored=1)
 
 
-def test_only_batches_of_what_is_combined_have_the_later_version(keyspace: Keyspace) -> None:
+def test_only_batches_of_panels_and_members_have_the_later_version(keyspace: Keyspace) -> None:
     apart = msgspec.structs.replace(TOGETHER, model=("first", "last"))
     keyspace.add(make_trace(0))
     Chosen(keyspace, models=MODELS, rules=(apart, OTHER)).take()
@@ -122,7 +122,9 @@ def test_so_has_a_replay(keyspace: Keyspace) -> None:
     assert versions(keyspace) == {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
 
 
-def test_letters_and_their_retries_have_it_and_keep_what_they_need(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_dead_letters_of_panels_and_their_retries_have_the_later_version(
+    keyspace: Keyspace, new_worker: Workers
+) -> None:
     given_up(keyspace, new_worker)
     assert letter_versions(keyspace) == {"b": 2, "c": 2, PANEL: 2}
     retry_all(keyspace, settings_of(keyspace, **SETUP))
@@ -132,7 +134,7 @@ def test_letters_and_their_retries_have_it_and_keep_what_they_need(keyspace: Key
     assert verdicts(keyspace)[PANEL].scores[0].passed
 
 
-def test_other_letters_have_the_former_one(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_dead_letters_without_panels_have_the_former_version(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, rules=(OTHER,), age_s=7 * HOUR_S)
     finish(keyspace, panel_worker(new_worker, b=AWAY, rules=(OTHER,)))
     assert letter_versions(keyspace) == {"b": 1}

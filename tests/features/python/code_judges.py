@@ -57,9 +57,9 @@ def running(function: Callable[[], Awaitable[T]], *judges: Judge) -> T:
                 await judge.close()
 
     before = processes()
-    result = asyncio.run(run())
+    returned = asyncio.run(run())
     assert set(processes()) <= set(before)
-    return result
+    return returned
 
 
 def pass_time(seconds: float) -> None:

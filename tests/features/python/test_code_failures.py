@@ -69,7 +69,7 @@ def line(name: str) -> int:
 
 
 @each_case(("name", "note"), FAILURES.items(), ids=FAILURES)
-def test_a_failure_is_unscored_with_what_the_judge_did_and_no_text_of_it(name: str, note: str) -> None:
+def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it(name: str, note: str) -> None:
     (assessment,) = judged(of_file(name), trace())
     assert assessment == Assessment("unscored", "judge_failed", note=f"{note}{line(name)}" if note[-1] == ":" else note)
     assert assessment.is_final
@@ -104,7 +104,7 @@ def test_a_judge_that_closes_our_files_has_ended() -> None:
 
 
 @pytest.mark.parametrize("name", ["prints", "is_told_to_stop", "forks"])
-def test_what_breaks_nothing_is_scored(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_judge_that_prints_or_forks_is_scored(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assessments = judged(of_file(name), trace(), trace(), trace())
     assert [(assessment.outcome, assessment.note) for assessment in assessments] == [("scored", None)] * 3
     assert capfd.readouterr() == ("", "")
@@ -145,7 +145,7 @@ def test_a_trace_that_ends_the_process_costs_no_other(monkeypatch: pytest.Monkey
     ]
 
 
-def test_an_evaluation_without_what_the_judge_needs_does_not_begin_it() -> None:
+def test_a_trace_without_needed_fields_does_not_start_the_judge() -> None:
     (assessment,) = judged(of_file("several"), trace(expected_response="a", expected_facts=["b"]))
     assert (assessment.reason, assessment.note) == (
         "missing_input",

@@ -105,7 +105,7 @@ def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, c
     assert 1 < code.most_at_once <= CODE_AT_ONCE
 
 
-def test_one_that_says_that_it_failed_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     code.fault = JudgeFailedError("the code raised ValueError")
     worker = panel_worker(new_worker, judges=code.judges)
     choose(keyspace)
@@ -114,7 +114,7 @@ def test_one_that_says_that_it_failed_is_unscored(keyspace: Keyspace, new_worker
     assert (verdict.outcome, verdict.reason, verdict.note) == ("unscored", "judge_failed", "the code raised ValueError")
 
 
-def test_without_the_code_a_worker_hands_it_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
+def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     choose(keyspace)
     (batch_id,) = keyspace.batches()
     stranger = panel_worker(new_worker, judges=catalogue(), asked=frozenset)

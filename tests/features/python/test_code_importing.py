@@ -19,7 +19,9 @@ class TestImported:
 
     GOOD = "from judges.code import judge\n@judge\ndef good(trace) -> bool: return {}\n"
 
-    def test_what_it_prints_goes_to_standard_error(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_output_of_a_judge_s_import_goes_to_standard_error(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
         noise = "import os\nprint('to sys.stdout')\nos.write(1, b'to the file')\n"
         (tmp_path / "judged.py").write_text(noise + self.GOOD.format("True"))
         define("good", {"code": f"{tmp_path / 'judged.py'}:good"})
@@ -28,7 +30,7 @@ class TestImported:
         assert output.out == "a document\n"
         assert ("to sys.stdout" in output.err, "to the file" in output.err) == (True, True)
 
-    def test_it_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_judge_s_file_is_imported_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = tmp_path / "judged.py"
         file.write_text(self.GOOD.format("True") + "also_good = good\n")
         first = define("good", {"code": f"{file}:good"})
@@ -38,14 +40,14 @@ class TestImported:
         assert define("good", {"code": f"{file}:good"}).version == first.version
         assert define("good", {"code": f"{file}:also_good"}).version == first.version
 
-    def test_one_that_takes_long_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_import_that_takes_long_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         told_so = threading.Event()
         caplog.handler.addFilter(lambda _: told_so.set() is None)
         with announced("judges.d/slow.py:good", after_s=0):
             assert told_so.wait(60)
         assert caplog.messages == ["importing judges.d/slow.py:good takes long: it runs until this ends"]
 
-    def test_it_may_import_what_lies_beside_it(self, tmp_path: Path) -> None:
+    def test_a_judge_may_import_modules_beside_its_file(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").write_text("RESULT = True\n")
         late = "def good(trace) -> bool:\n    import beside_late\n    return RESULT is beside_late.RESULT\n"
         (tmp_path / "beside_late.py").write_text("RESULT = True\n")
@@ -55,20 +57,20 @@ class TestImported:
         assert assessment.scores[0].passed
         assert (sys.path, "beside" in sys.modules) == (before, False)
 
-    def test_what_lies_beside_it_belongs_to_it_alone(self, tmp_path: Path) -> None:
-        made = {}
+    def test_modules_beside_a_judge_s_file_are_imported_by_it_alone(self, tmp_path: Path) -> None:
+        judges = {}
         for result in (True, False):
             folder = tmp_path / f"{result}"
             (folder / "shared").mkdir(parents=True)
             (folder / "shared" / "beside.py").write_text(f"RESULT = {result}\n")
             (folder / "judged.py").write_text(f"from shared.beside import RESULT\n{self.GOOD.format('RESULT')}")
-            made[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
-        assert {result: judged(judge_, trace())[0].scores[0].passed for result, judge_ in made.items()} == {
+            judges[result] = define("good", {"code": f"{folder / 'judged.py'}:good", **PATIENT})
+        assert {result: judged(judge_, trace())[0].scores[0].passed for result, judge_ in judges.items()} == {
             True: True,
             False: False,
         }
 
-    def test_what_lies_beside_it_hides_nothing_that_is_installed(self, tmp_path: Path) -> None:
+    def test_modules_beside_a_judge_s_file_hide_no_installed_module(self, tmp_path: Path) -> None:
         (tmp_path / "wave.py").write_text("raise ValueError\n")
         (tmp_path / "judged.py").write_text(f"import wave\n{self.GOOD.format('bool(wave.open)')}")
         (assessment,) = judged(define("good", {"code": f"{tmp_path / 'judged.py'}:good", **PATIENT}), trace())

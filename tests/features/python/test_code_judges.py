@@ -49,8 +49,8 @@ class TestReturned:
         for result, label, value, rationale in cases:
             reading = reading_of(result, RATED, labels)
             (score,) = reading.scores
-            values = (score.label, score.raw, score.value, score.passed, reading.rationale)
-            assert values == (label, label, value, value >= 0.5, rationale), result
+            score_fields = (score.label, score.raw, score.value, score.passed, reading.rationale)
+            assert score_fields == (label, label, value, value >= 0.5, rationale), result
             assert reading_of(result, ONE) == Reading((), rationale, {"result": label}), "without values it is stored"
         assert reading_of((True, "It holds one."), TRUE).rationale == "It holds one."
         for result, metrics, declared in (
@@ -99,7 +99,7 @@ class TestReturned:
             (None, ONE, []),
         ],
     )
-    def test_what_a_judge_returns_becomes_scores(self, result: object, metrics: Any, scores: Any) -> None:
+    def test_the_result_of_a_judge_becomes_scores(self, result: object, metrics: Any, scores: Any) -> None:
         reading = reading_of(result, metrics).scores
         assert [
             (assessment.metric, assessment.value, assessment.raw, assessment.passed) for assessment in reading
@@ -154,12 +154,12 @@ class TestDeclared:
         assert judge(number).metrics_of("name") == (Metric("name", "0..1", None),)
         assert judge(pass_at=0.25)(number).metrics_of("name") == (Metric("name", "0..1", ">= 0.25", pass_at=0.25),)
 
-    def test_a_judge_says_itself_what_it_asks(self) -> None:
+    def test_a_judge_declares_its_question(self) -> None:
         assert (has_link.asks, judge(function).asks) == ("Does the answer hold a link?", "A judge in Python.")
         assert judge(asks="Is it so?")(function).asks == "Is it so?"
 
     @each_case(
-        ("arguments", "mend"),
+        ("arguments", "fix"),
         [
             ({"needs": "output"}, 'needs must be a tuple, as ("output",)'),
             ({"needs": ("output", ("input", "outptu"))}, "needs: a trace has no field 'outptu'; it has trace_id, "),
@@ -185,13 +185,13 @@ class TestDeclared:
             ({"time_limit_s": "1"}, "time_limit_s must be above 0 and at most 3600"),
         ],
     )
-    def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], mend: str) -> None:
+    def test_a_mistake_in_the_declaration_is_told(self, arguments: dict[str, Any], fix: str) -> None:
         with pytest.raises(CodeError) as wrong:
             judge(**arguments)(function)
-        assert str(wrong.value).startswith(mend)
+        assert str(wrong.value).startswith(fix)
 
     @pytest.mark.parametrize(
-        ("wrong", "mend"),
+        ("wrong", "fix"),
         [
             (lambda a, b: a is b, "<lambda>(a, b) must take one argument, the trace; give the others defaults"),
             (lambda: True, "<lambda>() must take one argument, the trace"),
@@ -200,13 +200,13 @@ class TestDeclared:
             (3, "@judge must decorate a function of a trace"),
         ],
     )
-    def test_what_cannot_be_called_with_a_trace_alone_is_told(self, wrong: Any, mend: str) -> None:
+    def test_a_function_that_needs_more_than_a_trace_is_refused(self, wrong: Any, fix: str) -> None:
         with pytest.raises(CodeError) as told_so:
             judge(wrong)
-        assert str(told_so.value).startswith(mend)
+        assert str(told_so.value).startswith(fix)
 
     @pytest.mark.parametrize("right", [lambda a, b=1: a is b, lambda *a: a, max])
-    def test_what_can_be_called_with_a_trace_alone_will_do(self, right: Any) -> None:
+    def test_any_callable_with_a_trace_as_only_argument_is_accepted(self, right: Any) -> None:
         assert judge(right).needs == ("output",)
 
     def test_public_names_are_these(self) -> None:
@@ -223,17 +223,17 @@ class TestVersion:
         (folder / "judged.py").write_text(self.SOURCE.format(declared, result))
         return define(name, {"code": f"{folder / 'judged.py'}:good"}).version
 
-    def test_it_is_that_of_the_file_wherever_the_file_lies(self, tmp_path: Path) -> None:
+    def test_the_version_follows_the_file_and_not_its_folder(self, tmp_path: Path) -> None:
         assert self.version(tmp_path) == self.version(tmp_path)
         assert self.version(tmp_path) != self.version(tmp_path, result="False")
 
-    def test_a_declared_one_stands_for_the_file(self, tmp_path: Path) -> None:
+    def test_a_declared_version_replaces_that_of_the_file(self, tmp_path: Path) -> None:
         first = self.version(tmp_path, '(version="1")')
         assert first == self.version(tmp_path, '(version="1")', result="False")
         assert first != self.version(tmp_path, '(version="2")')
 
     @pytest.mark.parametrize("declared", ['version="1", pass_at=0.5', 'version="1", needs=("input",)'])
-    def test_what_is_declared_is_part_of_it(self, tmp_path: Path, declared: str) -> None:
+    def test_declared_arguments_change_the_version(self, tmp_path: Path, declared: str) -> None:
         assert self.version(tmp_path, '(version="1")') != self.version(tmp_path, f"({declared})")
 
     def test_the_name_is_part_of_it(self, tmp_path: Path) -> None:
@@ -243,12 +243,12 @@ class TestVersion:
         other = of_file("has_link", processes=4, time_limit_s=3, asks="Is there one?")
         assert of_file("has_link").version == other.version
 
-    def test_one_of_several_is_another_need_than_all_of_them(self) -> None:
+    def test_any_of_several_fields_is_another_need_than_all_of_them(self) -> None:
         needs = [("input", "output"), (("input", "output"),), (AnyOf(("input", "output")),)]
         prints = {judge(needs=need, version="1")(function).fingerprint for need in needs}
         assert len(prints) == 3
 
-    def test_without_a_file_it_must_be_declared(self) -> None:
+    def test_a_judge_without_a_file_must_declare_its_version(self) -> None:
         space: dict[str, Any] = {"__name__": "typed_in"}
         exec("from judges.code import judge\ndef function(trace): return True\n", space)  # noqa: S102
         assert judge(version="1")(space["function"]).fingerprint
@@ -267,7 +267,7 @@ class TestFound:
         )
         assert (made.prompts(trace()), made.fixed_parts, made.schema) == ((), (), {})
 
-    def test_its_scores_bear_the_name_of_the_judge(self) -> None:
+    def test_scores_have_the_name_of_the_judge(self) -> None:
         made = define("links", {"code": f"{FILE}:has_link", **PATIENT})
         assessments = judged(made, trace(), trace("None."))
         assert assessments == [
@@ -275,12 +275,12 @@ class TestFound:
             Assessment("scored", scores=(verdict.Score("links", 0.0, 0.0, passed=False),)),
         ]
 
-    def test_it_may_be_asynchronous_and_may_abstain(self) -> None:
+    def test_a_judge_can_be_asynchronous_and_can_abstain(self) -> None:
         assessment = judged(of_file("measured"), told(value=0.75), told())
         score = verdict.Score("measured", 0.75, 0.75, "measured", passed=True)
         assert assessment == [Assessment("scored", scores=(score,), rationale="As it says."), Assessment("abstained")]
 
-    def test_it_may_have_several_metrics(self) -> None:
+    def test_a_judge_can_have_several_metrics(self) -> None:
         (assessment,) = judged(of_file("several"), trace("please" * 5, expected_response="x"))
         assert assessment.scores == (verdict.Score("length", 0.3, 0.3), verdict.Score("polite", 1.0, 1.0, passed=True))
 
@@ -326,7 +326,7 @@ class TestFound:
             ({"code": "a:b", "instructions": "x {{ outputs }}"}, "code: cannot be combined with instructions"),
         ],
     )
-    def test_a_mistake_in_the_table_is_told_with_key_and_mend(self, table: dict[str, Any], complaint: str) -> None:
+    def test_a_mistake_in_the_table_is_told_with_key_and_fix(self, table: dict[str, Any], complaint: str) -> None:
         with pytest.raises(DefinitionError) as wrong:
             define("good", table)
         assert str(wrong.value).startswith(complaint)

@@ -116,9 +116,9 @@ class TestSeveral:
         async def all_of_them() -> list[Assessment]:
             return await asyncio.gather(*(evaluate(judge, told(folder=tmp_path), None) for _ in range(20)))
 
-        result = running(all_of_them, judge)
-        assert {assessment.outcome for assessment in result} == {"scored"}
-        assert len({process_of(assessment) for assessment in result}) == 2
+        assessments = running(all_of_them, judge)
+        assert {assessment.outcome for assessment in assessments} == {"scored"}
+        assert len({process_of(assessment) for assessment in assessments}) == 2
 
     def test_further_processes_begin_only_when_the_first_is_busy(self) -> None:
         assessments = judged(of_file("same_process", processes=8), *[trace()] * 5)
@@ -215,7 +215,7 @@ class TestBegunAnew:
 
         return running(ask, judge)
 
-    def test_what_cannot_be_imported_any_more_is_no_failure_of_the_judge(
+    def test_a_judge_that_cannot_be_imported_again_is_not_a_failed_judge(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (tmp_path / "beside.py").touch()
@@ -279,7 +279,9 @@ class TestWatched:
         assert watching.ended == ["ok", "judge_failed", "judge_failed", "ok"]
         assert watching.under_way == 0
 
-    def test_it_is_told_of_those_that_had_no_chance(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_observers_are_told_of_cancelled_and_unstarted_traces(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         judge, watching = of_file("waits_for_a_program"), Watching()
         observe(judge, watching)
 
@@ -310,7 +312,7 @@ class TestEnded:
 
         running(cancel, judge)
 
-    def test_closing_ends_what_is_under_way_as_no_failure_of_the_judge(self, tmp_path: Path) -> None:
+    def test_closing_ends_running_evaluations_without_failing_the_judge(self, tmp_path: Path) -> None:
         judge, file = of_file("waits_for_a_program"), tmp_path / "pid"
 
         async def close() -> None:
@@ -324,7 +326,7 @@ class TestEnded:
 
         running(close, judge)
 
-    def test_it_runs_in_loops_of_other_threads(self) -> None:
+    def test_a_code_judge_runs_in_loops_of_other_threads(self) -> None:
         assessments: list[Assessment] = []
         judge = of_file("has_link")
         threads = [
@@ -335,7 +337,7 @@ class TestEnded:
             thread.join(60)
         assert [assessment.outcome for assessment in assessments] == ["scored"] * 2
 
-    def test_it_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_code_judge_runs_in_a_loop_of_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         judge, before, ask = of_file("by_the_trace"), processes(), Process.ask
 
         async def asked(self: Process, message: bytes, limit_s: float) -> bytes:
@@ -367,7 +369,7 @@ class TestEnded:
         running(ask, judge)
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_what_a_closed_loop_left_ends_with_the_next(self) -> None:
+    def test_a_process_left_by_a_closed_loop_ends_with_the_next_loop(self) -> None:
         judge, before = of_file("same_process"), processes()
         asyncio.run(evaluate(judge, trace(), None))
         (left,) = set(processes()) - set(before)
@@ -427,7 +429,7 @@ class TestParent:
             for pid in children:
                 wait_for_end(pid)
 
-    def test_one_that_holds_its_lock_while_it_is_imported_ends_too(self, tmp_path: Path) -> None:
+    def test_a_process_that_holds_its_lock_during_the_import_ends_too(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").touch()
         (tmp_path / "judged.py").write_text(f"import beside\n{TestBegunAnew.GOOD.format('True')}")
         spin = "import re\nre.match('(a+)+$', 'a' * 64 + 'b')\n"

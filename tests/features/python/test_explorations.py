@@ -32,7 +32,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"tracejudge_{name}", labels)
 
 
-def test_explorations_are_counted_with_their_rounds_and_what_ended_them() -> None:
+def test_explorations_are_counted_with_rounds_and_ends() -> None:
     course = {"rounds": 4, "tool_calls": {"look": 4}, "tool_errors": 1, "ended_by": "answer"}
     metrics = explored(
         {"exploration": course},
@@ -48,7 +48,7 @@ def test_explorations_are_counted_with_their_rounds_and_what_ended_them() -> Non
 
 
 @pytest.mark.parametrize("course", [None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}])
-def test_what_another_version_writes_makes_no_series(course: object) -> None:
+def test_explorations_of_another_version_make_no_series(course: object) -> None:
     metrics = explored({"exploration": course})
     counted = sum(value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in EXPLORATION_ENDS)
     assert counted == isinstance(course, dict)

@@ -35,12 +35,12 @@ def test_a_judge_in_a_file_of_python_is_relative_to_the_file_that_names_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "mend"),
+    ("code", "fix"),
     [("folder.py:x", "(it is a folder)"), ("a\\u0000.py:x", 'must be "package.module:name" or "file.py:name"')],
 )
-def test_a_path_that_is_no_file_of_python_is_told(code: str, mend: str) -> None:
+def test_a_path_that_is_no_file_of_python_is_told(code: str, fix: str) -> None:
     write("mine/kind.toml", f'code = "{code}"')
     Path("mine/folder.py").mkdir()
     with pytest.raises(SettingsError) as caught:
         load({"TRACEJUDGE_JUDGES_FOLDER": "mine"})
-    assert str(caught.value).endswith(mend)
+    assert str(caught.value).endswith(fix)

@@ -116,7 +116,7 @@ def with_value(base: Base, key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
-def test_what_the_values_are_tried_on_is_a_judge(base: Base) -> None:
+def test_the_base_of_the_value_tests_is_a_valid_judge(base: Base) -> None:
     assert started(written(base.table))
 
 

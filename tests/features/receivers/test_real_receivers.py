@@ -243,7 +243,7 @@ class FaultyGateway(LoopbackServer):
 
 @pytest.mark.endurance("starts Phoenix or MLflow, and each fault in turn, three minutes")
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_whatever_happens_on_the_way_each_score_stands_once(
+def test_each_score_is_stored_once_after_any_fault(
     keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The faults of the battery of all receivers, and a worker that is killed after its request."""

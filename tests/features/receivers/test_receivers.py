@@ -154,7 +154,7 @@ def test_each_verdict_is_kept_once_as_documented(keyspace: Keyspace, backend: Ba
     assert "It is kind." in json.dumps(backend.stored)
 
 
-def test_without_leave_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+def test_without_export_explanations_no_rationale_is_sent(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     fields = {"rationale": "It is kind.", "details": {"sentences": [{"text": "It is kind."}]}}
     keyspace.send(verdict(0, **fields))
     sender(backend.settings(), export_explanations=False).turn()
@@ -174,7 +174,7 @@ def test_the_filter_of_a_receiver(keyspace: Keyspace, backend: Backend, sender: 
     assert (backend.refusals, backend.evaluations(), worker.dropped, pending(keyspace)) == ([], names(2, 0), {}, 0)
 
 
-def test_whatever_the_server_does_each_verdict_arrives(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+def test_each_verdict_arrives_after_any_fault_of_the_server(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     """A full queue, a failure, a lost key, a proxy, a cut answer, and ten minutes away."""
     count = 0
     for case, answers in {
@@ -354,7 +354,7 @@ def test_a_stop_while_the_server_is_down_loses_nothing(keyspace: Keyspace, backe
     assert (first.dropped, second.dropped) == ({}, {})
 
 
-def test_what_phoenix_gets_of_sessions_traces_and_documents(keyspace: Keyspace, sender: Any) -> None:
+def test_phoenix_gets_annotations_of_sessions_traces_and_documents(keyspace: Keyspace, sender: Any) -> None:
     session = verdict(0, session_id="one", details={"session": {"trace_ids": []}}, judge_model="lexical")
     of_trace = verdict(1, span_id=None)
     documents = [
@@ -417,12 +417,12 @@ def test_files_hold_each_verdict_by_day(
         now[0] += 86_400 if day else 0
         worker.exporter._next_tidy = 0.0
         worker.turn()
-    values = {}
+    stored_ids = {}
     for path in sorted((tmp_path / "archive").iterdir()):
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).splitlines()
-        values[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
-    assert values == {
+        stored_ids[path.name[9:19], path.suffix] = [json.loads(line)["evaluation_id"] for line in lines]
+    assert stored_ids == {
         ("2025-11-25", ".gz"): names(2, 0),
         ("2025-11-26", ".gz"): names(3, 0, 1),
         ("2025-11-27", ".jsonl"): names(4, 0, 1, 2),
@@ -558,7 +558,7 @@ def test_the_address_of_a_webhook_keeps_its_slash() -> None:
         ("webhook", "https://h/v1/traces", None),
     ],
 )
-def test_the_path_of_another_api_is_said(kind: str, url: str, fault: str | None) -> None:
+def test_a_url_with_the_path_of_another_api_is_refused(kind: str, url: str, fault: str | None) -> None:
     faults = [str(each) for each in receiver({"kind": kind, "url": url}).faults("")]
     assert faults[:1] == [] if fault is None else faults[0].startswith(fault), faults
 
@@ -620,7 +620,7 @@ def test_events_that_are_wanted_are_waited_for(keyspace: Keyspace, sender: Any) 
         assert (len(worker.waits), len(otlp.spans), len(otlp.logs), worker.dropped) == (3, 1, 1, {})
 
 
-def test_a_request_whose_answer_is_lost_is_kept_once(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
+def test_a_request_with_a_lost_answer_is_stored_once(keyspace: Keyspace, backend: Backend, sender: Any) -> None:
     """The server, or a proxy before it, fails after it has stored the verdict."""
 
     def stored(status: int) -> Callable[[web.Request], web.Response]:
@@ -718,7 +718,9 @@ def test_parked_verdicts_that_are_forgotten_stay_away(keyspace: Keyspace, sender
         assert keyspace.client.zcard(due) == 1
 
 
-def test_what_receivers_keep_is_known_without_their_keys(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_the_data_of_receivers_without_their_keys(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RECEIVER_KEY")
     for kind in (each for each in KINDS if each not in {"file", "stdout"}):
         options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
@@ -759,7 +761,7 @@ def test_a_line_that_was_cut_spoils_no_other(keyspace: Keyspace, sender: Any, tm
     assert [json.loads(lines[place])["evaluation_id"] for place in (0, 2)] == names(2)
 
 
-def test_forget_and_workers_remove_what_a_killed_process_left(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
+def test_forget_and_workers_remove_files_of_a_killed_process(keyspace: Keyspace, sender: Any, tmp_path: Path) -> None:
     options = {"kind": "file", "path": str(tmp_path)}
     settings = settings_of(keyspace, receivers={"mine": receiver(options)})
     left, fresh = tmp_path / ".verdicts-2025-11-25.host-1.jsonl.7.gz", tmp_path / ".verdicts-2025-11-25.host-1.jsonl.8"

@@ -99,7 +99,7 @@ def test_every_failure_of_a_safety_judge_is_judged_by_the_second_model(keyspace:
     assert_settled(keyspace, scored=22)
 
 
-def test_what_is_not_judged_again(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_evaluations_without_a_second_judge_model_are_not_repeated(keyspace: Keyspace, new_worker: Workers) -> None:
     cases: dict[str, tuple[tuple[Rule, ...], dict[str, Any]]] = {
         "no second model": (rule(), {}),
         "no safety judge": (rule(second_model="second"), {"monitor": Monitor(safety=())}),
@@ -136,7 +136,7 @@ def test_a_verdict_that_is_written_twice_is_repeated_once(
     assert_settled(keyspace, scored=12)
 
 
-def test_a_repeat_whose_model_is_away_waits(keyspace: Keyspace, new_worker: Workers) -> None:
+def test_a_repeat_waits_while_its_model_is_unavailable(keyspace: Keyspace, new_worker: Workers) -> None:
     rules = rule(second_model="second")
     worker = new_worker(NO, models=MODELS, rules=rules)
     worker.models["second"]._steps = itertools.cycle([failing(0)])

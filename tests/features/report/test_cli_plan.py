@@ -29,7 +29,7 @@ def test_the_plan_compares_rates_and_models(served: Run, monkeypatch: pytest.Mon
     assert "no past verdicts" in table.err
 
 
-def test_without_traffic_or_with_an_unknown_model_it_says_what_to_do(served: Run) -> None:
+def test_plan_without_traffic_or_with_an_unknown_model_names_the_fix(served: Run) -> None:
     assert "publish traces first" in served("plan").err
     served("publish", SAMPLES / "summariser.jsonl")
     assert "there is no [models.cheap]" in served("plan", "--model", "cheap").err

@@ -39,7 +39,9 @@ def test_nothing_found_is_exit_code_one_and_says_why(served: Run) -> None:
     assert "tracejudge doctor" in ended.err
 
 
-def test_nothing_found_names_what_is_there(served: Run, redis_url: str, prefix: str, tmp_path: Path) -> None:
+def test_an_empty_report_names_known_services_and_judges(
+    served: Run, redis_url: str, prefix: str, tmp_path: Path
+) -> None:
     verdicts = [verdict(number, NOW - 9 * 86400) for number in range(30)]
     with Keyspace(redis_url, prefix) as keyspace:
         publish(keyspace, verdicts)

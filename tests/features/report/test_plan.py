@@ -89,18 +89,18 @@ def test_requests_to_decision_models_hold_their_questions(keyspace: Keyspace) ->
     for trace in make_traces(range(20)):
         keyspace.add(structs.replace(trace, guidelines=rules))
     decider = ModelSettings(provider="decisions", base_url="http://127.0.0.1:9/v1", model="decider")
-    values = {}
+    plans = {}
     for limit in (None, 2):
         settings = Settings(
             models={"default": structs.replace(decider, max_questions=limit)},
             rules=(Rule(name="all", judges=("guidelines",)),),
         )
-        (values[limit],) = estimated(settings, keyspace.store, traces=20).rows
-    assert (values[None].calls, values[2].calls) == (pytest.approx(20), pytest.approx(60))
+        (plans[limit],) = estimated(settings, keyspace.store, traces=20).rows
+    assert (plans[None].calls, plans[2].calls) == (pytest.approx(20), pytest.approx(60))
     text = sum(map(len, rules)) / BYTES_PER_TOKEN
-    assert values[None].input_tokens > 20 * text, values
+    assert plans[None].input_tokens > 20 * text, plans
     # The material is in each of the three requests.
-    assert values[2].input_tokens > values[None].input_tokens + 2 * 20 * 50, values
+    assert plans[2].input_tokens > plans[None].input_tokens + 2 * 20 * 50, plans
 
 
 def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> None:

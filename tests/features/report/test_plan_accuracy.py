@@ -29,7 +29,7 @@ from worker.features.report.workload import Estimator, read_history
 SECONDS = 40
 
 
-def test_a_plan_is_within_five_percent_of_what_then_happens(pipeline: Pipeline) -> None:
+def test_a_plan_is_within_five_percent_of_the_actual_cost(pipeline: Pipeline) -> None:
     with ChatEndpoint(reply) as endpoint:
         models = {"default": chat(endpoint)}
         compare(pipeline, models, rules(), {})
@@ -42,9 +42,9 @@ def test_plans_of_decision_models_and_cascades_are_within_five_percent(pipeline:
 
         def answer(asked: Asked) -> Sequence[float]:
             # Three of five are in the band of the cascade.
-            values = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
+            probability = (0.9, 0.5, 0.3, 0.95, 0.7)[next(turns) % 5]
             count = len(asked.options)
-            return [values, *[(1 - values) / (count - 1)] * (count - 1)] if count else [values]
+            return [probability, *[(1 - probability) / (count - 1)] * (count - 1)] if count else [probability]
 
         def use(values: dict[str, Any]) -> None:
             size = len(msgspec.json.encode(decisions.bodies[-1]))

@@ -23,10 +23,10 @@ def test_plain_and_compressed_archives_hold_the_same(tmp_path: Path) -> None:
     # Known by its content: rotated files have all kinds of names.
     packed = tmp_path / "packed.1"
     packed.write_bytes(b"".join(map(gzip.compress, plain.read_bytes().splitlines(keepends=True))))
-    result = list(read_archive(plain))
-    assert result == list(read_archive(packed))
-    assert [each.evaluation_id for each in result] == [each.evaluation_id for each in verdicts]
-    assert [each.started_at for each in result] == pytest.approx([each.started_at for each in verdicts])
+    stored = list(read_archive(plain))
+    assert stored == list(read_archive(packed))
+    assert [each.evaluation_id for each in stored] == [each.evaluation_id for each in verdicts]
+    assert [each.started_at for each in stored] == pytest.approx([each.started_at for each in verdicts])
 
 
 def test_odd_lines_that_are_verdicts_are_read(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_row_by_guideline_is_the_share_of_verdicts_that_obey_the_rule(tmp_path
     assert sum(len(part.buckets) for part in add(tally("judge", judges=("guidelines",)), file).parts) == 1
 
 
-def test_memory_is_bounded_and_what_that_costs_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_skipped_groups_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "MAX_GROUPS", 3)
     monkeypatch.setattr(archive, "MAX_SESSIONS", 5)
     monkeypatch.setattr(archive, "MAX_IDS", 10)

@@ -110,8 +110,8 @@ def test_an_archive_the_outbox_and_the_buckets_give_the_same_figures(keyspace: K
     assert "without_label" in codes(by_release)
     assert "no_sums" in codes(by_both)
     with_release = [row for row in by_both.rows if row.labels["release"]]
-    values = [figure for row in with_release for figure in numbers_of(row)]
-    assert values == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
+    figures = [figure for row in with_release for figure in numbers_of(row)]
+    assert figures == pytest.approx(numbers(by_release), rel=1e-9, abs=1e-12)
     assert {row.labels["release"] for row in by_both.rows} == {"", "1.0", "1.1"}
 
 

@@ -30,7 +30,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> Row:
     estimate = None if share is None else Estimate(share, share - 0.05, share + 0.04)
-    values = {
+    defaults = {
         "labels": {"service": service, "environment": "", "judge": "safety", "metric": "safety"},
         "share": estimate,
         "judgements": 1_200 if share else 0,
@@ -51,7 +51,7 @@ def row(service: str = "shop", share: float | None = 0.8, **fields: object) -> R
         if share
         else [],
     }
-    return Row(**(values | fields))  # type: ignore[arg-type]
+    return Row(**(defaults | fields))  # type: ignore[arg-type]
 
 
 def report(*rows: Row, limits: tuple[Limit, ...] = (), coverage: Coverage | None = None) -> Report:
@@ -103,7 +103,7 @@ def test_a_row_without_a_share_has_no_zero() -> None:
     assert "<svg" not in as_html(report(empty))
 
 
-def test_markdown_is_a_table_whatever_the_labels_hold() -> None:
+def test_markdown_is_a_table_with_any_labels() -> None:
     lines = as_markdown(report(row(), row(EVIL), limits=(Limit("x", EVIL),))).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 4

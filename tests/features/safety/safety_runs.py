@@ -48,7 +48,7 @@ def learned(chance: np.random.Generator, judge: Judge, series: int, weeks: int =
 def pages(seed: int, judge: Judge, *, series: int, months: int) -> float:
     """Return the pages a month of an installation with so many series, when nothing is wrong."""
     chance = np.random.default_rng(seed)
-    result = 0
+    count = 0
     for _ in range(months * series):
         rates, state = learned(chance, judge, series), State()
         counts = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, 730 * BUCKETS_PER_HOUR)
@@ -58,14 +58,14 @@ def pages(seed: int, judge: Judge, *, series: int, months: int) -> float:
         between = np.diff(np.concatenate([[0], np.cumsum(counts)[places]]))
         for place, failed, judged in zip(places.tolist(), failures[places].tolist(), between.tolist(), strict=True):
             step(state, place - 1, 0, judged - counts[place], rates)
-            result += step(state, place, failed, int(counts[place]), rates) == "page"
-    return result / months
+            count += step(state, place, failed, int(counts[place]), rates) == "page"
+    return count / months
 
 
 def delays(seed: int, judge: Judge, *, series: int, runs: int, unsafe: float = 0.02, hours: int = 48) -> list[float]:
     """Return the hours until a rise of unsafe traces is paged, after a day without."""
     chance = np.random.default_rng(seed)
-    values = []
+    delays_h = []
     for _ in range(runs):
         rates, state = learned(chance, judge, series), State()
         counts = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR, (24 + hours) * BUCKETS_PER_HOUR)
@@ -77,8 +77,8 @@ def delays(seed: int, judge: Judge, *, series: int, runs: int, unsafe: float = 0
             if step(state, bucket, failed, judged, rates) == "page" and rise[bucket]:
                 delay = (bucket + 1) / BUCKETS_PER_HOUR - 24
                 break
-        values.append(delay)
-    return values
+        delays_h.append(delay)
+    return delays_h
 
 
 def known_rates(seed: int, judge: Judge, *, series: int, runs: int = 2000, unsafe: float = 0.02) -> float:

@@ -18,7 +18,7 @@ def test_upper_limits_of_rates_are_those_of_poisson() -> None:
     assert upper_rate(0, 0) == 0
 
 
-def test_what_a_second_judging_leaves_of_the_errors() -> None:
+def test_a_second_judging_reduces_the_error_rate() -> None:
     assert confirmed_error(0.01, 1) == pytest.approx(0.01)
     assert confirmed_error(0.01, 0) == pytest.approx(0.0001)
     assert confirmed_error(0.01, 0.5) == pytest.approx(0.005, rel=0.02)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.dead_parts import balanced
-from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, found
+from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.session_parts import Sessions
 from support.session_parts import evaluations as session_evaluations
 from support.stage_parts import Keyspace, make_trace, make_verdict
@@ -13,9 +13,9 @@ from support.stage_parts import Keyspace, make_trace, make_verdict
 def gathering(keyspace: Keyspace) -> Sessions:
     """Gather two conversations: `s1` of the person and somebody else, of which the person's trace is the first."""
     sessions = Sessions(keyspace)
-    sessions.say("s1", [1], output=SECRET, user_id=PERSON)
-    sessions.say("s1", [2, 3], user_id="somebody")
-    sessions.say("s2", [4, 5])
+    sessions.publish("s1", [1], output=SECRET, user_id=PERSON)
+    sessions.publish("s1", [2, 3], user_id="somebody")
+    sessions.publish("s2", [4, 5])
     keyspace.client.xtrim(keyspace.keys.traces, 0)
     return sessions
 
@@ -28,11 +28,11 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_a_gathering_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     erased = 3 if target == "session" else 1
-    assert forget(keyspace, dry_run=True, **TARGETS[target]) == found(gathered=erased)
-    assert forget(keyspace, **TARGETS[target]) == found(gathered=erased)
+    assert forget(keyspace, dry_run=True, **TARGETS[target]) == forgotten(gathered=erased)
+    assert forget(keyspace, **TARGETS[target]) == forgotten(gathered=erased)
     assert_nowhere(keyspace, SECRET, PERSON)
     sessions.pause()
     sizes = {
@@ -49,11 +49,11 @@ def test_in_a_conversation_that_is_gathered(keyspace: Keyspace, target: str) -> 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_a_chosen_or_judged_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     sessions = gathering(keyspace)
     sessions.pause()
-    found_now = forget(keyspace, dry_run=True, **TARGETS[target])
-    assert (found_now.evaluations, found_now.unsettled) == (1, False)
+    preview = forget(keyspace, dry_run=True, **TARGETS[target])
+    assert (preview.evaluations, preview.unsettled) == (1, False)
     forget(keyspace, **TARGETS[target])
     assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
     assert_nowhere(keyspace, SECRET, PERSON)
@@ -62,7 +62,7 @@ def test_in_a_conversation_that_waits_for_its_verdict_or_has_one(keyspace: Keysp
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_in_the_verdict_on_a_conversation(keyspace: Keyspace, target: str) -> None:
+def test_a_trace_in_the_verdict_of_a_session_is_forgotten(keyspace: Keyspace, target: str) -> None:
     gathering(keyspace)
     last = make_trace(3)
     details = {"session": {"generation": 1, "traces": 3, "trace_ids": [make_trace(n).trace_id for n in (1, 2, 3)]}}
@@ -73,7 +73,7 @@ def test_in_the_verdict_on_a_conversation(keyspace: Keyspace, target: str) -> No
     assert len(keyspace.outbox("j")) == 1
 
 
-def test_a_worker_that_has_read_a_conversation_chooses_nothing_of_what_is_forgotten(keyspace: Keyspace) -> None:
+def test_a_session_that_was_read_before_it_was_forgotten_is_not_chosen(keyspace: Keyspace) -> None:
     sessions = gathering(keyspace)
     members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
     (due,) = sessions.stage._read(members)

@@ -3,7 +3,7 @@
 import time
 
 from support.replay_parts import Replays
-from support.session_parts import COMPLETE, Sessions, evaluations, said
+from support.session_parts import COMPLETE, Sessions, evaluations, session_trace
 from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, sampler_of, samples, settings_of
 
 from judges.core.sessions import session_id_of, transcript
@@ -19,16 +19,16 @@ VERSION = catalogue()["conversation_completeness"].version
 
 def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    sessions.say("s1", range(3))
+    sessions.publish("s1", range(3))
     sessions.turn()
     assert evaluations(keyspace) == [], "it has not paused"
     assert sessions.account() == {"opened": 1, "gathered": 3}
     assert not balanced(keyspace).settled
     sessions.pause()
     ((trace, evaluation),) = evaluations(keyspace)
-    assert (trace.trace_id, trace.input, trace.output) == (said("s1", 2).trace_id, "Question 2?", "Answer 2.")
+    assert (trace.trace_id, trace.input, trace.output) == (session_trace("s1", 2).trace_id, "Question 2?", "Answer 2.")
     assert transcript(trace) == "\n".join(f"[user] Question {n}?\n[assistant] Answer {n}." for n in range(3))
-    assert evaluation.session == Session(1, 3, tuple(said("s1", number).trace_id for number in range(3)))
+    assert evaluation.session == Session(1, 3, tuple(session_trace("s1", number).trace_id for number in range(3)))
     assert (evaluation.origin, evaluation.probability) == ("live", 1.0)
     assert evaluation.id == session_evaluation_id(
         trace, 1, judge="conversation_completeness", version=VERSION, judge_model="lexical"
@@ -41,11 +41,11 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace
     assert len(evaluations(keyspace)) == 1
 
 
-def test_it_is_judged_again_whenever_it_has_grown_by_half(keyspace: Keyspace) -> None:
+def test_a_session_is_judged_again_when_it_has_grown_by_half(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     judged = []
     for number in range(14):
-        sessions.say("s1", [number])
+        sessions.publish("s1", [number])
         sessions.pause()
         judged.append(
             [
@@ -67,22 +67,22 @@ def test_it_is_judged_again_whenever_it_has_grown_by_half(keyspace: Keyspace) ->
 
 def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace, session_max=4)
-    sessions.say("s1", range(3))
+    sessions.publish("s1", range(3))
     sessions.turn()
     assert evaluations(keyspace) == []
-    sessions.say("s1", range(3, 6))
+    sessions.publish("s1", range(3, 6))
     sessions.turn()
-    sessions.say("s1", range(6, 10))
+    sessions.publish("s1", range(6, 10))
     sessions.turn()
     choices = [evaluation.session for _, evaluation in evaluations(keyspace)]
-    shown = [[said("s1", number).trace_id for number in numbers] for numbers in (range(2, 6), range(6, 10))]
+    shown = [[session_trace("s1", number).trace_id for number in numbers] for numbers in (range(2, 6), range(6, 10))]
     assert choices == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
     balanced(keyspace)
 
 
 def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace, max_trace_bytes=4_000, session_keep=0.001)
-    sessions.say("s1", range(10), output="word " * 200)
+    sessions.publish("s1", range(10), output="word " * 200)
     (key,) = keyspace.client.keys(f"{keyspace.prefix}:session:*")
     stored = sum(len(value) for name, value in keyspace.client.hgetall(key).items() if name[:1] == b"t")
     assert 2_000 < stored == keyspace.measure().bytes["sessions"] <= 4_000
@@ -94,7 +94,7 @@ def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: 
     sessions.turn()
     assert int(keyspace.client.hget(keyspace.keys.sessions, "bytes") or 0) == 0
     assert keyspace.client.hlen(key) == 5, "how often it was judged stays known"
-    sessions.say("s1", range(10, 15))
+    sessions.publish("s1", range(10, 15))
     sessions.pause()
     assert [each.session.traces for _, each in evaluations(keyspace)] == [10, 15]
     assert sessions.account() == {"opened": 1, "gathered": 15, "judged": 1, "updated": 1}
@@ -103,7 +103,7 @@ def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: 
 def test_too_many_conversations_are_judged_early(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace, max_session_bytes=1)
     for name in ("a", "b"):
-        sessions.say(name, range(2))
+        sessions.publish(name, range(2))
     sessions.turn()
     assert len(evaluations(keyspace)) == 2
     assert (keyspace.client.zcard(keyspace.keys.sessions_due), keyspace.client.hlen(keyspace.keys.sessions)) == (0, 0)
@@ -117,7 +117,7 @@ def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace
     names = [f"session {number}" for number in range(60)]
     below = {name for name in names if position(name, "tracejudge") < 0.5}
     for place, name in enumerate(names):
-        sessions.say(name, range(3 * place, 3 * place + 3))
+        sessions.publish(name, range(3 * place, 3 * place + 3))
     sessions.pause()
     by_session_id = {trace.session_id: evaluation for trace, evaluation in evaluations(keyspace)}
     assert by_session_id.keys() == below
@@ -141,7 +141,12 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
 
 
 def test_a_session_is_of_one_service_and_environment() -> None:
-    traces = [said("1", 1), said("1", 2, service="lab"), said("1", 3, environment="prod"), said("2", 4)]
+    traces = [
+        session_trace("1", 1),
+        session_trace("1", 2, service="lab"),
+        session_trace("1", 3, environment="prod"),
+        session_trace("2", 4),
+    ]
     assert len({session_id_of(trace) for trace in traces}) == 4
 
 
@@ -151,8 +156,8 @@ def test_a_judge_sees_only_the_traces_that_its_rules_match(keyspace: Keyspace) -
         Rule(name="kept", judges=("knowledge_retention",), unit="session", egress=("default",)),
     )
     sessions = Sessions(keyspace, rules=rules)
-    sessions.say("s1", (1, 2), name="chat")
-    sessions.say("s1", (3,), name="title")
+    sessions.publish("s1", (1, 2), name="chat")
+    sessions.publish("s1", (3,), name="title")
     sessions.pause()
     by_judge = {
         evaluation.judge: [int(name, 16) - 1 for name in evaluation.session.trace_ids]
@@ -166,10 +171,10 @@ def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace:
     times = {0: 3.0, 1: 1.0, 2: 2.0}
     for number, second in times.items():
         for _ in range(2):
-            sessions.say("s1", [number], started_at=1_700_000_000 + second)
+            sessions.publish("s1", [number], started_at=1_700_000_000 + second)
     sessions.pause()
     ((trace, evaluation),) = evaluations(keyspace)
-    assert evaluation.session == Session(1, 3, tuple(said("s1", number).trace_id for number in (1, 2, 0)))
+    assert evaluation.session == Session(1, 3, tuple(session_trace("s1", number).trace_id for number in (1, 2, 0)))
     assert (trace.input, trace.started_at) == ("Question 0?", 1_700_000_001)
     account = balanced(keyspace)
     assert (account.sampled, account.duplicate) == (3, 3)
@@ -177,7 +182,7 @@ def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace:
 
 def test_of_two_passes_one_takes_effect(keyspace: Keyspace) -> None:
     first, second = Sessions(keyspace), Sessions(keyspace)
-    first.say("s1", range(3))
+    first.publish("s1", range(3))
     first.pause()
     (member,) = keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)
     # What a worker does that had read the conversation before the other one chose, or whose reply was lost.
@@ -192,13 +197,13 @@ def test_of_two_passes_one_takes_effect(keyspace: Keyspace) -> None:
 
 def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    sessions.say("s1", range(3))
+    sessions.publish("s1", range(3))
     sessions.pause()
     for key in keyspace.client.keys(f"{keyspace.prefix}:session:*"):
         keyspace.client.delete(key)
     sessions.pause()
     assert sessions.account()["expired"] == 1
-    sessions.say("s1", range(3, 6))
+    sessions.publish("s1", range(3, 6))
     sessions.pause()
     assert [evaluation.session.generation for _, evaluation in evaluations(keyspace)] == [1]
     assert balanced(keyspace).chosen == 1
@@ -206,7 +211,7 @@ def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace
 
 def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_room(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    sessions.say("s1", range(3))
+    sessions.publish("s1", range(3))
     sessions.pressure.set_waiting({"lexical": 1 << 40})
     sessions.pressure.set_dead({"lexical": 100.0})
     assert sessions.pressure.bounds.shed == {"lexical"}
@@ -221,11 +226,11 @@ def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_
     assert samples(full.metrics)["shed_total", "judge_model=lexical"] == 1
 
 
-def test_history_that_each_trace_repeats_stands_once(keyspace: Keyspace) -> None:
+def test_a_history_repeated_by_each_trace_is_shown_once(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     history = [Message("system", "Be kind.")]
     for number in range(3):
-        sessions.say("s1", [number], messages=list(history))
+        sessions.publish("s1", [number], messages=list(history))
         history += [Message("user", f"Question {number}?"), Message("assistant", f"Answer {number}.")]
     sessions.pause()
     ((trace, _),) = evaluations(keyspace)
@@ -244,7 +249,7 @@ def test_sampling_costs_nothing_without_rules_for_sessions(keyspace: Keyspace) -
 def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     for name, first in (("s1", 0), ("s2", 3)):
-        sessions.say(name, range(first, first + 3))
+        sessions.publish(name, range(first, first + 3))
     keyspace.add(make_trace(9))
     sessions.chosen.take()
     sessions.pause()
@@ -272,9 +277,9 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
     assert balanced(keyspace).chosen == 4, "each conversation is judged once by a version"
 
 
-def test_a_replay_leaves_what_ingest_gathers_to_ingest(keyspace: Keyspace) -> None:
+def test_a_replay_leaves_sessions_of_ingest_to_ingest(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
-    sessions.say("s1", range(3))
+    sessions.publish("s1", range(3))
     replays = Replays(keyspace, rules=(COMPLETE,))
     assert replays.make("conversation_completeness") == {"traces": 3, "not_read": 3}
 
@@ -282,7 +287,7 @@ def test_a_replay_leaves_what_ingest_gathers_to_ingest(keyspace: Keyspace) -> No
 def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_room(keyspace: Keyspace) -> None:
     for place in range(40):
         for number in range(2):
-            keyspace.add(said(f"session {place}", 2 * place + number))
+            keyspace.add(session_trace(f"session {place}", 2 * place + number))
     Chosen(keyspace).take()
     replays = Replays(keyspace)
     below = sum(position(f"session {place}", "tracejudge") < 0.5 for place in range(40))

@@ -136,7 +136,7 @@ def test_few_failures_among_many_answers_do_not_lower_it() -> None:
     assert limit.limit == 512
 
 
-def test_begins_again_at_one_and_climbs_to_half_of_what_it_was() -> None:
+def test_the_limit_restarts_at_one_and_climbs_to_half_of_its_former_value() -> None:
     simulation = Simulation(AdaptiveLimit(MOST), Steady(lambda _: 1.0))
     simulation.run(30)
     simulation.restart()

@@ -10,8 +10,8 @@ from judges.endpoints.availability import Circuit
 AWAY = ModelUnavailableError("away")
 
 
-def circuit() -> Circuit:
-    """Make one whose intervals are as long as they may be."""
+def make_circuit() -> Circuit:
+    """Make a circuit with the longest possible intervals."""
     return Circuit(lambda _low, high: high)
 
 
@@ -22,131 +22,133 @@ def rejection(status: int = 401) -> ModelRejectedError:
 
 
 def opened(error: ModelError = AWAY) -> Circuit:
-    one = circuit()
+    circuit = make_circuit()
     for number in range(10):
-        one.record_failure(error, number, 10, 0, 100.0)
-    assert one.is_open
-    return one
+        circuit.record_failure(error, number, 10, 0, 100.0)
+    assert circuit.is_open
+    return circuit
 
 
 def test_a_refused_key_opens_it_at_once() -> None:
-    one = circuit()
-    assert one.record_failure(rejection(), 0, 1, 0, 5.0)
-    assert (one.is_open, one.opened_at, one.probe_at) == (True, 5.0, 6.0)
+    circuit = make_circuit()
+    assert circuit.record_failure(rejection(), 0, 1, 0, 5.0)
+    assert (circuit.is_open, circuit.opened_at, circuit.probe_at) == (True, 5.0, 6.0)
 
 
 def test_a_key_that_was_accepted_is_refused_for_all_before_it_opens() -> None:
     for status in (401, 407):
-        one = circuit()
-        assert not one.record_failure(rejection(status), 2, 3, 2, 5.0), "two older calls may be answered"
-        one.record_answer(3)
-        alone = [one.record_failure(rejection(status), number, number + 1, 0, 5.0) for number in range(4, 9)]
+        circuit = make_circuit()
+        assert not circuit.record_failure(rejection(status), 2, 3, 2, 5.0), "two older calls may be answered"
+        circuit.record_answer(3)
+        alone = [circuit.record_failure(rejection(status), number, number + 1, 0, 5.0) for number in range(4, 9)]
         assert alone == [False] * 4 + [True], status
 
 
 def test_answers_to_calls_that_began_before_the_key_was_refused_change_nothing() -> None:
-    one = circuit()
-    one.record_answer(0)
+    circuit = make_circuit()
+    circuit.record_answer(0)
     opened_at = None
     for number in range(50, 150):
         # Of fifty older calls one is answered between two refusals, as where a key is taken away under load.
-        if one.record_failure(rejection(), number, number + 1, max(0, 98 - number), 5.0):
+        if circuit.record_failure(rejection(), number, number + 1, max(0, 98 - number), 5.0):
             opened_at = number
             break
-        one.record_answer(number - 49)
+        circuit.record_answer(number - 49)
     assert opened_at is not None
     assert opened_at - 50 < 25, "as many refusals as older calls are left"
 
 
 def test_a_key_that_is_refused_now_and_then_does_not_open_it() -> None:
-    draw, one = random.Random(3), circuit()
+    draw, circuit = random.Random(3), make_circuit()
     for number in range(20_000):
         if draw.random() < 0.1:
-            assert not one.record_failure(rejection(), number, number + 1, 30, 1.0)
+            assert not circuit.record_failure(rejection(), number, number + 1, 30, 1.0)
         else:
-            one.record_answer(number)
+            circuit.record_answer(number)
 
 
 @pytest.mark.parametrize("error", [AWAY, ModelTimeoutError("slow")])
 def test_ten_failures_in_a_row_open_it(error: ModelError) -> None:
-    one = circuit()
-    assert [one.record_failure(error, number, number + 1, 0, 1.0) for number in range(10)] == [False] * 9 + [True]
-    assert one.cause is error
+    circuit = make_circuit()
+    assert [circuit.record_failure(error, number, number + 1, 0, 1.0) for number in range(10)] == [False] * 9 + [True]
+    assert circuit.cause is error
 
 
 def test_an_answer_between_begins_the_row_anew() -> None:
-    one = circuit()
+    circuit = make_circuit()
     for number in range(100):
-        assert not one.record_failure(AWAY, number, number + 1, 0, 1.0)
+        assert not circuit.record_failure(AWAY, number, number + 1, 0, 1.0)
         if number % 9 == 8:
-            one.record_answer(number)
+            circuit.record_answer(number)
 
 
 def test_quick_failures_wait_for_slower_answers() -> None:
-    one = circuit()
-    assert not any(one.record_failure(AWAY, number, number + 1, 30, 1.0) for number in range(29))
-    assert one.record_failure(AWAY, 29, 30, 30, 1.0)
+    circuit = make_circuit()
+    assert not any(circuit.record_failure(AWAY, number, number + 1, 30, 1.0) for number in range(29))
+    assert circuit.record_failure(AWAY, 29, 30, 30, 1.0)
 
 
 def test_it_stays_open_twice_as_long_each_time_up_to_a_bound() -> None:
-    one, now, waits = opened(), 101.0, [1.0]
+    circuit, now, waits = opened(), 101.0, [1.0]
     for _ in range(6):
-        one.record_failed_probe(AWAY, 10, now)
-        waits.append(one.probe_at - now)
+        circuit.record_failed_probe(AWAY, 10, now)
+        waits.append(circuit.probe_at - now)
     assert waits == [1, 2, 4, 8, 15, 15, 15]
-    one.close(20)
-    assert not one.is_open
-    one.record_failure(rejection(), 20, 21, 0, now)
-    assert one.probe_at == now + 1, "after it was closed it begins anew"
+    circuit.close(20)
+    assert not circuit.is_open
+    circuit.record_failure(rejection(), 20, 21, 0, now)
+    assert circuit.probe_at == now + 1, "after it was closed it begins anew"
 
 
-def test_what_began_before_a_change_says_nothing() -> None:
-    one = opened()
-    one.close(20)
-    assert not any(one.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20))
-    assert not any(one.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20, 29))
-    assert one.record_failure(AWAY, 29, 30, 0, 1.0)
+def test_calls_begun_before_a_change_of_the_circuit_are_ignored() -> None:
+    circuit = opened()
+    circuit.close(20)
+    assert not any(circuit.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20))
+    assert not any(circuit.record_failure(AWAY, number, 30, 0, 1.0) for number in range(20, 29))
+    assert circuit.record_failure(AWAY, 29, 30, 0, 1.0)
 
 
 def test_intervals_differ_from_worker_to_worker() -> None:
     ends = {Circuit(random.Random(seed).uniform).record_failure(AWAY, 0, 1, 0, 0.0) for seed in range(3)}
     assert ends == {False}
-    found = set()
+    probe_times = set()
     for seed in range(50):
-        one = Circuit(random.Random(seed).uniform)
-        one.record_failure(rejection(), 0, 1, 0, 0.0)
-        found.add(one.probe_at)
-    assert len(found) == 50
-    assert all(0.75 <= at <= 1 for at in found)
+        circuit = Circuit(random.Random(seed).uniform)
+        circuit.record_failure(rejection(), 0, 1, 0, 0.0)
+        probe_times.add(circuit.probe_at)
+    assert len(probe_times) == 50
+    assert all(0.75 <= at <= 1 for at in probe_times)
 
 
 def test_failures_by_chance_practically_never_open_it() -> None:
-    draw, one = random.Random(7), circuit()
+    draw, circuit = random.Random(7), make_circuit()
     for number in range(20_000):
         if draw.random() < 0.3:
-            one.record_failure(AWAY, number, number + 1, 0, 0.0)
+            circuit.record_failure(AWAY, number, number + 1, 0, 0.0)
         else:
-            one.record_answer(number)
-    assert not one.is_open
+            circuit.record_answer(number)
+    assert not circuit.is_open
 
 
 def test_other_rejections_open_it_once_five_different_evaluations_were_refused() -> None:
     for status in (402, 403, 404, 405):
-        one = circuit()
+        circuit = make_circuit()
         alone = [
-            one.record_failure(rejection(status), number, number + 1, 0, 1.0, evaluation="a") for number in range(100)
+            circuit.record_failure(rejection(status), number, number + 1, 0, 1.0, evaluation="a")
+            for number in range(100)
         ]
         assert not any(alone), f"{status}: a request that is always refused says nothing of the others"
-        others = [one.record_failure(rejection(status), 100, 101, 0, 1.0, evaluation=name) for name in "bcd"]
+        others = [circuit.record_failure(rejection(status), 100, 101, 0, 1.0, evaluation=name) for name in "bcd"]
         assert not any(others), status
-        one.record_answer(104)
-        found = [one.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
-        assert found == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
+        circuit.record_answer(104)
+        opened_by = [circuit.record_failure(rejection(status), 200, 201, 0, 1.0, evaluation=name) for name in "abcde"]
+        assert opened_by == [False] * 4 + [True], f"{status}: an answer between begins the row anew"
 
 
 def test_quick_rejections_wait_for_slower_answers() -> None:
-    one = circuit()
-    found = [
-        one.record_failure(rejection(403), number, number + 1, 20, 1.0, evaluation=str(number)) for number in range(20)
+    circuit = make_circuit()
+    opened_by = [
+        circuit.record_failure(rejection(403), number, number + 1, 20, 1.0, evaluation=str(number))
+        for number in range(20)
     ]
-    assert found == [False] * 19 + [True]
+    assert opened_by == [False] * 19 + [True]

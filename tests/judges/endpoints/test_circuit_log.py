@@ -6,7 +6,7 @@ from judges.core.model import ModelRejectedError, ModelUnavailableError
 from judges.endpoints.availability import CircuitLog
 
 
-def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
+def test_the_log_names_model_reason_and_duration_of_an_open_circuit() -> None:
     with capture_logs() as lines:
         events = CircuitLog("gpt")
         events.circuit_opened(ModelRejectedError("the endpoint rejects the request: HTTP 401"), 0.96)
@@ -25,7 +25,7 @@ def test_the_log_says_whose_circuit_opened_why_and_for_how_long() -> None:
     ]
 
 
-def test_what_an_endpoint_says_is_logged_once_a_minute_for_each_reason() -> None:
+def test_an_endpoint_error_is_logged_once_a_minute_for_each_reason() -> None:
     now, error = 0.0, ModelRejectedError("the endpoint rejects the request: HTTP 403")
     error.status, error.message = 403, "You may not."
     other = ModelUnavailableError("the endpoint fails: HTTP 425")

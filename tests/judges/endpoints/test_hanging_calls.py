@@ -33,7 +33,7 @@ class Counted(LimiterEvents):
         self.events[error.reason] += 1
 
 
-def limiter(most: int, events: LimiterEvents | None = None) -> EndpointLimiter:
+def make_limiter(most: int, events: LimiterEvents | None = None) -> EndpointLimiter:
     loop = asyncio.get_running_loop()
     timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
     return EndpointLimiter("m", most, patience_s=600.0, clock=timing, events=events or Counted())
@@ -56,13 +56,13 @@ class Endpoint(NamedTuple):
 async def rate(endpoint: Endpoint, most: int, events: LimiterEvents) -> float:
     """Return the answers per second to callers who always want more."""
     draw, loop = random.Random(1), asyncio.get_running_loop()
-    latency, one = lognormal(endpoint.latency_s, 0.5, draw), limiter(most, events)
+    latency, limiter = lognormal(endpoint.latency_s, 0.5, draw), make_limiter(most, events)
     served = answered = 0
 
     async def caller() -> None:
         nonlocal served, answered
         while True:
-            permit, drawn = await one.acquire(str(draw.random())), draw.random()
+            permit, drawn = await limiter.acquire(str(draw.random())), draw.random()
             result: ChatResponse | ModelError = OK
             if drawn < endpoint.hang:
                 await asyncio.sleep(TIMEOUT_S)
@@ -75,11 +75,11 @@ async def rate(endpoint: Endpoint, most: int, events: LimiterEvents) -> float:
                 await asyncio.sleep(latency() * max(1.0, served / endpoint.knee))
                 served -= 1
                 answered += 1
-            one.release(permit, result)
+            limiter.release(permit, result)
 
     callers = [asyncio.ensure_future(caller()) for _ in range(2 * most)]
     await asyncio.sleep(SECONDS)
-    assert one.in_flight <= most
+    assert limiter.in_flight <= most
     for task in callers:
         task.cancel()
     await asyncio.gather(*callers, return_exceptions=True)
@@ -109,23 +109,23 @@ def test_hanging_calls_leave_the_others_nearly_the_rate_that_the_slots_allow(
     assert not events.events, "the circuit stays closed"
 
 
-async def call(one: EndpointLimiter, result: ChatResponse | ModelError = OK, seconds: float = 1.0) -> float:
+async def call(limiter: EndpointLimiter, result: ChatResponse | ModelError = OK, seconds: float = 1.0) -> float:
     """Make one call, and return when it began."""
-    permit = await one.acquire()
+    permit = await limiter.acquire()
     await asyncio.sleep(seconds)
-    one.release(permit, result)
+    limiter.release(permit, result)
     return permit.began
 
 
-def test_an_endpoint_that_answers_nobody_gets_a_few_calls_more_and_then_none() -> None:
+def test_an_unanswering_endpoint_gets_a_few_more_calls_and_then_none() -> None:
     async def run() -> None:
         events = Counted()
-        one = limiter(256, events)
-        one._limit = AdaptiveLimit(64)
-        await asyncio.gather(*(call(one) for _ in range(640)))
-        silent = [asyncio.ensure_future(call(one, ModelTimeoutError("late"), TIMEOUT_S)) for _ in range(1000)]
+        limiter = make_limiter(256, events)
+        limiter._limit = AdaptiveLimit(64)
+        await asyncio.gather(*(call(limiter) for _ in range(640)))
+        silent = [asyncio.ensure_future(call(limiter, ModelTimeoutError("late"), TIMEOUT_S)) for _ in range(1000)]
         await asyncio.sleep(TIMEOUT_S - 1)
-        assert 64 < one.in_flight <= 64 + 6, "no answer shows that only some of them hang"
+        assert 64 < limiter.in_flight <= 64 + 6, "no answer shows that only some of them hang"
         await asyncio.sleep(5)
         assert events.events == {"timeout": 1}
         for task in silent:
@@ -137,18 +137,18 @@ def test_an_endpoint_that_answers_nobody_gets_a_few_calls_more_and_then_none() -
 
 def test_calls_that_hang_at_every_place_are_found_out_by_another() -> None:
     async def run() -> None:
-        one = limiter(16)
-        one._limit = AdaptiveLimit(2)
+        limiter = make_limiter(16)
+        limiter._limit = AdaptiveLimit(2)
         for _ in range(20):
-            await call(one)
-        hung = [await one.acquire() for _ in range(2)]
+            await call(limiter)
+        hung = [await limiter.acquire() for _ in range(2)]
         began = asyncio.get_running_loop().time()
-        assert await call(one) == began + 3.0, "three times the usual second"
-        await asyncio.gather(*(call(one) for _ in range(20)))
-        assert one.limit == 4, "both are overtaken"
+        assert await call(limiter) == began + 3.0, "three times the usual second"
+        await asyncio.gather(*(call(limiter) for _ in range(20)))
+        assert limiter.limit == 4, "both are overtaken"
         for permit in hung:
-            one.release(permit, ModelTimeoutError("late"))
-        assert (one.in_flight, one.limit, one.circuit_open) == (0, 2, False)
+            limiter.release(permit, ModelTimeoutError("late"))
+        assert (limiter.in_flight, limiter.limit, limiter.circuit_open) == (0, 2, False)
 
     run_virtually(run())
 
@@ -156,23 +156,23 @@ def test_calls_that_hang_at_every_place_are_found_out_by_another() -> None:
 def test_calls_that_hang_delay_neither_the_circuit_nor_a_probe_nor_its_prefetch() -> None:
     async def run() -> None:
         events = Counted()
-        one = limiter(256, events)
-        hung = [await one.acquire() for _ in range(30)]
+        limiter = make_limiter(256, events)
+        hung = [await limiter.acquire() for _ in range(30)]
         for _ in range(10):
-            await call(one)
+            await call(limiter)
         for _ in range(10):
-            assert not one.circuit_open
-            await call(one, ModelUnavailableError("away"), 0.0)
-        assert one.circuit_open, "nobody waits for answers of the 30"
-        assert one.limit == 30
+            assert not limiter.circuit_open
+            await call(limiter, ModelUnavailableError("away"), 0.0)
+        assert limiter.circuit_open, "nobody waits for answers of the 30"
+        assert limiter.limit == 30
         await asyncio.sleep(1)
-        assert one.limit == 31, "there is room for a probe to be fetched"
-        probe = await one.acquire()
+        assert limiter.limit == 31, "there is room for a probe to be fetched"
+        probe = await limiter.acquire()
         began = probe.began
-        assert await call(one) == began + 3.0, "a second probe, at three times the usual latency"
-        assert not one.circuit_open
+        assert await call(limiter) == began + 3.0, "a second probe, at three times the usual latency"
+        assert not limiter.circuit_open
         for permit in (probe, *hung):
-            one.release(permit, ModelTimeoutError("late"))
-        assert not one.circuit_open
+            limiter.release(permit, ModelTimeoutError("late"))
+        assert not limiter.circuit_open
 
     run_virtually(run())

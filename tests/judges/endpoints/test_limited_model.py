@@ -145,7 +145,7 @@ def test_without_a_price_there_is_no_cost_rather_than_none_to_pay() -> None:
     assert limited.spent("cost_usd") == {}
 
 
-def test_what_was_answered_is_paid_for_also_when_it_cannot_be_used() -> None:
+def test_unusable_answers_are_counted_as_paid() -> None:
     steps = [Step(ANSWER, refusal=True), Step(ANSWER, finish_reason="length"), Step("no JSON")]
     limited = Limited(ScriptedModel(steps, settings()))
     for _ in steps:
@@ -292,7 +292,7 @@ def test_the_failures_before_the_last_one_are_kept() -> None:
     run_virtually(run())
 
 
-def test_who_is_turned_away_made_no_call() -> None:
+def test_a_call_refused_by_the_open_circuit_is_no_call() -> None:
     async def run() -> None:
         limited = Limited(ScriptedModel([Step(failure="judge_rejected")], settings()))
         request = structs.replace(REQUEST, failed=[])
@@ -355,7 +355,7 @@ def test_begins_is_called_when_the_waiting_is_over() -> None:
     assert begun == [0, 3, 6]
 
 
-def test_whatever_is_raised_after_the_slot_was_taken_gives_it_back() -> None:
+def test_any_exception_releases_the_permit() -> None:
     def stumble() -> None:
         raise ZeroDivisionError
 

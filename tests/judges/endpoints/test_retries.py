@@ -22,7 +22,7 @@ from judges.endpoints.client import Retries, RetryBudget, is_transient
 AWAY = ModelUnavailableError("away")
 
 
-def test_what_may_pass() -> None:
+def test_is_transient_is_true_for_rate_limits_timeouts_and_unavailability() -> None:
     kinds = [RateLimitedError, ModelTimeoutError, ModelUnavailableError]
     assert [is_transient(kind("x")) for kind in kinds] == [True] * 3
     others = [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError, ModelError]
@@ -52,7 +52,7 @@ def test_the_budget_never_pays_for_more_than_was_earned_and_reserved(first: list
         assert paid <= 20 + 0.25 * attempts
 
 
-def test_what_is_saved_up_is_bounded() -> None:
+def test_the_retry_budget_is_bounded() -> None:
     budget = RetryBudget()
     for _ in range(10_000):
         budget.earn()
@@ -74,7 +74,7 @@ def test_four_attempts_at_most() -> None:
 
 
 @pytest.mark.parametrize("kind", [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError])
-def test_what_stays_is_not_tried_again(kind: type[ModelError]) -> None:
+def test_a_permanent_error_is_not_retried(kind: type[ModelError]) -> None:
     assert Retries().pause_s(kind("x"), 1) is None
 
 

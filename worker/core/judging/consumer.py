@@ -86,6 +86,7 @@ class Shift:
         self.notified_at = 0.0
         self.ended: deque[tuple[LeasedBatch, Callable[[], None]]] = deque()
         self._changed = threading.Event()
+        self._is_in_wait = False
         self._outcomes: Counter[str] = Counter()
         self._batches = self._calls = self._tokens = 0
         self._usd = 0.0
@@ -100,13 +101,20 @@ class Shift:
         """Whether more batches may be fetched, of those that may be ready."""
         return any(window.capacity() for window in tuple(self.may_be_ready))
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its thread waits, and nothing has changed meanwhile; any thread may ask."""
+        return self._is_in_wait and not self._changed.is_set()
+
     def wake(self) -> None:
         """End its wait; called from any thread."""
         self._changed.set()
 
     def wait(self) -> None:
         """Wait until something has changed, or for a moment."""
+        self._is_in_wait = True
         self._changed.wait(_TICK_S)
+        self._is_in_wait = False
         self._changed.clear()
 
     def add(self, leased: Sequence[LeasedBatch]) -> None:
@@ -196,6 +204,12 @@ class JudgingConsumer:
     def held(self) -> int:
         """How many batches are in progress here."""
         return len(self._held)
+
+    @property
+    def running(self) -> list[Shift]:
+        """The running shifts; any thread may ask."""
+        with self._lock:
+            return [shift for shifts in self._running.values() for shift in shifts]
 
     @property
     def labels(self) -> list[str]:
@@ -503,9 +517,7 @@ class JudgingConsumer:
                 leased.release()
 
     def _wake_all(self) -> None:
-        with self._lock:
-            running = [shift for shifts in self._running.values() for shift in shifts]
-        for shift in running:
+        for shift in self.running:
             shift.wake()
 
     def _wait_while(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -83,7 +83,7 @@ class PrefetchWindow:
         self.limits = limits
         self.slots = slots or Slots()
         self._batch_size = batch_size
-        self._evaluations = 0
+        self.evaluations = 0
         self._max_bytes = _MAX_BYTES // self.slots.windows
         self._bytes = 0
         # The size of an evaluation is not known before one batch was fetched.
@@ -109,7 +109,7 @@ class PrefetchWindow:
         backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
         left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
         # A part of a batch is capacity for a whole one only if slots would stay empty.
-        has_own_slots = (self._evaluations * self.slots.windows) - backed_off < limit
+        has_own_slots = (self.evaluations * self.slots.windows) - backed_off < limit
         for_slots = max(left // self._batch_size, int(has_own_slots))
         return min(for_slots, max(1, int(free_bytes / (self._bytes_each * self._batch_size))))
 
@@ -117,7 +117,7 @@ class PrefetchWindow:
         """Count fetched evaluations; ``size`` in bytes."""
         with self.slots.lock:
             self.slots.evaluations += evaluations
-            self._evaluations += evaluations
+            self.evaluations += evaluations
             self._bytes += size
             if evaluations:
                 self._bytes_each = max(1.0, size / evaluations)
@@ -126,7 +126,7 @@ class PrefetchWindow:
         """Count evaluations that have ended."""
         with self.slots.lock:
             self.slots.evaluations -= evaluations
-            self._evaluations -= evaluations
+            self.evaluations -= evaluations
             self._bytes -= size
 
 
