@@ -45,13 +45,13 @@ several partitions, one; it carries no work. The task that receives it leases re
 has capacity. The event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a
 verdict to the ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch
 whose evaluations have all ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its
-own consumer group. The sweeper looks every second for leases that ended and for batches that nobody was told of.
+own consumer group. The sweeper looks every second for leases that ended and for unannounced batches.
 
 ## Why it is safe
 
 - **A message may be lost**, doubled or late. The lease decides who judges, the ledger decides what counts, and the
-  sweeper sends another message within a second while the broker answers. If the worker that sweeps dies, another one
-  sweeps after three seconds.
+  sweeper sends another message within a second while the broker answers. If its worker dies, another one sweeps after
+  three seconds.
 - **A worker may die at any line.** What it held in Redis is under a lease of 15 seconds; what it held in memory is
   judged again under the same id. A call that was answered and not written is paid twice and counted once.
 - **Every script but `take` can be repeated** after a lost reply: what took effect once does not take effect twice.
@@ -59,7 +59,7 @@ own consumer group. The sweeper looks every second for leases that ended and for
 
 ## Files in reading order
 
-Lines are rounded to fifty. Each Lua file (`worker/core/storage/scripts/`, {lua} lines) is named by the files that run
+Each Lua file (`worker/core/storage/scripts/`, {lua} lines) is named by the files that run
 its scripts; read what it includes before it.
 
 | file | lines | decides |
