@@ -74,7 +74,7 @@ _TAIL: Final = """
 ## Where a part is added
 
 An **exporter** is a thread that reads the outbox `verdicts` through a consumer group of its own. `Feature.exporters` of
-a folder names it; `find_exporters` (`export/prometheus.py`) lists Prometheus and all of these. A **receiver** is an
+a folder names it; `find_exporters` (`features.py`) lists Prometheus and all of these. A **receiver** is an
 exporter to one address that a user configures, `[receivers.NAME]`; `worker/base/delivery` has what receivers share. No
 hook sees every trace: `select` takes part in the choice, `after_verdict` follows a verdict, exporters see all verdicts.
 
@@ -104,13 +104,13 @@ _FILES: Final = (
     ("config/loading.py", "which mistakes stop a start; the checks of judges, models and rules"),
     ("config/reading.py", "which of file, variable and argument wins"),
     ("config/checks.py", "which settings do not go together"),
-    ("config/serving.py", "how secrets, certificates and addresses are read"),
+    ("config/serving.py", "how secrets, certificates and addresses are read, and ids of end users hashed"),
     ("config/graders.py", "which judge asks which model, and which queue serves it"),
-    ("config/user_keys.py", "how ids of end users are hashed"),
     ("features.py", "what a feature may add, and when it is called"),
     ("selection/stream_entry.py", "what an entry of the stream is: trace, feedback, report, or invalid"),
     ("selection/lenient.py", "which odd values are repaired, and which are left out"),
     ("selection/sampling.py", "which rules choose a trace, and with which probability"),
+    ("selection/evaluations.py", "which id and period an evaluation has"),
     ("selection/batch_writer.py", "how chosen evaluations are laid out for a script"),
     ("ingest/plan.py", "how each entry of a read ends"),
     ("ingest/consumer.py", "when ingest reads, pauses and sheds"),
@@ -124,7 +124,7 @@ _FILES: Final = (
     ("judging/evaluator.py", "what happens between an evaluation and its verdict"),
     ("judging/completion.py", "whether an unfinished evaluation is parked or given up"),
     ("export/consumer.py", "how an exporter reads and acknowledges the outbox"),
-    ("export/prometheus.py", "which counters a verdict and a call move; which exporters there are"),
+    ("export/prometheus.py", "which counters a verdict moves"),
     ("telemetry/service.py", "how a thread starts, fails, waits and stops"),
     ("telemetry/metrics.py", "which metrics the core has, with labels and bounds"),
     ("telemetry/backlog.py", "when ingest must pause"),

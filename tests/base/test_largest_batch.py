@@ -7,8 +7,8 @@ from support.stage_parts import Chosen, Keyspace, make_traces, make_verdict, set
 from judges.core.model import Spent
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config.loading import load
+from worker.core.config.serving import UserKeys
 from worker.core.config.settings import SettingsError
-from worker.core.config.user_keys import UserKeys
 from worker.core.queue.batch import Batch, decode
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger

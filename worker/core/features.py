@@ -359,6 +359,17 @@ def is_installed(name: str) -> bool:
     return any(feature.name == name for feature in installed())
 
 
+def find_exporters(settings: "Settings") -> dict[str, Exporter]:
+    """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
+    keeps = "Prometheus keeps counts, and exemplars with trace ids"
+    prometheus = imported("worker.core.export.prometheus.PrometheusExporter")
+    exporters = {prometheus.exporter: Exporter("export", prometheus, keeps=lambda _: keeps)}
+    for feature in installed():
+        if feature.exporters is not None:
+            exporters |= feature.exporters(settings)
+    return exporters
+
+
 @cache
 def installed_tables() -> Mapping[str, Table[Any]]:
     """Return the tables of installed features by key; features that name the same key share it and its kinds."""

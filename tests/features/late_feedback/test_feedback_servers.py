@@ -9,7 +9,7 @@ from support.shard_parts import SHARDS, home
 from support.stage_parts import Keyspace, make_trace, make_verdict, settings_of
 
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
-from worker.core.config.user_keys import UserKeys
+from worker.core.config.serving import UserKeys
 from worker.core.storage.client import Store, StoreError
 from worker.features.late_feedback.feature import FeedbackKeys
 from worker.features.late_feedback.pending import PendingFeedback

@@ -20,7 +20,8 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import DeadLetter
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Rules
-from worker.core.storage.client import CHUNK_BYTES, Store, redis_now_ms
+from worker.core.storage.client import Store, redis_now_ms
+from worker.core.storage.group_reader import CHUNK_BYTES
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 from worker.core.telemetry.service import ServiceThread
 

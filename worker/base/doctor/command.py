@@ -39,8 +39,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.prometheus import find_exporters
-from worker.core.features import imported, installed
+from worker.core.features import find_exporters, imported, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores

@@ -40,8 +40,8 @@ from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
+from worker.core.config.serving import hashed_user
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import hashed_user
 from worker.core.features import imported, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of

@@ -27,10 +27,11 @@ from worker.core.config.settings import Settings
 from worker.core.features import Parts, gathering, make_selectors
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
+from worker.core.selection.evaluations import Chosen, EvaluationFactory
+from worker.core.selection.sampling import Choice, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import CHUNK_BYTES, next_count
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 QUESTION_VERSION: Final = 1

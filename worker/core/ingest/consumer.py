@@ -17,7 +17,7 @@ from worker.core.features import overridden
 from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
-from worker.core.storage.client import Entry, Store, StoreError, leave
+from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure, Bounds
@@ -224,7 +224,7 @@ class IngestConsumer(ServiceThread):
             for close in self._close:
                 close()
             self._reader.close()
-            leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
+            self._store.remove_consumer(self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended
 
     def _log_changes(self, bounds: Bounds) -> None:

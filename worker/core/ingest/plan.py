@@ -8,7 +8,8 @@ from typing import NamedTuple
 from worker.core.config.settings import Settings
 from worker.core.features import Selector, find_single, gathering
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
+from worker.core.selection.evaluations import EvaluationFactory, not_shed
+from worker.core.selection.sampling import RuleTally, Sampler, Sampling
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import msgspec
 import structlog
 
 from judges.calling.evaluation import evaluate
@@ -19,8 +18,8 @@ from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
+from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import MAX_VALUE_CHARS, Settings
-from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.features import Feature, Parts, built, installed, overridden
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
@@ -64,14 +63,6 @@ def make_verdict(
     """
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
-    details = assessment.details
-    for name, value in (
-        ("session", evaluation.session),
-        ("repeat", evaluation.first),
-        ("cascade", evaluation.cascade),
-    ):
-        if value is not None:
-            details = {**details, name: msgspec.to_builtins(value)}
     verdict = Verdict(
         evaluation_id=evaluation.id,
         origin=evaluation.origin,
@@ -81,7 +72,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=details,
+        details={**assessment.details, **evaluation.verdict_details()},
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,

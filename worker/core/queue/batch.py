@@ -133,6 +133,11 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
             return REPEAT_VERSION
         return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
 
+    def verdict_details(self) -> dict[str, object]:
+        """Return the details that a verdict on it has beside those of the judge."""
+        details = {"session": self.session, "repeat": self.first, "cascade": self.cascade}
+        return {name: msgspec.to_builtins(value) for name, value in details.items() if value is not None}
+
 
 class EvaluationRef(Struct):
     """An evaluation of a batch, read without the rest of its fields."""

@@ -14,7 +14,7 @@ from worker.core.config.settings import Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.queue.leases import LEASE_MS, Leases
 from worker.core.queue.notify import Notifier
-from worker.core.storage.client import Store, StoreError, retire
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
 from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions
@@ -199,7 +199,7 @@ class Maintenance(ServiceThread):
         self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
         keys = self._store.keys
         for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
-            retire(self._store, stream, group)
+            self._store.retire_consumers(stream, group)
         forget_producers(self._store)
         for chore in self._chores:
             chore()

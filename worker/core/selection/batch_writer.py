@@ -13,7 +13,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.batch import BATCH_VERSION, brief, fresh_id, head, made_at_ms
 from worker.core.queue.leases import READY_MS
 from worker.core.queue.ledger import field_of
-from worker.core.selection.sampling import Chosen
+from worker.core.selection.evaluations import Chosen
 from worker.core.storage.keys import INGEST_GROUP, Keys
 
 _ACCOUNT_TTL_S: Final = 90 * 86_400

@@ -26,6 +26,7 @@ from worker.core.features import installed
 from worker.core.storage.cluster import PartitionClient
 from worker.core.storage.keys import Keys
 
+log = structlog.get_logger("tracejudge.consumers")
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 """Id and fields of a stream entry; fields are None when the entry was trimmed away."""
 # Version of all keys under the prefix except those that services write.
@@ -36,6 +37,9 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
+# Far longer than a live consumer with something to read stays silent.
+IDLE_MS: Final = 15 * 60 * 1000
+_MAX_RETIRED: Final = 1_000
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -325,6 +329,17 @@ class Store:
             for entry_id, fields in reply
         ]
 
+    def retire_consumers(self, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
+        """Remove consumers with nothing pending that were silent for ``idle_ms``, except ``keep``; return how many."""
+        return int(self.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
+
+    def remove_consumer(self, stream: str, group: str, consumer: str) -> None:
+        """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it."""
+        try:
+            self.run("leave", (stream,), (group, consumer))
+        except StoreError as error:
+            log.debug("consumer not removed from its group", group=group, error=str(error))
+
     def close(self) -> None:
         """Close all connections."""
         self._redis.close()
@@ -392,24 +407,3 @@ def addresses(urls: str) -> str:
 def each(urls: str) -> list[str]:
     """Split broker URLs. A `;` that no URL follows may be part of a password."""
     return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)
-
-
-# About how much is read or written in one step: Redis serves no other client meanwhile.
-CHUNK_BYTES: Final = 4 * 1024 * 1024
-# Far longer than a live consumer with something to read stays silent.
-IDLE_MS: Final = 15 * 60 * 1000
-_MAX_RETIRED: Final = 1_000
-log = structlog.get_logger("tracejudge.consumers")
-
-
-def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
-    """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
-    return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
-
-
-def leave(store: Store, stream: str, group: str, consumer: str) -> None:
-    """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it later."""
-    try:
-        store.run("leave", (stream,), (group, consumer))
-    except StoreError as error:
-        log.debug("consumer not removed from its group", group=group, error=str(error))

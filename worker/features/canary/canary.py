@@ -23,7 +23,8 @@ from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, EvaluationFactory
+from worker.core.selection.evaluations import EvaluationFactory
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.telemetry.health import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable

@@ -34,8 +34,8 @@ from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import entry_position, next_count
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 if TYPE_CHECKING:
     from worker.features.cascades.feature import Cascade

@@ -30,7 +30,8 @@ from worker.core.features import Parts, Selector
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed, publication_parts
+from worker.core.selection.evaluations import Chosen, EvaluationFactory, not_shed, publication_parts
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.backlog import Backpressure
