@@ -68,7 +68,7 @@ def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
 def test_the_worker_runs_and_watches_it(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.core.runtime.partition.JudgingConsumer", MagicMock())
     runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
-    assert [exporter.name for exporter in runtime.shards[0].exporters] == ["export-metrics", "export-list"]
+    assert [exporter.name for exporter in runtime.partitions[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()
     runtime._shared.loop.stop()
 

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stage_parts import Keyspace, rules_of, settings_of
+from msgspec import structs
+from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
 from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
 from worker.core.config import loading
+from worker.core.config.settings import Settings
 from worker.core.features import Feature, Follower, Parts, Selector, built, find_single, imported, installed, overridden
 from worker.core.queue.ledger import Ledger
-from worker.core.selection.sampling import CompiledRule
+from worker.core.selection.sampling import CompiledRule, Sampler
+from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
@@ -71,12 +74,24 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
 
 
 def test_two_selectors_with_one_method_are_refused() -> None:
-    class Adjusting(Selector):
-        def adjust(self, rules: Sequence[CompiledRule], trace: Trace) -> Any:
+    class Hearing(Selector):
+        def feedback(self, entry: FeedbackEntry) -> str | None:
             raise NotImplementedError
 
-    with pytest.raises(ValueError, match="two features have a selector with adjust"):
-        find_single((Adjusting(), Selector(), Adjusting()), "adjust")
+    with pytest.raises(ValueError, match="two features have a selector with feedback"):
+        find_single((Hearing(), Selector(), Hearing()), "feedback")
+
+
+def test_each_selector_adjusts_the_rates_of_the_one_before() -> None:
+    class Halving(Selector):
+        def adjust(self, rules: Sequence[CompiledRule], _: Trace) -> Any:
+            halved = [match._replace(rule=structs.replace(match.rule, rate=match.rule.rate / 2)) for match in rules]
+            return halved, lambda: [f"first {match.rule.rate}" for match in rules]
+
+    sampler = Sampler(rules_of(Settings()), (Halving(), Selector(), Halving()))
+    matching = sampler._matching(make_trace(1))
+    assert [match.rule.rate for match in matching.rules] == [0.25]
+    assert [choose() for choose in matching.first] == [["first 1.0"], ["first 0.5"]]
 
 
 def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

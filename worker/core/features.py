@@ -93,6 +93,8 @@ class PartitionParts:
 class Selector:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
+    At most one installed feature overrides ``gather``, and one ``feedback``.
+
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
 
@@ -114,8 +116,9 @@ class Selector:
     ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
         """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
 
-        Called once for all traces that the same rules match and that have the same ``fields``. The call returns the
-        names of rules that choose the trace whatever their rates.
+        Called once for all traces that the same rules match and that have the same ``fields``; a selector gets the
+        rules as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
+        their rates.
         """
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, find_single
+from worker.core.features import Selector, overridden
 
 log = structlog.get_logger("tracejudge.sampling")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class _Matching(NamedTuple):
         feedback: Whether a rule always chooses traces with negative feedback.
         slow_s: From how many seconds on a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
-        first: Called for each of the traces; names rules that choose the trace whatever their rates.
+        first: Called for each of the traces; they name rules that choose the trace whatever their rates.
     """
 
     rules: Sequence[CompiledRule]
@@ -99,7 +99,7 @@ class _Matching(NamedTuple):
     feedback: bool
     slow_s: float
     not_chosen: Sampling
-    first: Callable[[], Collection[str]] | None
+    first: Sequence[Callable[[], Collection[str]]]
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -214,7 +214,7 @@ class Sampler:
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
         self._fields = frozenset(field for selector in selectors for field in selector.fields)
-        self._adjust = find_single(selectors, "adjust")
+        self._adjusts = overridden(selectors, "adjust")
         self.clear()
 
     def clear(self) -> None:
@@ -230,7 +230,7 @@ class Sampler:
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
-        first = () if matching.first is None else matching.first()
+        first = [name for choose in matching.first for name in choose()] if matching.first else ()
         place = _position(trace.trace_id, self._keyed)
         of_session = 1.0
         if matching.session_rate:
@@ -267,7 +267,11 @@ class Sampler:
     def _combine(self, trace: Trace) -> _Matching:
         """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
         matching = self.rules.matching(trace)
-        rules, first = (matching.rules, None) if self._adjust is None else self._adjust(matching.rules, trace)
+        rules: Sequence[CompiledRule] = matching.rules
+        first: list[Callable[[], Collection[str]]] = []
+        for adjust in self._adjusts:
+            rules, choose = adjust(rules, trace)
+            first += [] if choose is None else [choose]
         choosing = [match.rule for match in rules if match.evaluations]
         return _Matching(
             rules=rules,
