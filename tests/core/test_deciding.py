@@ -65,7 +65,7 @@ def test_versions_are_those_of_judge_and_model() -> None:
         values[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
         assert values[name]["words"] == safety.version == graders.version("safety", "of another configuration")
         assert graders.versions("safety") == {safety.version, *values[name].values()}
-        assert graders.judge("user_frustration", "decider") is None
+        assert graders.judge_form("user_frustration", "decider") is None
     assert len({*values["plain"].values(), *values["strict"].values()}) == 5
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}

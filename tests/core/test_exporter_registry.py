@@ -70,7 +70,7 @@ def test_the_worker_runs_and_watches_it(keyspace: Keyspace, monkeypatch: pytest.
     runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
     assert [exporter.name for exporter in runtime.partitions[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()
-    runtime._shared.loop.stop()
+    runtime._process.loop.stop()
 
 
 @pytest.mark.usefixtures("_short_reads")

@@ -127,6 +127,6 @@ def test_without_the_code_a_worker_hands_it_back(keyspace: Keyspace, new_worker:
 
 def test_there_is_a_seat_only_where_there_is_code() -> None:
     settings = Settings(models=MODELS, rules=(TOGETHER,))
-    assert Graders(settings, catalogue()).code == frozenset()
+    assert Graders(settings, catalogue()).code_judges == frozenset()
     assert Graders(settings, Code().judges).panels == {}, "nobody would sit on it"
     assert providers(settings)[CODE.judge_model] == "code"

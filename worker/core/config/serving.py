@@ -32,7 +32,7 @@ _MADE_KEY_BYTES: Final = 32
 _FRESH_S: Final = 10.0
 
 
-class Keys(Struct, frozen=True):
+class SettingGroup(Struct, frozen=True):
     """Keys of one table that belong together.
 
     Attributes:
@@ -53,7 +53,7 @@ class Keys(Struct, frozen=True):
         return self.prefix.rpartition(".")[2]
 
 
-class Secret(Keys, frozen=True):
+class Secret(SettingGroup, frozen=True):
     """A secret that the keys `…env` and `…file` name: a variable that holds it, or a file."""
 
     env: str | None
@@ -113,7 +113,7 @@ class Secret(Keys, frozen=True):
         return token
 
 
-class Tls(Keys, frozen=True):
+class Tls(SettingGroup, frozen=True):
     """A certificate and its private key (PEM) by which a server of ours is reached, or neither."""
 
     cert: str | None
@@ -149,7 +149,7 @@ class Tls(Keys, frozen=True):
         return context
 
 
-class Listen(Keys, frozen=True):
+class Listen(SettingGroup, frozen=True):
     """Where a server of ours listens; port 0 is any free one."""
 
     host: str

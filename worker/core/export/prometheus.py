@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from prometheus_client import Counter, Histogram
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Score, Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.graders import is_panel
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
@@ -141,7 +141,7 @@ class VerdictCounter:
         self._extra = settings.series_labels
         self._yes_no = {
             judge.name: frozenset(metric.name for metric in judge.metrics if metric.is_yes_no)
-            for judge in configured(settings.judges).values()
+            for judge in load_judges(settings.judges).values()
         }
         self._known: dict[tuple[str, ...], _SeriesCounters] = {}
 

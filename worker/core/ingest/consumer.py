@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from tracejudge.model import TIMES
 from worker.core.config.settings import Settings
-from worker.core.features import overridden
+from worker.core.features import find_overrides
 from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
@@ -161,7 +161,7 @@ class IngestConsumer(ServiceThread):
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
         self._before_read, self._list_unusable, self._close = (
-            overridden(planner.selectors, name) for name in ("before_read", "list_unusable", "close")
+            find_overrides(planner.selectors, name) for name in ("before_read", "list_unusable", "close")
         )
 
     def prepare(self) -> None:

@@ -17,7 +17,7 @@ import structlog
 from judges.core.model import Spent
 from judges.endpoints.limiter import EndpointLimiter
 from worker.core.config.graders import queue_label
-from worker.core.queue.batch import Batch, BatchError, count, decode, made_at_ms, without
+from worker.core.queue.batch import Batch, BatchError, count_evaluations, decode_batch, made_at_ms, without_evaluations
 from worker.core.queue.leases import Lease, Leases
 from worker.core.queue.ledger import Ledger
 
@@ -142,7 +142,7 @@ class LeasedBatch:
     bytes_each: int
 
     def __post_init__(self) -> None:
-        self._left = count(self.batch)
+        self._left = count_evaluations(self.batch)
         self.window.acquire(self._left, self._left * self.bytes_each)
 
     def release(self, evaluations: int | None = None) -> None:
@@ -176,7 +176,7 @@ class BatchFetcher:
         readable: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
         for lease, payload, tries in taken:
             try:
-                readable.append((lease, payload, tries, decode(payload)))
+                readable.append((lease, payload, tries, decode_batch(payload)))
             except BatchError as error:
                 # A worker of another version wrote it, and will read it.
                 log.warning("batch handed back", batch=lease.batch_id, error=str(error))
@@ -184,7 +184,13 @@ class BatchFetcher:
         periods = {each.id: each.period for *_, batch in readable for item in batch.items for each in item.evaluations}
         finished = self._ledger.already_finished(periods)
         leased = [
-            LeasedBatch(window, lease, without(batch, finished), tries, len(payload) // max(1, count(batch)))
+            LeasedBatch(
+                window,
+                lease,
+                without_evaluations(batch, finished),
+                tries,
+                len(payload) // max(1, count_evaluations(batch)),
+            )
             for lease, payload, tries, batch in readable
         ]
         return len(taken), leased

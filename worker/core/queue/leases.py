@@ -17,7 +17,7 @@ import redis
 import structlog
 
 from judges.core.model import Spent
-from worker.core.queue.batch import made_at_ms, mark
+from worker.core.queue.batch import judge_model_hash, made_at_ms
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.judging")
@@ -162,7 +162,7 @@ class Leases:
         """Make due batches of these judge models ready: lease expired, or parking over. Return how many."""
         names = list(judge_models)
         ready = [self._keys.ready(name) for name in names]
-        arguments: list[str | int] = [_MAX_SWEPT, READY_MS, *(mark(name) for name in names)]
+        arguments: list[str | int] = [_MAX_SWEPT, READY_MS, *(judge_model_hash(name) for name in names)]
         return int(self._store.run("sweep", (self._keys.leases, self._keys.holders, *ready), arguments))
 
     def judge_models(self) -> frozenset[str]:

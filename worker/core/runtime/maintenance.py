@@ -230,7 +230,7 @@ class Sweeper(ServiceThread):
         """Sweep if no other worker does, then wait."""
         # Else others would sweep our batches, and judge them twice.
         self._judging.renew_overdue()
-        if self._store.hold(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
+        if self._store.acquire_lock(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
             self.sweep()
         self.pause(_INTERVAL_S)
 
@@ -258,5 +258,5 @@ class Sweeper(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._store.hold(self._store.keys.sweeper, self._holder, 0)
+                self._store.release_lock(self._store.keys.sweeper, self._holder)
         return ended

@@ -77,10 +77,10 @@ class EvaluationFactory:
         for judge, name, probability in choices:
             template = self._templates.get((judge, name))
             if template is None:
-                grader = self._graders.named(name)
+                grader = self._graders.grader(name)
                 version = self._graders.version(judge, grader.judge_model)
                 # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
-                keep = (judge, grader.judge_model) in self._graders.combined
+                keep = (judge, grader.judge_model) in self._graders.combined_by_panels
                 suffix = joined_parts(judge, version, grader.judge_model, "0")
                 of_members = tuple(
                     (member, joined_parts(part, self._graders.version(part, member), member, "0"))

@@ -20,7 +20,7 @@ from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, overridden
+from worker.core.features import Selector, find_overrides
 
 log = structlog.get_logger("tracejudge.sampling")
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Rules:
         """Return the rules that match a trace and ask a judge model, by default any of them."""
         asking = []
         for (rule, evaluations), matches in self._compiled:
-            of_judge = [self.graders.named(grader).judge_model for name, grader in evaluations if name == judge]
+            of_judge = [self.graders.grader(grader).judge_model for name, grader in evaluations if name == judge]
             if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
                 asking.append(rule)
         return asking
@@ -214,7 +214,7 @@ class Sampler:
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
         self._fields = frozenset(field for selector in selectors for field in selector.fields)
-        self._adjusts = overridden(selectors, "adjust")
+        self._adjusts = find_overrides(selectors, "adjust")
         self.clear()
 
     def clear(self) -> None:

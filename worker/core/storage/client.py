@@ -31,8 +31,6 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 """Id and fields of a stream entry; fields are None when the entry was trimmed away."""
 # Version of all keys under the prefix except those that services write.
 LAYOUT: Final = b"2"
-address: Final = mask_url
-"""Write where a Redis, broker or endpoint URL points, without user and password, for logs and errors."""
 _SOCKET_TIMEOUT_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
@@ -152,7 +150,7 @@ class Store:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
         self.partition = partition
-        self.address = address(url)
+        self.address = mask_url(url)
         # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
         self._partitions: tuple[Store, ...] | None = None
         self.is_away = False
@@ -293,9 +291,13 @@ class Store:
         now: int = self.call(redis_now_ms)
         return now
 
-    def hold(self, lock: str, holder: str, length_ms: int) -> bool:
-        """Acquire or keep a lock that one worker holds at a time, or release it with 0; return whether it is held."""
+    def acquire_lock(self, lock: str, holder: str, length_ms: int) -> bool:
+        """Acquire or keep a lock that one worker holds at a time; return whether it is held."""
         return bool(self.run("hold", (lock,), (holder, length_ms)))
+
+    def release_lock(self, lock: str, holder: str) -> None:
+        """Release a lock if it is held."""
+        self.run("hold", (lock,), (holder, 0))
 
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
@@ -401,7 +403,7 @@ def _describe(error: RedisError) -> str:
 
 def addresses(urls: str) -> str:
     """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
-    return ";".join(map(address, each(urls)))
+    return ";".join(map(mask_url, each(urls)))
 
 
 def each(urls: str) -> list[str]:

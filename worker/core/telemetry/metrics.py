@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from judges.core.exploration import End
 from worker.core.config.settings import Settings
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -260,7 +260,7 @@ class Metrics(ProcessMetrics):
 
 def further_tables() -> list[type[MetricTable]]:
     """Import the tables of the parts of base and the features that are installed."""
-    return [imported(feature.metrics) for feature in installed() if feature.metrics]
+    return [import_attribute(feature.metrics) for feature in installed() if feature.metrics]
 
 
 def worker_metrics() -> list[Metric[Any]]:

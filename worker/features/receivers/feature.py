@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
-from worker.core.features import Exporter, Feature, imported
+from worker.core.features import Exporter, Feature, import_attribute
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ReceiverKeys(KeySpace):
 
 def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
     """Import the exporters; return them by kind."""
-    return {kind: imported(_EXPORTERS[settings]) for kind, settings in _KINDS.items()}
+    return {kind: import_attribute(_EXPORTERS[settings]) for kind, settings in _KINDS.items()}
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
