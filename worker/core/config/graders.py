@@ -133,10 +133,8 @@ class Graders:
         """Name the graders of a rule for one judge: the members of a panel before the panel."""
         if judge in self.code_judges:
             return (CODE.name,)
-        models, together = (
-            self.models_of(rule, judge),
-            None if judge in self.model_by_judge else _panel_of(self._settings, rule),
-        )
+        models = self.models_of(rule, judge)
+        together = None if judge in self.model_by_judge else _panel_of(self._settings, rule)
         return models if together is None else (*models, together.name)
 
     def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:

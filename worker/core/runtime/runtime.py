@@ -5,14 +5,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import structlog
 from prometheus_client import disable_created_metrics
 
-from judges.core.model import REPLY_FIELDS
-from judges.endpoints.client import CallObserver, Direction, LimitedModel, Retries
+from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
 from judges.registry import load_judges
@@ -30,7 +29,7 @@ from worker.core.storage.client import LayoutError, StoreError, make_stores
 from worker.core.telemetry import logs
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import OUTAGE, LoopEndedError, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
@@ -51,35 +50,6 @@ class _Pool:
     def pulse(self) -> Pulse:
         """Dead once it accepts no more tasks."""
         return Pulse(time.monotonic(), dead=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
-
-
-class CallMetrics(CallObserver):
-    """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
-
-    def __init__(self, metrics: Metrics, judge_model: str, limiter: EndpointLimiter) -> None:
-        # Label lookups take a lock and a hash of all values: each child is looked up once.
-        self._durations = cache(partial(metrics.request_duration.labels, judge_model))
-        self._tokens = cache(partial(metrics.tokens.labels, judge_model))
-        self._cost = cache(partial(metrics.cost.labels, judge_model))
-        # Read at each scrape, which costs the calls nothing.
-        metrics.in_flight.labels(judge_model).set_function(lambda: limiter.in_flight)
-        metrics.concurrency_limit.labels(judge_model).set_function(lambda: limiter.limit)
-        metrics.circuit_open.labels(judge_model).set_function(lambda: limiter.circuit_open)
-        self._ignored = {field: metrics.reply_invalid.labels(judge_model, field) for field in REPLY_FIELDS}
-
-    def ended(self, status: str, took_s: float) -> None:
-        """Observe the duration of a call by its status."""
-        self._durations(status).observe(took_s)
-
-    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
-        """Count tokens and their cost."""
-        self._tokens(judge, direction).inc(tokens)
-        if cost_usd is not None:
-            self._cost(judge, direction).inc(cost_usd)
-
-    def dropped(self, field: str) -> None:
-        """Count a field of a reply that was out of bounds."""
-        self._ignored[field].inc()
 
 
 class Runtime:
