@@ -51,7 +51,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     """Replace `safety` by a judge in code wherever the judges are loaded."""
     made = Code()
     for place in ("support.stage_parts", "worker.base.replay.replay"):
-        monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)
+        monkeypatch.setattr(f"{place}.load_judges", lambda _: made.judges)
     return made
 
 
