@@ -39,7 +39,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import find_exporters, import_attribute, installed
+from worker.core.features import collect_all, find_exporters, import_attribute, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
@@ -175,18 +175,14 @@ def _checks_of_one(settings: Settings, store: Store) -> list[Check]:
 
 def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     """Return the checks of the data that all Redis servers have together; ``store`` is the first."""
+    of_features = (import_attribute(feature.checks) for feature in installed() if feature.checks)
     return [
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *(
-            check
-            for feature in installed()
-            if feature.checks
-            for check in import_attribute(feature.checks)(settings, store)
-        ),
+        *collect_all(of_features, settings, store),
         Check("model families", partial(same_family, settings, store)),
     ]
 

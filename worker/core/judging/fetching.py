@@ -185,10 +185,7 @@ class BatchFetcher:
         finished = self._ledger.already_finished(periods)
         leased = [
             LeasedBatch(
-                window,
-                lease,
-                without_evaluations(batch, finished),
-                tries,
+                *(window, lease, without_evaluations(batch, finished), tries),
                 len(payload) // max(1, count_evaluations(batch)),
             )
             for lease, payload, tries, batch in readable

@@ -443,11 +443,8 @@ class Estimator:
         (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
         grader = graders.grader(choice.model)
         pair = choice.judge, grader.judge_model
-        of_pair, share, judge = (
-            totals.sums[trace.service, *pair],
-            weight * choice.probability,
-            graders.judge_form(*pair),
-        )
+        of_pair, share = totals.sums[trace.service, *pair], weight * choice.probability
+        judge = graders.judge_form(*pair)
         of_pair.judgements += share
         asked = None
         if judge is not None and not grader.members and grader != CODE:
