@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.figures import Figure, tell
 from judges.core.verdict import Score, Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.embedded import EmbeddedRedis
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.sums import QualitySums
@@ -54,7 +54,7 @@ def _cpu_us(server: EmbeddedRedis, monitor: Monitor, size: int, count: int) -> t
     """Return microseconds per verdict in this process and in Redis, with the read and the acknowledgement."""
     settings = Settings.from_keys(redis_url=server.url, prefix=f"bench-{random.getrandbits(40):x}", monitor=monitor)
     store = Store(server.url, Keys(settings.prefix))
-    sums = _Sums(settings, store, Metrics(settings), Rules(settings, Graders(settings, configured(settings.judges))))
+    sums = _Sums(settings, store, Metrics(settings), Rules(settings, Graders(settings, load_judges(settings.judges))))
     sums.prepare()
     sums.read_count = size
     chance = random.Random(18)

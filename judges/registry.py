@@ -19,12 +19,12 @@ from msgspec import structs
 
 from judges.catalog import CatalogueError, catalogue
 from judges.core.combine import JOINT, metrics_of
-from judges.core.faults import Fault, Faults, Kind, SettingsError, caught, fault_of
+from judges.core.faults import Fault, Faults, Kind, SettingsError, catch_fault, fault_of
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
 from judges.custom.definition import conversion_fault, nearest, read_text, read_toml, unread
 
-__all__ = ["CatalogueError", "catalogue", "configured"]
+__all__ = ["CatalogueError", "catalogue", "load_judges"]
 log = logging.getLogger("tracejudge.config")
 _PYTHON: Final = "judges.features.python"
 _NAMING: Final = f"a judge's name is of {RULE}"
@@ -32,7 +32,7 @@ _NAMING: Final = f"a judge's name is of {RULE}"
 _MAX_FILE_CHARS: Final = 1000
 
 
-def distributed(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
+def load_installed_judges(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
     """Load the judges in Python of installed distributions, by name; none without that feature.
 
     Args:
@@ -52,7 +52,7 @@ def origin_of(name: str) -> str:
     return str(import_module(f"{_PYTHON}.installed").distribution_of(name))
 
 
-def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
+def load_judges(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge]:
     """Load all judges with their settings, by name.
 
     Args:
@@ -68,7 +68,7 @@ def configured(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judge
     definitions = {name: table for name, table in tables.items() if is_definition(table)}
     # The name of the combined verdict is taken too.
     taken = frozenset({*built_in, JOINT.name})
-    from_distributions = distributed(taken)
+    from_distributions = load_installed_judges(taken)
     for name, table in definitions.items():
         if name in from_distributions or (name in taken and table.get("based_on") != name):
             owner = "a built-in judge" if name in taken else "a judge that an installed distribution brings"
@@ -151,7 +151,7 @@ def is_toml(path: Path) -> bool:
 def make_defined(table: JudgeTable) -> Judge:
     """Make the judge that a table defines."""
     name, place, values = table
-    if name in distributed():
+    if name in load_installed_judges():
         fix = f"rename it, or uninstall {origin_of(name)}"
         raise place.error(f"has the name of a judge of an installed distribution; {fix}", "conflict")
     if name in catalogue() and values.get("based_on") != name:
@@ -206,7 +206,7 @@ def read_tables(tables: Mapping[str, Mapping[str, object]], origin: str, base: P
     whole = []
     for name, values in tables.items():
         table = JudgeTable(name, Place(origin, f"judges.{name}"), values)
-        whole.append((yield from caught(partial(complete, table, base))))
+        whole.append((yield from catch_fault(partial(complete, table, base))))
     return [table for table in whole if table is not None]
 
 
@@ -220,7 +220,7 @@ def read_folder(folder: Path) -> Faults[list[tuple[str, JudgeTable | None]]]:
         return []
     tables = []
     for path in paths:
-        table = yield from caught(partial(read_judge, path))
+        table = yield from catch_fault(partial(read_judge, path))
         tables.append((path.stem, table))
     return tables
 
@@ -245,7 +245,7 @@ def check_tables(tables: Iterable[JudgeTable]) -> Faults[Mapping[str, Mapping[st
             yield table.place.fault(f"the judge {table.name} is there twice: {fix}", "conflict")
     judges = {}
     for name, table in named.items():
-        if (judge := (yield from caught(partial(check_table, table)))) is not None:
+        if (judge := (yield from catch_fault(partial(check_table, table)))) is not None:
             judges[name] = judge
     for clash in clashes(judges):
         if clash.judge in named:
@@ -257,7 +257,7 @@ def check_tables(tables: Iterable[JudgeTable]) -> Faults[Mapping[str, Mapping[st
 def check_table(table: JudgeTable) -> Judge:
     """Check one table by making its judge, which is returned."""
     name, place, values = table
-    if place.table and not is_definition(values) and name not in distributed():
+    if place.table and not is_definition(values) and name not in load_installed_judges():
         if name in catalogue():
             return _with_settings(place, catalogue()[name], values)
         close = nearest(name, catalogue())
@@ -297,7 +297,7 @@ def clashes(own: Mapping[str, Judge]) -> Iterator[Clash]:
     # Exporters name a result after its judge and metric alone, so equal names would be one series there.
     built_in = catalogue()
     taken: dict[str, str] = {}
-    for judge in {**built_in, **distributed(frozenset(built_in)), **own}.values():
+    for judge in {**built_in, **load_installed_judges(frozenset(built_in)), **own}.values():
         # With the metrics that only panels give.
         for metric in metrics_of(judge.metrics):
             name = exported_name(judge.name, metric.name)

@@ -68,7 +68,7 @@ class Part:
 PARTS: Final = {
     "sampling": Part(
         11,
-        "worker/core/selection/sampling.py worker/core/ingest/plan.py",
+        "worker/core/selection/sampling.py worker/core/selection/evaluations.py worker/core/ingest/plan.py",
         """
         tests/core/test_sampling.py tests/core/test_egress.py tests/core/test_ledger_periods.py
         tests/core/test_choos*.py tests/core/test_ingest_*.py tests/features/late_feedback/test_feedback_g*.py

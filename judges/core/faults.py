@@ -80,7 +80,7 @@ def first_raised(faults: Faults[T]) -> T:
     raise SettingsError(fault)
 
 
-def collected(faults: Faults[T]) -> tuple[list[Fault], T]:
+def run_faults(faults: Faults[T]) -> tuple[list[Fault], T]:
     """Return all faults, and the result."""
     every: list[Fault] = []
     while True:
@@ -90,7 +90,7 @@ def collected(faults: Faults[T]) -> tuple[list[Fault], T]:
             return every, end.value
 
 
-def changed(faults: Faults[T], change: Callable[[Fault], Fault]) -> Faults[T]:
+def map_faults(faults: Faults[T], change: Callable[[Fault], Fault]) -> Faults[T]:
     """Change each fault."""
     while True:
         try:
@@ -100,12 +100,12 @@ def changed(faults: Faults[T], change: Callable[[Fault], Fault]) -> Faults[T]:
             return result
 
 
-def placed(place: str, faults: Faults[T]) -> Faults[T]:
+def with_place(place: str, faults: Faults[T]) -> Faults[T]:
     """Name the place of each fault that has none."""
-    return changed(faults, lambda fault: structs.replace(fault, place=fault.place or place))
+    return map_faults(faults, lambda fault: structs.replace(fault, place=fault.place or place))
 
 
-def caught(action: Callable[[], T]) -> Faults[T | None]:
+def catch_fault(action: Callable[[], T]) -> Faults[T | None]:
     """Call a function; of a ``SettingsError`` the fault is yielded, and the result is None."""
     try:
         return action()

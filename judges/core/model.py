@@ -39,6 +39,7 @@ class Quota(NamedTuple):
 
 # Fields of a reply that are dropped, and counted, when their values are out of bounds.
 REPLY_FIELDS: Final = ("id", "model", "usage")
+Direction = Literal["input", "output"]
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
 _MILLION: Final = 1_000_000
@@ -275,6 +276,19 @@ class ChatModel(Protocol):
     async def aclose(self) -> None:
         """Close connections."""
         ...
+
+
+class CallObserver:
+    """Callbacks for the calls of one model, made in its event loop: they must not block. By default they do nothing."""
+
+    def ended(self, status: str, took_s: float) -> None:
+        """Count a call; the status is ``ok``, ``cancelled`` or the reason of the failure."""
+
+    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
+        """Count tokens, also of an evaluation without a verdict; no cost if the model has no price."""
+
+    def dropped(self, field: str) -> None:
+        """Count a field of a reply that was out of bounds."""
 
 
 class ModelError(Exception):

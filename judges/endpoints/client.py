@@ -4,13 +4,14 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import structs
 
 from judges.core.backoff import Draw, backoff_s
 from judges.core.model import (
     BadModelRequestError,
+    CallObserver,
     ChatModel,
     ChatRequest,
     ChatResponse,
@@ -23,7 +24,6 @@ from judges.core.verdict import Call, with_message
 from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.limiter import EndpointLimiter
 
-Direction = Literal["input", "output"]
 # A request that is refused so often while others are answered is at fault itself, and not the endpoint.
 _MAX_REFUSALS: Final = 3
 _TRANSIENT: Final = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
@@ -95,19 +95,6 @@ class Retries:
             # No token: the endpoint itself bounds how many of these there are.
             return 0.0 if is_blocked else max(error.retry_after_s or 0.0, pause_s)
         return pause_s if self._budget.spend() else None
-
-
-class CallObserver:
-    """Callbacks for the calls of one model, made in its event loop: they must not block. By default they do nothing."""
-
-    def ended(self, status: str, took_s: float) -> None:
-        """Count a call; the status is ``ok``, ``cancelled`` or the reason of the failure."""
-
-    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
-        """Count tokens, also of an evaluation without a verdict; no cost if the model has no price."""
-
-    def dropped(self, field: str) -> None:
-        """Count a field of a reply that was out of bounds."""
 
 
 class LimitedModel:

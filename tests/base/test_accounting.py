@@ -16,7 +16,7 @@ from judges.core.verdict import Score
 from tracejudge import api
 from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
-from worker.core.queue.batch import Batch, Evaluation, Item, fresh_id, head
+from worker.core.queue.batch import Batch, Evaluation, Item, batch_header, fresh_id
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.runtime.maintenance import PRODUCER_SILENCE_S, forget_producers
@@ -442,7 +442,7 @@ def test_a_batch_that_holds_nothing_breaks_neither_the_accounting_nor_a_worker(
     """Redis takes no MGET without keys; and what a script writes for an empty list is an empty object."""
     batch_ids = choose(keyspace, 1)
     empty_id = fresh_id("scripted", time.time())
-    payload = head(empty_id, "default", "scripted", time.time()) + "]}"
+    payload = batch_header(empty_id, "default", "scripted", time.time()) + "]}"
     payload = payload.replace('"items":[]', f'"items":{items}')
     keyspace.client.set(keyspace.keys.batch(empty_id), payload)
     keyspace.client.hincrby(keyspace.keys.waiting, "scripted", len(payload))

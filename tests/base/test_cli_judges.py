@@ -12,7 +12,7 @@ import pytest
 from support.cli_parts import Run, labelled, write_lines
 
 from judges.core.prompt import render
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Trace
 from worker.base.commands.judges import find_sample
 from worker.core.config.settings import Settings
@@ -59,7 +59,7 @@ def test_the_versions_are_those_of_the_configuration(run: Run) -> None:
     changed = [row["name"] for row, other in zip(plain, own, strict=True) if row != other]
     assert changed == ["ragbench"]
     (row,) = (row for row in own if row["name"] == "ragbench")
-    assert row["version"] == configured({"ragbench": {"lengths": True}})["ragbench"].version
+    assert row["version"] == load_judges({"ragbench": {"lengths": True}})["ragbench"].version
     assert row["settings"]["lengths"] is True
 
 

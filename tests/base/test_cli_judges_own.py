@@ -8,7 +8,7 @@ from support.cli_parts import Run, words
 from support.own_judges import BROKEN, FILES, POLITE, write_own_judges
 
 from judges.custom import define
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 
 
 @pytest.fixture(autouse=True)
@@ -144,4 +144,4 @@ def test_replay_takes_no_file_since_workers_judge(served: Run) -> None:
 
 def test_an_unknown_name_is_told_the_nearest_of_all(run: Run) -> None:
     assert "did you mean polite?" in run("judges", "show", "polit").err
-    assert set(configured({})) == set(catalogue())
+    assert set(load_judges({})) == set(catalogue())

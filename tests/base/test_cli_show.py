@@ -12,7 +12,7 @@ from support.cli_parts import Run
 from support.judged import judged as judged_rows
 
 from judges.core.verdict import Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.lookup.explanation import explain, place
 from worker.base.lookup.label_store import Drawn, Label, OutboxMatcher, labelled_trace, write_labels
@@ -183,7 +183,7 @@ def test_a_place_is_found_with_other_blanks_and_case(redis_url: str, prefix: str
     # Details that another version has written must not break the page.
     store, settings = Store(redis_url, Keys(prefix)), load({})
     (entry,) = scan_verdicts(store, VerdictFilter(("shop",), ("facts_grounding",)))
-    trace, judge = msgspec.convert(TRACES[0], Trace), configured(settings.judges)["facts_grounding"]
+    trace, judge = msgspec.convert(TRACES[0], Trace), load_judges(settings.judges)["facts_grounding"]
     assert outcome_of(entry) == "failed"
     for name, value in itertools.product(("sentences", "relevant", "documents", "spans"), (3, "x", [None, {}], {})):
         odd: Verdict = msgspec.structs.replace(entry.verdict, details={**entry.verdict.details, name: value})

@@ -13,9 +13,9 @@ from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
 from worker.base import scans
 from worker.base.forget.forget import ForgetTarget, Forgetting
-from worker.core.config import user_keys
+from worker.core.config import serving
+from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.storage.keys import INGEST_GROUP
 
 # --- the stream ---
@@ -320,7 +320,7 @@ def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_fo
 def test_workers_without_a_key_make_one_and_agree_on_it_also_when_redis_has_lost_it(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_keys, "_FRESH_S", 0.0)
+    monkeypatch.setattr(serving, "_FRESH_S", 0.0)
     with ThreadPoolExecutor(8) as threads:
         workers = [UserKeys(settings_of(keyspace), keyspace.store) for _ in range(8)]
         made = {future.result() for future in [threads.submit(worker.current) for worker in workers]}

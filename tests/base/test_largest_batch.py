@@ -7,9 +7,9 @@ from support.stage_parts import Chosen, Keyspace, make_traces, make_verdict, set
 from judges.core.model import Spent
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.config.loading import load
+from worker.core.config.serving import UserKeys
 from worker.core.config.settings import SettingsError
-from worker.core.config.user_keys import UserKeys
-from worker.core.queue.batch import Batch, decode
+from worker.core.queue.batch import Batch, decode_batch
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 
@@ -21,7 +21,7 @@ def test_no_script_unpacks_more_than_lua_can(keyspace: Keyspace, leases: Leases)
     keyspace.append("p1", make_traces(range(LARGEST), user_id="somebody"))
     chosen.take()
     (taken,) = leases.take("lexical", "ours", 10)
-    batch = decode(taken.payload)
+    batch = decode_batch(taken.payload)
     evaluations = [evaluation for item in batch.items for evaluation in item.evaluations]
     assert len(evaluations) == LARGEST
     leases.put_back(taken.lease, tries={evaluation.id: Spent(calls=1) for evaluation in evaluations})

@@ -150,7 +150,7 @@ class Task(Watch):
         client.pexpire(lock, 500)
         if self._loses:
             client.delete(lock)
-            self._keyspace.store.hold(lock, "another worker", 10_000)
+            self._keyspace.store.acquire_lock(lock, "another worker", 10_000)
 
     def clear(self) -> None:
         self._seen.append("clears")

@@ -14,7 +14,8 @@ from judges.registry import catalogue
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.selection.sampling import Choice, EvaluationFactory
+from worker.core.selection.evaluations import EvaluationFactory
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 
 # Lengths stand in what is hashed: signs of several bytes, digits and separators must not make two ids one.

@@ -25,13 +25,14 @@ import tracejudge
 from judges.core.model import ModelSettings
 from tracejudge.delivery.buffer import Batch
 from tracejudge.delivery.transport import RedisStream
+from tracejudge.redis_url import mask_url
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import BrokerConfig, broker
-from worker.core.storage.client import Store, StoreError, address, addresses
+from worker.core.storage.client import Store, StoreError, addresses
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys
 
@@ -60,16 +61,16 @@ CUT = [
 
 @pytest.mark.parametrize(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
 def test_an_address_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
-    assert address(url) == shown
+    assert mask_url(url) == shown
 
 
 @each_case("url", [*CUT, "unix://:12/34@/run/redis.sock"])
 def test_of_a_password_that_is_cut_off_not_a_part_is_shown(url: str) -> None:
-    assert address(url) == "(an address that cannot be read)"
+    assert mask_url(url) == "(an address that cannot be read)"
 
 
 def test_a_socket_may_have_any_path() -> None:
-    assert address(f"unix://:{PASSWORD}@/run/a@b.sock") == "unix:///run/a@b.sock"
+    assert mask_url(f"unix://:{PASSWORD}@/run/a@b.sock") == "unix:///run/a@b.sock"
 
 
 def test_a_semicolon_in_a_password_is_not_between_addresses() -> None:

@@ -9,7 +9,7 @@ from support.stage_parts import Chosen, Keyspace, make_traces
 
 from worker.core.ingest import consumer as reader
 from worker.core.storage import client as store
-from worker.core.storage.client import StoreError, leave, retire
+from worker.core.storage.client import StoreError
 from worker.core.storage.keys import INGEST_GROUP
 
 
@@ -29,7 +29,7 @@ def names(keyspace: Keyspace) -> set[str]:
 
 
 def retired(keyspace: Keyspace, *keep: str, idle_ms: int = 0) -> int:
-    return retire(keyspace.store, keyspace.keys.traces, INGEST_GROUP, keep, idle_ms)
+    return keyspace.store.retire_consumers(keyspace.keys.traces, INGEST_GROUP, keep, idle_ms)
 
 
 def test_names_with_nothing_pending_go_and_the_callers_own_stays(keyspace: Keyspace) -> None:
@@ -56,11 +56,11 @@ def test_a_dead_readers_name_goes_once_its_entries_were_taken_over(keyspace: Key
 
 
 def test_retiring_without_a_stream_or_group_does_nothing(keyspace: Keyspace) -> None:
-    assert retire(keyspace.store, keyspace.keys.verdicts, "otel", idle_ms=0) == 0
-    leave(keyspace.store, keyspace.keys.verdicts, "otel", "a")
+    assert keyspace.store.retire_consumers(keyspace.keys.verdicts, "otel", idle_ms=0) == 0
+    keyspace.store.remove_consumer(keyspace.keys.verdicts, "otel", "a")
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": "1"})
-    assert retire(keyspace.store, keyspace.keys.verdicts, "otel", idle_ms=0) == 0
-    leave(keyspace.store, keyspace.keys.verdicts, "otel", "a")
+    assert keyspace.store.retire_consumers(keyspace.keys.verdicts, "otel", idle_ms=0) == 0
+    keyspace.store.remove_consumer(keyspace.keys.verdicts, "otel", "a")
 
 
 def test_very_many_names_go(keyspace: Keyspace) -> None:
@@ -93,14 +93,14 @@ def test_a_living_reader_whose_name_goes_while_it_waits_is_given_the_next_entry(
 def test_leaving_removes_only_the_consumer_that_leaves(keyspace: Keyspace) -> None:
     for name in ("a", "b"):
         read(keyspace, name)
-    leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
-    leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "unknown")
+    keyspace.store.remove_consumer(keyspace.keys.traces, INGEST_GROUP, "a")
+    keyspace.store.remove_consumer(keyspace.keys.traces, INGEST_GROUP, "unknown")
     assert names(keyspace) == {"b"}
 
 
 def test_a_consumer_with_pending_entries_is_not_removed(keyspace: Keyspace) -> None:
     read(keyspace, "a", acknowledge=False)
-    leave(keyspace.store, keyspace.keys.traces, INGEST_GROUP, "a")
+    keyspace.store.remove_consumer(keyspace.keys.traces, INGEST_GROUP, "a")
     assert (names(keyspace), keyspace.pending()) == ({"a"}, 1)
 
 

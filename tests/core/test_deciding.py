@@ -65,7 +65,7 @@ def test_versions_are_those_of_judge_and_model() -> None:
         versions[name] = {model: graders.version("safety", model) for model in ("decider", "words", panel)}
         assert versions[name]["words"] == safety.version == graders.version("safety", "of another configuration")
         assert graders.versions("safety") == {safety.version, *versions[name].values()}
-        assert graders.judge("user_frustration", "decider") is None
+        assert graders.judge_form("user_frustration", "decider") is None
     assert len({*versions["plain"].values(), *versions["strict"].values()}) == 5
     both = Settings(models={"a": chat, "b": ModelSettings(provider="lexical", label="more")})
     assert Graders(both, catalogue()).versions("safety") == {safety.version}

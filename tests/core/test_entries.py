@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.cases import each_case
 
 from tracejudge import Document, LateFeedback, ProducerReport, Span, Trace
-from worker.core.queue.batch import decode as decode_batch
-from worker.core.queue.batch import head
+from worker.core.queue.batch import batch_header, decode_batch
 from worker.core.selection.stream_entry import (
     FeedbackEntry,
     GoneEntry,
@@ -282,7 +281,7 @@ def test_an_accepted_trace_can_be_decoded_inside_a_batch(levels: int) -> None:
         assert ending(got) == invalid("not_json")
         return
     item = b'{"trace":' + msgspec.json.encode(got.trace) + b',"evaluations":[]}'
-    payload = head("b1", "default", "lexical", 0.0).encode() + item + b"]}"
+    payload = batch_header("b1", "default", "lexical", 0.0).encode() + item + b"]}"
 
     def deeper(frames: int) -> Any:
         return deeper(frames - 1) if frames else decode_batch(payload)

@@ -11,8 +11,8 @@ from support.stage_parts import Keyspace, make_verdict, only, samples, settings_
 from worker.base.doctor.command import diagnose
 from worker.base.doctor.finding import Check, ok
 from worker.cli import cli
+from worker.core import features
 from worker.core.config.settings import Settings
-from worker.core.export import prometheus
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import Exporter, Feature, installed
 from worker.core.queue.ledger import OutboxEntry
@@ -41,7 +41,7 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     row = Exporter(ListExporter.role, ListExporter, checks, keeps)
     feature = Feature(name="list", exporters=lambda _: {"list": row})
-    monkeypatch.setattr(prometheus, "installed", lambda: (*installed(), feature))
+    monkeypatch.setattr(features, "installed", lambda: (*installed(), feature))
 
 
 def test_doctor_checks_an_exporter_and_forget_names_its_data(keyspace: Keyspace) -> None:
@@ -56,8 +56,8 @@ def test_doctor_checks_an_exporter_and_forget_names_its_data(keyspace: Keyspace)
 
 
 def test_a_receiver_that_is_not_named_has_no_exporter() -> None:
-    assert list(prometheus.find_exporters(Settings())) == ["metrics", "monitor", "list"]
-    assert list(prometheus.find_exporters(Settings.from_keys(otlp_endpoint="http://collector:4318"))) == [
+    assert list(features.find_exporters(Settings())) == ["metrics", "monitor", "list"]
+    assert list(features.find_exporters(Settings.from_keys(otlp_endpoint="http://collector:4318"))) == [
         "metrics",
         "monitor",
         "otel",
@@ -70,7 +70,7 @@ def test_the_worker_runs_and_watches_it(keyspace: Keyspace, monkeypatch: pytest.
     runtime = Runtime(settings_of(keyspace, roles=("export",)), send=lambda *_: None, serves=lambda *_, **__: False)
     assert [exporter.name for exporter in runtime.partitions[0].exporters] == ["export-metrics", "export-list"]
     runtime.stores[0].close()
-    runtime._shared.loop.stop()
+    runtime._process.loop.stop()
 
 
 @pytest.mark.usefixtures("_short_reads")

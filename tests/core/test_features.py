@@ -8,16 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.stage_parts import Keyspace, rules_of, settings_of
+from msgspec import structs
+from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
 from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
 from worker.core.config import loading
-from worker.core.features import Feature, Follower, Parts, Selector, built, find_single, imported, installed, overridden
+from worker.core.config.settings import Settings
+from worker.core.features import (
+    Feature,
+    Follower,
+    Selector,
+    TraceHookContext,
+    build_hooks,
+    find_overrides,
+    find_single,
+    import_attribute,
+    installed,
+)
 from worker.core.queue.ledger import Ledger
-from worker.core.selection.sampling import CompiledRule
+from worker.core.selection.sampling import CompiledRule, Sampler
+from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
@@ -45,8 +58,8 @@ def test_a_row_without_its_folder_is_passed_over(monkeypatch: pytest.MonkeyPatch
 
 
 def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
-    assert all(issubclass(imported(feature.metrics), MetricTable) for feature in installed() if feature.metrics)
-    assert all(issubclass(imported(feature.watch), Watch) for feature in installed() if feature.watch)
+    assert all(issubclass(import_attribute(feature.metrics), MetricTable) for feature in installed() if feature.metrics)
+    assert all(issubclass(import_attribute(feature.watch), Watch) for feature in installed() if feature.watch)
 
 
 def test_no_two_packages_declare_one_key() -> None:
@@ -71,12 +84,24 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
 
 
 def test_two_selectors_with_one_method_are_refused() -> None:
-    class Adjusting(Selector):
-        def adjust(self, rules: Sequence[CompiledRule], trace: Trace) -> Any:
+    class Hearing(Selector):
+        def feedback(self, entry: FeedbackEntry) -> str | None:
             raise NotImplementedError
 
-    with pytest.raises(ValueError, match="two features have a selector with adjust"):
-        find_single((Adjusting(), Selector(), Adjusting()), "adjust")
+    with pytest.raises(ValueError, match="two features have a selector with feedback"):
+        find_single((Hearing(), Selector(), Hearing()), "feedback")
+
+
+def test_each_selector_adjusts_the_rates_of_the_one_before() -> None:
+    class Halving(Selector):
+        def adjust(self, rules: Sequence[CompiledRule], _: Trace) -> Any:
+            halved = [match._replace(rule=structs.replace(match.rule, rate=match.rule.rate / 2)) for match in rules]
+            return halved, lambda: [f"first {match.rule.rate}" for match in rules]
+
+    sampler = Sampler(rules_of(Settings()), (Halving(), Selector(), Halving()))
+    matching = sampler._matching(make_trace(1))
+    assert [match.rule.rate for match in matching.rules] == [0.25]
+    assert [choose() for choose in matching.first] == [["first 1.0"], ["first 0.5"]]
 
 
 def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +111,16 @@ def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.M
 
 def test_full_names_are_those_of_functions() -> None:
     names = [getattr(feature, hook) for feature in installed() for hook in ("warnings", "checks", "eraser", "estimate")]
-    assert all(callable(imported(name)) for name in names if name)
+    assert all(callable(import_attribute(name)) for name in names if name)
 
 
 def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     settings = settings_of(keyspace)
-    parts = Parts(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
+    context = TraceHookContext(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
-        assert built((getattr(feature, hook) for feature in installed()), parts) == (), hook
-    selectors = built((feature.select for feature in installed()), parts)
-    assert len(overridden(selectors, "feedback")) == 0
+        assert build_hooks((getattr(feature, hook) for feature in installed()), context) == (), hook
+    selectors = build_hooks((feature.select for feature in installed()), context)
+    assert len(find_overrides(selectors, "feedback")) == 0
 
 
 def test_only_overridden_methods_are_called() -> None:
@@ -104,7 +129,7 @@ def test_only_overridden_methods_are_called() -> None:
             """Do nothing."""
 
     gathering = Gathering()
-    assert overridden((gathering, Selector()), "close") == (gathering.close,)
-    assert overridden((gathering, Selector()), "before_read") == ()
-    assert overridden((Follower(),), "refresh") == (), "it would be awaited for every batch"
-    assert built((Feature(name="none").select, lambda _: None, lambda _: gathering), None) == (gathering,)
+    assert find_overrides((gathering, Selector()), "close") == (gathering.close,)
+    assert find_overrides((gathering, Selector()), "before_read") == ()
+    assert find_overrides((Follower(),), "refresh") == (), "it would be awaited for every batch"
+    assert build_hooks((Feature(name="none").select, lambda _: None, lambda _: gathering), None) == (gathering,)

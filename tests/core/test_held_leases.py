@@ -10,8 +10,7 @@ from support.judging_parts import Workers, assert_settled, choose
 from support.leases_parts import MODEL
 from support.stage_parts import Keyspace
 
-from worker.core.judging.fetching import HeldLeases, Task
-from worker.core.queue.leases import Lease, Leases
+from worker.core.queue.leases import HeldLeases, Lease, Leases, Task
 
 
 @pytest.fixture

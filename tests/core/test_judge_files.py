@@ -10,7 +10,7 @@ import pytest
 from support.cases import each_case
 
 from judges.custom import definition as files
-from judges.registry import catalogue, check_table, configured, read_judge
+from judges.registry import catalogue, check_table, load_judges, read_judge
 from worker.core.config.loading import load
 from worker.core.config.reading import CONFIG_NAME
 from worker.core.config.settings import Settings, SettingsError
@@ -39,7 +39,7 @@ def write(name: str, text: str | bytes) -> str:
 
 
 def versions(settings: Settings) -> Mapping[str, str]:
-    return {name: judge.version for name, judge in configured(settings.judges).items()}
+    return {name: judge.version for name, judge in load_judges(settings.judges).items()}
 
 
 def load_error(variables: Mapping[str, str] | None = None) -> str:
@@ -60,7 +60,7 @@ def test_a_file_of_the_folder_is_the_table_of_its_name() -> None:
     assert settings.judges == {"polite": {"instructions": "Is {{ outputs }} polite?"}} | {
         "kind": {"instructions": "Is {{ outputs }} polite?"}
     }
-    judges = configured(settings.judges)
+    judges = load_judges(settings.judges)
     assert list(judges) == [*catalogue(), "polite", "kind"]
     assert judges["kind"].metric_names == ("kind",)
 
@@ -142,7 +142,7 @@ def test_the_folder_of_a_variable_is_relative_to_the_working_directory() -> None
 
 def test_settings_of_built_in_judges_stand_beside_judges_of_ones_own() -> None:
     write(FILE, f"[judges.faithfulness]\npass_at = 5\n[judges.polite]\n{POLITE}")
-    judges = configured(load({}).judges)
+    judges = load_judges(load({}).judges)
     assert judges["faithfulness"].version != catalogue()["faithfulness"].version
     assert judges["polite"].name == "polite"
 
@@ -162,7 +162,7 @@ def test_a_template_is_read_at_the_start_and_never_again() -> None:
     settings = load({})
     assert settings.judges["grounded"]["template"] == {"file": "facts.yaml", "text": TEMPLATE}
     Path("mine/facts.yaml").unlink()
-    (fixed,) = configured(settings.judges)["grounded"].fixed_parts
+    (fixed,) = load_judges(settings.judges)["grounded"].fixed_parts
     assert "Look for {{response}} in {{context_document}}" in fixed
 
 

@@ -6,7 +6,7 @@ from support.stage_parts import Keyspace
 
 from judges.core.prompt import ToolCall
 from judges.models.scripted import Step
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.settings import Rule
 
 TABLES = {"mine": {"instructions": "Read {{ trace }}. Is {{ outputs }} borne out?", "max_rounds": 3}}
@@ -22,7 +22,7 @@ def test_an_exploration_is_over_budget_after_the_calls_of_all_tries(
     keyspace: Keyspace, new_worker: Workers, steps: tuple[Step, ...]
 ) -> None:
     (batch_id,) = choose(keyspace, 1, judges=TABLES, rules=RULES)
-    worker = new_worker(*steps, judges=configured(TABLES))
+    worker = new_worker(*steps, judges=load_judges(TABLES))
     worker.run(batch_id)
     while keyspace.batches():
         keyspace.make_due()
@@ -34,12 +34,12 @@ def test_an_exploration_is_over_budget_after_the_calls_of_all_tries(
 
 def test_an_outage_before_the_first_answer_costs_nothing(keyspace: Keyspace, new_worker: Workers) -> None:
     (batch_id,) = choose(keyspace, 1, judges=TABLES, rules=RULES)
-    worker = new_worker(AWAY, judges=configured(TABLES))
+    worker = new_worker(AWAY, judges=load_judges(TABLES))
     worker.run(batch_id)
     for _ in range(30):
         keyspace.make_due()
         worker.sweep()
     assert keyspace.outbox("j") == []
     keyspace.make_due()
-    new_worker(LOOK, YES, judges=configured(TABLES)).sweep()
+    new_worker(LOOK, YES, judges=load_judges(TABLES)).sweep()
     assert_settled(keyspace, scored=1)

@@ -7,7 +7,7 @@ from support.replay_parts import Replays
 from support.stage_parts import Chosen, Keyspace, encoded, go_by, make_trace
 
 from worker.core.config.settings import Rule
-from worker.core.selection.sampling import period_of
+from worker.core.selection.evaluations import period_of
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.keys import INGEST_GROUP
 

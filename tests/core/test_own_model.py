@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.loading import load
@@ -24,7 +24,7 @@ def loaded(*rules: dict[str, Any], judges: object = JUDGES) -> Settings:
 
 
 def chosen(settings: Settings) -> set[tuple[str, str]]:
-    sampler = Sampler(Rules(settings, Graders(settings, configured(settings.judges))))
+    sampler = Sampler(Rules(settings, Graders(settings, load_judges(settings.judges))))
     return {choice[:2] for choice in sampler.sample(TRACE).choices}
 
 

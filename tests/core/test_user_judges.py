@@ -10,7 +10,7 @@ from support import replies
 from support.endpoint import ChatEndpoint
 from support.pipeline import Pipeline, make_traces
 
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.loading import load
 
 TEMPLATE = Path(__file__).parents[1] / "judges" / "templates" / "facts.yaml"
@@ -39,7 +39,7 @@ def models(endpoint: ChatEndpoint) -> dict[str, object]:
 
 def versions(folder: Path) -> Mapping[str, str]:
     settings = load({"TRACEJUDGE_JUDGES_FOLDER": str(folder)})
-    return {name: judge.version for name, judge in configured(settings.judges).items()}
+    return {name: judge.version for name, judge in load_judges(settings.judges).items()}
 
 
 def answer(sentence: Callable[[str], Mapping[str, Any]]) -> replies.Behaviour:

@@ -25,7 +25,7 @@ from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
 from judges.features.python import protocol as frames
 from judges.features.python.api import judge as mark
-from judges.registry import check_table, configured, read_judge
+from judges.registry import check_table, load_judges, read_judge
 from tracejudge import Trace
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
@@ -148,7 +148,7 @@ def test_the_table_of_variables_says_what_each_needs() -> None:
     ],
 )
 def test_a_result_has_the_value_that_its_remark_says(name: str, rating: str, value: float) -> None:
-    judge = configured(load({}, "results.toml").judges)[name]
+    judge = load_judges(load({}, "results.toml").judges)[name]
     answer = judge.read(json.dumps({"rationale": "So.", "result": int(rating) if rating.isdigit() else rating}))
     (score,) = judge.score(TRACE, [Answered(Prompt("", ()), answer)]).scores
     assert (score.value, score.passed) == (value, True)

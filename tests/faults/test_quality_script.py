@@ -9,7 +9,7 @@ from redis import Redis
 from redis_faults import filled, server_of
 from support.stage_parts import make_judged
 
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import read_buckets, read_series
@@ -68,7 +68,7 @@ def test_a_hindered_script_changes_nothing_and_loses_nothing(server: EmbeddedRed
         keys = Keys("hindered")
         store = Store(server.url.replace("redis://", "redis://worker:@"), keys)
         settings = Settings(prefix="hindered")
-        sums = QualitySums(settings, store, Metrics(settings), Rules(settings, Graders(settings, configured({}))))
+        sums = QualitySums(settings, store, Metrics(settings), Rules(settings, Graders(settings, load_judges({}))))
         sums.prepare()
         for number in range(2):
             client.xadd(keys.verdicts, {"v": 1, "j": msgspec.json.encode(VERDICT)}, id=f"{AT_S * 1000}-{number}")

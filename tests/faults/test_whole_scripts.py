@@ -26,7 +26,7 @@ from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Parts, built, installed
+from worker.core.features import TraceHookContext, build_hooks, installed
 from worker.core.ingest.plan import Planner
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import LeasedPayload, Leases
@@ -64,8 +64,8 @@ LARGEST = 2**63 - 1
 
 def _planner(store: Store) -> Planner:
     rules = Rules(SETTINGS, Graders(SETTINGS, catalogue()))
-    parts = Parts(SETTINGS, None, Ledger(store, SETTINGS), rules)
-    selectors = built((feature.select for feature in installed()), parts)
+    context = TraceHookContext(SETTINGS, None, Ledger(store, SETTINGS), rules)
+    selectors = build_hooks((feature.select for feature in installed()), context)
     return Planner(SETTINGS, store.keys, Sampler(rules, selectors), selectors)
 
 

@@ -13,7 +13,7 @@ from support.cases import each_case
 
 from judges import catalog
 from judges.core.judge import Judge, has_text
-from judges.registry import CatalogueError, catalogue, configured
+from judges.registry import CatalogueError, catalogue, load_judges
 from tracejudge import Document, Trace
 
 GOLDEN = Path(__file__).with_name("golden_catalogue.txt")
@@ -89,9 +89,9 @@ class TestSettings:
         ],
     )
     def test_of_another_value_are_another_version(self, name: str, values: dict[str, object]) -> None:
-        assert configured({name: values})[name].version != catalogue()[name].version
+        assert load_judges({name: values})[name].version != catalogue()[name].version
         others = set(catalogue()) - {name}
-        assert all(configured({name: values})[other] is catalogue()[other] for other in others)
+        assert all(load_judges({name: values})[other] is catalogue()[other] for other in others)
 
     @every_judge
     def test_of_an_unknown_key_are_refused(self, judge: Judge) -> None:

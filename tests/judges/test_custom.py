@@ -18,7 +18,7 @@ from judges.custom import DefinitionError, define
 from judges.forms import yes_no
 from judges.models.lexical import LexicalModel
 from judges.models.scripted import ScriptedModel
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Document, Message, Span, ToolCall, Trace
 
 BARE = Trace(trace_id="1", service="s", output="Two years.")
@@ -396,7 +396,7 @@ class TestLexicalModel:
 
 class TestCatalogue:
     def test_holds_definitions_beside_the_built_in_judges(self) -> None:
-        configured_judges = configured(
+        configured_judges = load_judges(
             {"mine": {"instructions": "{{ outputs }}"}, "guidelines": {"guidelines": "Be brief."}}
         )
         assert list(configured_judges) == [*catalogue(), "mine"]
@@ -404,6 +404,6 @@ class TestCatalogue:
 
     def test_refuses_the_name_of_a_built_in_judge(self) -> None:
         with pytest.raises(DefinitionError) as caught:
-            configured({"safety": {"instructions": "{{ outputs }}"}})
+            load_judges({"safety": {"instructions": "{{ outputs }}"}})
         fix = "safety is the name of a built-in judge; give this one a name of its own"
         assert (caught.value.key, caught.value.fix) == ("instructions", fix)

@@ -16,7 +16,7 @@ from judge_traces import LONG, SHORT, served
 
 from judges.core.judge import Judge
 from judges.core.prompt import render
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Trace
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -64,7 +64,7 @@ def test_no_prompt_has_eight_words_in_a_row_in_common_with_a_published_one() -> 
     published = {RUNS[start : start + 5] for start in range(0, len(RUNS), 5)}
     own = {"own": {"instructions": "{{ inputs }} {{ outputs }}"}, "steps": {"instructions": "{{ trace }}"}}
     shared = set()
-    for judge in configured(own).values():
+    for judge in load_judges(own).values():
         form = judge.decision_form
         for text in (*judge.fixed_parts, *(form.fixed_parts if form is not None else ())):
             words = re.findall(r"\w+(?:['\u2019]\w+)?", text.lower())

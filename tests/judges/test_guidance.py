@@ -5,7 +5,7 @@ import pytest
 from judges.core.judge import Answered
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom import DefinitionError, define
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Trace
 
 RULE = "A changed date fails."
@@ -36,10 +36,10 @@ def test_guidance_stands_before_the_form_of_the_answer_in_every_built_in_judge()
 
 
 def test_a_judge_based_on_another_takes_its_place_or_has_a_name_of_its_own() -> None:
-    configured_judges = configured({"groundedness": {"based_on": "groundedness", "guidance": [RULE]}})
+    configured_judges = load_judges({"groundedness": {"based_on": "groundedness", "guidance": [RULE]}})
     assert RULE in configured_judges["groundedness"].fixed_parts[0]
     assert len(configured_judges) == len(catalogue())
-    strict = configured({"strict": {"based_on": "ragbench", "settings": {"empty_completeness": 1.0}}})["strict"]
+    strict = load_judges({"strict": {"based_on": "ragbench", "settings": {"empty_completeness": 1.0}}})["strict"]
     assert strict.metric_names == catalogue()["ragbench"].metric_names
     assert strict.settings.empty_completeness == 1.0  # type: ignore[attr-defined]
     own = define("own", {"based_on": "groundedness", "model": "large", "temperature": 0.5})
@@ -69,4 +69,4 @@ def test_mistakes_are_named() -> None:
             define("own", dict(table))
         assert str(error.value).startswith(text), table
     with pytest.raises(DefinitionError, match="groundedness is the name of a built-in judge"):
-        configured({"groundedness": {"based_on": "faithfulness"}})
+        load_judges({"groundedness": {"based_on": "faithfulness"}})

@@ -14,7 +14,7 @@ from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.models.scripted import ScriptedModel
 from judges.parsing.retrievals import has_context, with_context
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Document, Message, Span, ToolCall, Trace
 
 ASKED, ANSWERED = Message("user", "Is it open?"), Message("assistant", "Yes.")
@@ -174,8 +174,8 @@ def test_all_judges_that_show_documents_follow_one_rule() -> None:
         "choices": {"custom_prompt": "{{ context }} is [[yes]] or [[no]]?"},
     }
     for scored in (False, True):
-        judges = configured({name: {**table, "score_cut": scored} for name, table in tables.items()})
-        plain = configured({**tables, "kept": {}})
+        judges = load_judges({name: {**table, "score_cut": scored} for name, table in tables.items()})
+        plain = load_judges({**tables, "kept": {}})
         for name in tables:
             for answer in ("yes", "no"):
                 model = ScriptedModel([yes_no_text(answer)], SMALL)

@@ -5,7 +5,7 @@ from support.pipeline import Pipeline
 
 import tracejudge
 from judges.core.combine import JOINT
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 
 TRACE = tracejudge.Trace(
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
@@ -75,7 +75,7 @@ def test_settings_of_a_judge_change_its_version(pipeline: Pipeline) -> None:
     pipeline.publish([TRACE])
     assert pipeline.settled(1).scored == len(SETTINGS)
     versions = {entry.verdict.judge: entry.verdict.judge_version for entry in pipeline.outbox()}
-    assert versions == {name: configured(SETTINGS)[name].version for name in SETTINGS}
+    assert versions == {name: load_judges(SETTINGS)[name].version for name in SETTINGS}
     assert not set(versions.values()) & {judge.version for judge in catalogue().values()}
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from support.stage_parts import Keyspace, make_trace, settings_of
 from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
+from worker.core.config.serving import UserKeys
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import UserKeys
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 PERSON = "u-1729"

@@ -23,7 +23,7 @@ from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.settings import Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.judging.evaluator import BatchEvaluator
-from worker.core.queue.batch import Batch, fresh_id, made_at_ms, mark, mark_of
+from worker.core.queue.batch import Batch, fresh_id, hash_in_id, judge_model_hash, made_at_ms
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter
 from worker.core.runtime.maintenance import Sweeper
 from worker.core.selection.sampling import Rules
@@ -120,7 +120,7 @@ class JudgingWorker:
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
         limits = limits | {
-            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.code else ()))
+            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.code_judges else ()))
         }
         self.judging = JudgingConsumer(
             self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self
@@ -144,10 +144,10 @@ class JudgingWorker:
 
     def wake(self, *batch_ids: str) -> None:
         """Start the tasks that ingest asks for when it has written these batches."""
-        labels = {mark(name): queue_label(name) for name in self._limits}
+        labels = {judge_model_hash(name): queue_label(name) for name in self._limits}
         for batch_id in batch_ids:
-            if mark_of(batch_id) in labels:
-                self.notify(labels[mark_of(batch_id)])
+            if hash_in_id(batch_id) in labels:
+                self.notify(labels[hash_in_id(batch_id)])
 
     def run(self, *batch_ids: str) -> None:
         """Start the tasks, and wait for the end of all that was begun."""

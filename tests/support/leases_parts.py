@@ -1,7 +1,7 @@
 """What the tests of leases share: batches as ingest leaves them, and eyes on who has them."""
 
 from support.stage_parts import Keyspace
-from worker.core.queue.batch import fresh_id, head, made_at_ms
+from worker.core.queue.batch import batch_header, fresh_id, made_at_ms
 from worker.core.queue.leases import LEASE_MS, READY_MS, LeasedPayload
 
 LEASE_S, READY_S = LEASE_MS / 1000, READY_MS / 1000
@@ -13,7 +13,7 @@ BEGIN_S = 1_700_000_000.0
 def add(keyspace: Keyspace, model: str = MODEL, *, made_at_s: float = BEGIN_S) -> str:
     """Leave a batch as ingest does."""
     batch_id = fresh_id(model, made_at_s)
-    payload = head(batch_id, "default", model, made_at_s) + "]}"
+    payload = batch_header(batch_id, "default", model, made_at_s) + "]}"
     keyspace.client.set(keyspace.keys.batch(batch_id), payload)
     keyspace.client.hincrby(keyspace.keys.waiting, model, len(payload))
     keyspace.client.zadd(keyspace.keys.ready(model), {batch_id: made_at_ms(batch_id)})

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from judges.registry import configured
+from judges.registry import load_judges
 from support.stage_parts import Chosen, Keyspace, settings_of
 from worker.base.replay.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 from worker.core.config.settings import Rule
@@ -23,7 +23,7 @@ class Replays:
         self.waited: list[WaitingWork] = []
 
     def begin(self, *names: str, since: str = "1h", **fields: Any) -> ReplayRun:
-        judges = [configured(self.settings.judges)[name] for name in names or ("safety",)]
+        judges = [load_judges(self.settings.judges)[name] for name in names or ("safety",)]
         asked = first_state(self.settings, self.keyspace.store, ReplayOptions(judges, since, **fields))
         cursor = Cursor(self.keyspace.store, self.settings.ledger_ttl_s)
         return self.go_on(cursor, cursor.begin(asked.question, asked.next_id))
@@ -31,7 +31,7 @@ class Replays:
     def go_on(self, cursor: Cursor, state: State | None = None) -> ReplayRun:
         """Continue where a replay is, as another process does."""
         state = state or cursor.read()
-        judges = [configured(self.settings.judges)[name] for name in state.question.judges]
+        judges = [load_judges(self.settings.judges)[name] for name in state.question.judges]
         chooser = Chooser(self.settings, self.keyspace.store, state.question, judges)
         return ReplayRun(self.settings, self.keyspace.store, chooser, cursor, state, wait=self._wait)
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from judges.registry import configured
+from judges.registry import load_judges
 from support.stage_parts import Chosen, Keyspace, Notes, make_trace, pressure_of, settings_of
 from tracejudge import Trace
 from worker.core.config.graders import Graders
@@ -33,7 +33,7 @@ class Sessions:
         notes = Notes()
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
-        judges = configured(self.settings.judges)
+        judges = load_judges(self.settings.judges)
         selector = SessionSelector(self.settings, keyspace.store, judges, Graders(self.settings, judges))
         self.stage = SessionPasses(
             self.settings, keyspace.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure

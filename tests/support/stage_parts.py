@@ -15,16 +15,16 @@ import pytest
 import redis
 
 from judges.core.verdict import Score, Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from tracejudge.redis_url import cluster_url
 from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Parts, Selector, built, installed
+from worker.core.features import Selector, TraceHookContext, build_hooks, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
-from worker.core.queue.batch import Batch, decode
+from worker.core.queue.batch import Batch, decode_batch
 from worker.core.queue.ledger import Ledger, field_of
 from worker.core.runtime.maintenance import Maintenance
 from worker.core.selection.sampling import Rules, Sampler
@@ -115,7 +115,9 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         start = self.keys.batch("")
         by_key = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
         # A worker may have ended one meanwhile.
-        return {key.decode().removeprefix(start): decode(batch) for key, batch in by_key.items() if batch is not None}
+        return {
+            key.decode().removeprefix(start): decode_batch(batch) for key, batch in by_key.items() if batch is not None
+        }
 
     def ledger(self) -> dict[str, str]:
         """Read the ledger: evaluation id and `chosen`, or how it ended."""
@@ -265,7 +267,7 @@ def settings_of(keyspace: Keyspace, **settings: Any) -> Settings:
 
 def rules_of(settings: Settings) -> Rules:
     """Compile the rules of settings, with the judges that they configure."""
-    return Rules(settings, Graders(settings, configured(settings.judges)))
+    return Rules(settings, Graders(settings, load_judges(settings.judges)))
 
 
 def sampler_of(settings: Settings, *selectors: Selector) -> Sampler:
@@ -276,8 +278,8 @@ def sampler_of(settings: Settings, *selectors: Selector) -> Sampler:
 def planner_of(settings: Settings, store: Store) -> Planner:
     """Make the planner of a worker with these settings, and with all features."""
     rules = rules_of(settings)
-    parts = Parts(settings, None, Ledger(store, settings), rules)
-    selectors = built((feature.select for feature in installed()), parts)
+    context = TraceHookContext(settings, None, Ledger(store, settings), rules)
+    selectors = build_hooks((feature.select for feature in installed()), context)
     return Planner(settings, store.keys, Sampler(rules, selectors), selectors)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from operator import methodcaller
 from typing import Final
 
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import entry_position, next_count
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 _FIRST_CHUNK_COUNT: Final = 16
 _MERGED_COUNT: Final = 500

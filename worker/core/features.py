@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
-    from worker.core.config.reading import Given
+    from worker.core.config.reading import ConfigSources
     from worker.core.config.settings import Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TraceHookContext:
     """The parts of one partition that choose and judge, for hooks on the way of a trace.
 
     Attributes:
@@ -66,7 +66,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionParts:
+class PartitionContext:
     """The parts of a worker for one partition, for hooks with threads.
 
     Attributes:
@@ -93,6 +93,8 @@ class PartitionParts:
 class Selector:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
+    At most one installed feature overrides ``gather``, and one ``feedback``.
+
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
 
@@ -114,8 +116,9 @@ class Selector:
     ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
         """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
 
-        Called once for all traces that the same rules match and that have the same ``fields``. The call returns the
-        names of rules that choose the trace whatever their rates.
+        Called once for all traces that the same rules match and that have the same ``fields``; a selector gets the
+        rules as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
+        their rates.
         """
         raise NotImplementedError
 
@@ -138,12 +141,12 @@ class Selector:
         """Write what is left; called when the ingest thread has ended."""
 
 
-def make_selectors(parts: Parts) -> "tuple[Selector, ...]":
+def make_selectors(context: TraceHookContext) -> "tuple[Selector, ...]":
     """Make the selectors that the configuration needs; without ``before_read`` rates are whole, and all values new."""
-    return built((feature.select for feature in installed()), parts)
+    return build_hooks((feature.select for feature in installed()), context)
 
 
-def gathering(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
+def find_gather(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
     """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
 
     Without a selector for them, feedback is not kept and conversations have no limits.
@@ -189,7 +192,7 @@ class Follower:
         raise NotImplementedError
 
 
-def overridden(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
+def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
     """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
     bases = Selector, Follower
     inherited = {getattr(base, name, None) for base in bases}
@@ -202,7 +205,7 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
     Raises:
         ValueError: Two hooks override it, and the result of one of them would be lost.
     """
-    methods = overridden(hooks, name)
+    methods = find_overrides(hooks, name)
     if len(methods) > 1:
         raise ValueError(f"two features have a selector with {name}")
     return methods[0] if methods else None
@@ -319,18 +322,18 @@ class Feature:
     rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
     verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
     receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
-    complete: "Callable[[Settings, Given, frozenset[str]], Faults[Settings]] | None" = None
+    complete: "Callable[[Settings, ConfigSources, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
-    threads: "Callable[[PartitionParts], Sequence[ServiceThread]] | None" = None
+    threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
-    select: Callable[[Parts], Selector | None] | None = None
-    assess: Callable[[Parts], Assessor | None] | None = None
-    wrap_model: Callable[[Parts], ModelWrapper | None] | None = None
-    after_verdict: Callable[[Parts], Follower | None] | None = None
+    select: Callable[[TraceHookContext], Selector | None] | None = None
+    assess: Callable[[TraceHookContext], Assessor | None] | None = None
+    wrap_model: Callable[[TraceHookContext], ModelWrapper | None] | None = None
+    after_verdict: Callable[[TraceHookContext], Follower | None] | None = None
     warnings: str = ""
     checks: str = ""
     eraser: str = ""
@@ -359,6 +362,17 @@ def is_installed(name: str) -> bool:
     return any(feature.name == name for feature in installed())
 
 
+def find_exporters(settings: "Settings") -> dict[str, Exporter]:
+    """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
+    keeps = "Prometheus keeps counts, and exemplars with trace ids"
+    prometheus = import_attribute("worker.core.export.prometheus.PrometheusExporter")
+    exporters = {prometheus.exporter: Exporter("export", prometheus, keeps=lambda _: keeps)}
+    for feature in installed():
+        if feature.exporters is not None:
+            exporters |= feature.exporters(settings)
+    return exporters
+
+
 @cache
 def installed_tables() -> Mapping[str, Table[Any]]:
     """Return the tables of installed features by key; features that name the same key share it and its kinds."""
@@ -369,18 +383,18 @@ def installed_tables() -> Mapping[str, Table[Any]]:
     return tables
 
 
-def imported(name: str) -> Any:
+def import_attribute(name: str) -> Any:
     """Import what a feature names by its full name."""
     module, _, attribute = name.rpartition(".")
     return getattr(import_module(module), attribute)
 
 
-def built(factories: Iterable[Callable[[P], T | None] | None], parts: P) -> tuple[T, ...]:
+def build_hooks(factories: Iterable[Callable[[P], T | None] | None], context: P) -> tuple[T, ...]:
     """Call the factories that exist; return what they made."""
-    made = (factory(parts) for factory in factories if factory is not None)
+    made = (factory(context) for factory in factories if factory is not None)
     return tuple(hook for hook in made if hook is not None)
 
 
-def collected(factories: Iterable[Callable[A, Iterable[T]] | None], *args: A.args, **kwargs: A.kwargs) -> list[T]:
+def collect_all(factories: Iterable[Callable[A, Iterable[T]] | None], *args: A.args, **kwargs: A.kwargs) -> list[T]:
     """Call the factories that exist; return everything that each of them made, in order."""
     return [made for factory in factories if factory is not None for made in factory(*args, **kwargs)]

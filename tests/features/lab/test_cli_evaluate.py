@@ -19,7 +19,7 @@ from support.replies import failing, gathering, hangs, sequence, slow, yes_no
 
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
 from judges.endpoints import client
-from judges.registry import catalogue, configured
+from judges.registry import catalogue, load_judges
 from tracejudge import Trace
 
 SUPPORT = SAMPLES / "support-bot.jsonl"
@@ -130,7 +130,7 @@ def test_settings_of_the_configuration_hold(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TRACEJUDGE_JUDGES", json.dumps({"ragbench": {"lengths": True}}))
     assert run("evaluate", SUPPORT, "--judge", "ragbench", *OUTPUT).code == 0
     assert {verdict.judge_version for verdict in verdicts()} == {
-        configured({"ragbench": {"lengths": True}})["ragbench"].version
+        load_judges({"ragbench": {"lengths": True}})["ragbench"].version
     }
 
 

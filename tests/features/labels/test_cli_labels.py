@@ -12,13 +12,13 @@ from support.report_parts import publish
 from support.stage_parts import Keyspace, make_judged
 
 from judges.core.verdict import Score, Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.lookup import label_store
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import read_labels
 from worker.features.labels.command import Defaults, LineError, LineReader, parse_drawn
 
-JUDGES = configured(
+JUDGES = load_judges(
     {
         "tone": {
             "instructions": "Rate the tone of {{ outputs }}.",
@@ -36,7 +36,7 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
 
 
 def verdict(number: int, *, passed: bool | None = True, **fields: Any) -> Verdict:
-    version = configured({})["safety"].version
+    version = load_judges({})["safety"].version
     return make_judged(number, passed=passed, **{"judge_version": version} | fields)
 
 

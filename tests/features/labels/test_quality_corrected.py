@@ -15,8 +15,8 @@ from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import Series, read_series
 from worker.base.monitor.sums import QualitySums
+from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.telemetry.metrics import Metrics
 from worker.features.labels.correction import Correction, CorrectionWatch, corrections
 

@@ -11,7 +11,7 @@ from support.processes import bounded_s, free_port, wait_until
 from support.stage_parts import Keyspace, make_trace, make_verdict, settings_of
 
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
-from worker.core.config.user_keys import UserKeys
+from worker.core.config.serving import UserKeys
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.service import share_threads, stop_threads
 from worker.features.late_feedback.feature import FeedbackKeys

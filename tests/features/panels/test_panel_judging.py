@@ -16,11 +16,11 @@ from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id
 from judges.custom import DefinitionError
 from judges.models.scripted import Step
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.accounting import read_account
 from worker.core.config.graders import Graders, queue_label
 from worker.core.config.settings import Rule, Settings
-from worker.core.queue.batch import fresh_id, head
+from worker.core.queue.batch import batch_header, fresh_id
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Rules, Sampler
@@ -149,7 +149,7 @@ def twice(keyspace: Keyspace, batch_id: str) -> None:
     batch = keyspace.batches()[batch_id]
     other = fresh_id(batch.judge_model, batch.created_at)
     items = b",".join(msgspec.json.encode(item) for item in batch.items)
-    begin = head(other, batch.model, batch.judge_model, batch.created_at, batch.v)
+    begin = batch_header(other, batch.model, batch.judge_model, batch.created_at, batch.v)
     payload = begin.encode() + items + b"]}"
     keyspace.client.set(keyspace.keys.batch(other), payload)
     keyspace.client.hincrby(keyspace.keys.waiting, batch.judge_model, len(payload))
@@ -351,13 +351,13 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
     form = {"facts_grounding": {"labels": "v2"}}
     for changed in (form, {"relevance_to_query": {"based_on": "relevance_to_query", "guidance": ["Be strict."]}}):
         settings = Settings(models=MODELS, rules=(ASKED,), judges=changed)
-        assert Graders(settings, configured(changed)).version("grounded_and_relevant", BOTH) not in versions
+        assert Graders(settings, load_judges(changed)).version("grounded_and_relevant", BOTH) not in versions
 
 
 def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
     def choices(*rules: Rule, **judges: Any) -> set[str]:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
-        sampler = Sampler(Rules(settings, Graders(settings, configured(judges))))
+        sampler = Sampler(Rules(settings, Graders(settings, load_judges(judges))))
         trace = make_trace(1, context=["It is warm."])
         return {choice.model for choice in sampler.sample(trace).choices if choice.judge == "grounded_and_relevant"}
 
@@ -370,7 +370,7 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
     elsewhere = {"based_on": "facts_grounding", "model": "first"}
     assert choices(ASKED, facts_grounding=elsewhere) == set()
     with pytest.raises(DefinitionError, match="grounded_and_relevant is the name of a built-in judge"):
-        configured({"grounded_and_relevant": {"instructions": "{{ outputs }}"}})
+        load_judges({"grounded_and_relevant": {"instructions": "{{ outputs }}"}})
 
 
 # --- given up ---

@@ -188,7 +188,7 @@ def test_other_names_are_free(label: str) -> None:
 
 def test_a_table_may_be_named_code() -> None:
     settings = loaded({"model": "code"}, {"code": {"provider": "lexical"}})
-    assert Graders(settings, catalogue()).named("code").judge_model == "lexical"
+    assert Graders(settings, catalogue()).grader("code").judge_model == "lexical"
 
 
 def test_a_panel_of_heuristics_is_one() -> None:
@@ -207,8 +207,12 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
     graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
-    assert graders.outvoted == {("safety", "judge-two"), ("groundedness", "judge-one"), ("groundedness", "judge-two")}
-    assert Graders(Settings(models=models, rules=(alone,)), catalogue()).outvoted == frozenset()
+    assert graders.only_in_panels == {
+        ("safety", "judge-two"),
+        ("groundedness", "judge-one"),
+        ("groundedness", "judge-two"),
+    }
+    assert Graders(Settings(models=models, rules=(alone,)), catalogue()).only_in_panels == frozenset()
 
 
 @pytest.mark.parametrize(

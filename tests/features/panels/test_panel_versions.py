@@ -78,7 +78,7 @@ def test_an_older_worker_puts_back_batches_of_panels(
 ) -> None:
     of = chosen(keyspace, 1)
     with monkeypatch.context() as before:
-        before.setattr("worker.core.judging.fetching.decode", old_decode)
+        before.setattr("worker.core.judging.fetching.decode_batch", old_decode)
         older = panel_worker(new_worker, a=NO, asked=lambda: frozenset(of))
         finish(keyspace, older)
         assert (older.asked, keyspace.outbox("j")) == ([], [])
@@ -91,7 +91,7 @@ def test_an_older_worker_puts_back_batches_of_panels(
 def test_batches_without_panels_are_judged_by_older_workers_too(
     keyspace: Keyspace, new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.core.judging.fetching.decode", old_decode)
+    monkeypatch.setattr("worker.core.judging.fetching.decode_batch", old_decode)
     chosen(keyspace, 1, rules=(OTHER,))
     finish(keyspace, panel_worker(new_worker, rules=(OTHER,)))
     assert_settled(keyspace, scored=1)

@@ -51,7 +51,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Code:
     """Replace `safety` by a judge in code wherever the judges are loaded."""
     made = Code()
     for place in ("support.stage_parts", "worker.base.replay.replay"):
-        monkeypatch.setattr(f"{place}.configured", lambda _: made.judges)
+        monkeypatch.setattr(f"{place}.load_judges", lambda _: made.judges)
     return made
 
 
@@ -127,6 +127,6 @@ def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_w
 
 def test_there_is_a_seat_only_where_there_is_code() -> None:
     settings = Settings(models=MODELS, rules=(TOGETHER,))
-    assert Graders(settings, catalogue()).code == frozenset()
+    assert Graders(settings, catalogue()).code_judges == frozenset()
     assert Graders(settings, Code().judges).panels == {}, "nobody would sit on it"
     assert providers(settings)[CODE.judge_model] == "code"

@@ -13,7 +13,7 @@ from support.cases import each_case
 from judges.custom import custom_prompt, instructions, template
 from judges.custom.template_answer import AnswerTable
 from judges.features.python import installed as code
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.loading import load
 from worker.core.config.settings import SettingsError
 
@@ -92,7 +92,7 @@ def started(text: str) -> bool:
     """Start with a judge file; if that is refused, see that the line is one a person can use."""
     Path("mine/kind.toml").write_text(text, encoding="utf-8")
     try:
-        judge = configured(load(FOLDER).judges)["kind"]
+        judge = load_judges(load(FOLDER).judges)["kind"]
     except SettingsError as error:
         line = str(error)
         assert line.startswith("mine/kind.toml: ")

@@ -35,8 +35,7 @@ from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import Label, write_labels
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import find_exporters
-from worker.core.features import installed_tables
+from worker.core.features import find_exporters, installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.feature import FileSettings, import_exporters

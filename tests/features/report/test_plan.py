@@ -13,7 +13,7 @@ from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.core.verdict import Call
-from judges.registry import configured
+from judges.registry import load_judges
 from judges.requests.request import BYTES_PER_TOKEN
 from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S
@@ -36,7 +36,7 @@ from worker.features.report.workload import (
 def estimated(settings: Settings, store: Store, *, traces: float) -> Estimate:
     now_s = store.now_ms() / 1000
     history = read_history(settings, store, now_s - DAY_S, now_s + 1)
-    graders = Graders(settings, configured(settings.judges))
+    graders = Graders(settings, load_judges(settings.judges))
     rules = Rules(settings, graders)
     return Estimator(settings, history).estimate(
         "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces

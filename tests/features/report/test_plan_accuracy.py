@@ -15,7 +15,7 @@ from support.replies import Call, Reply, Usage, answers
 
 import tracejudge
 from judges.core.model import ModelSettings
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
@@ -93,7 +93,7 @@ def compare(
         before = pipeline.outbox()
         plan_of = len(make_plan(load_samples(), SECONDS)) - first
         now_s = pipeline.store.now_ms() / 1000
-        rules = Rules(settings, Graders(settings, configured(settings.judges)))
+        rules = Rules(settings, Graders(settings, load_judges(settings.judges)))
         history = read_history(settings, pipeline.store, now_s - DAY_S, now_s + 1)
         estimated = Estimator(settings, history).estimate(
             "test", rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=plan_of

@@ -19,7 +19,7 @@ from support.stage_parts import rules_of as compiled
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.monitor.counts import counted_until, read_counts
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor
@@ -297,7 +297,7 @@ def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worke
     while keyspace.batches():
         worker.sweep()
     verdicts = [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")]
-    graders = Graders(worker.settings, configured({}))
+    graders = Graders(worker.settings, load_judges({}))
     names = {each: worker.settings.models[each].judge_model for each in models}
     assert len(verdicts) == 120
     for verdict in verdicts:

@@ -32,8 +32,7 @@ from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.core.config.settings import Settings
-from worker.core.export.prometheus import CallMetrics
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import CallMetrics, Metrics
 
 REQUEST = ChatRequest((Message("user", "Is it?"),), "safety", {}, dict)
 ANSWER = "yes!"

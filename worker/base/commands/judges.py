@@ -16,7 +16,7 @@ from judges.core.judge import Judge, has_text
 from judges.core.prompt import neutralise, render
 from judges.custom import is_definition
 from judges.custom.template import metadata_of
-from judges.registry import catalogue, configured, display, distributed, find_file, origin_of
+from judges.registry import catalogue, display, find_file, load_installed_judges, load_judges, origin_of
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
@@ -39,7 +39,7 @@ def command(context: click.Context, config: str | None, *, as_json: bool) -> Non
             raise click.UsageError(f"write options behind `judges {context.invoked_subcommand}`")
         return
     settings = load(os.environ, config, needs_rules=False)
-    judges = configured(settings.judges).values()
+    judges = load_judges(settings.judges).values()
     if as_json:
         print_json([_row(judge, settings) for judge in judges])
         return
@@ -99,7 +99,7 @@ def _origin(name: str, settings: Settings) -> str:
     """Name the definition of a judge: built-in, a distribution, a file of the folder, or the configuration."""
     if name in catalogue() and not is_definition(settings.judges.get(name, {})):
         return _BUILT_IN
-    if name in distributed():
+    if name in load_installed_judges():
         return f"distribution {origin_of(name)}"
     file = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     return "configuration" if file is None else str(display(file))

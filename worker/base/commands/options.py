@@ -26,13 +26,14 @@ from judges.endpoints.availability import LimiterEvents
 from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
 from judges.models.registry import ModelSettingsError, build
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
-from judges.registry import check_tables, configured, display, find_file, read_judge
+from judges.registry import check_tables, display, find_file, load_judges, read_judge
+from tracejudge.redis_url import mask_url
 from worker.base.replay.replay import parse_time
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import NoTraceError, value_of
-from worker.core.storage.client import Store, StoreError, address, make_stores, wrong_count
+from worker.core.storage.client import Store, StoreError, make_stores, wrong_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -249,7 +250,7 @@ def chosen_metric(judge: Judge, name: str | None) -> Metric:
 
 def judges_named(settings: Settings, *names: str) -> tuple[Judge, ...]:
     """Return judges as they are configured, each once."""
-    judges = configured(settings.judges)
+    judges = load_judges(settings.judges)
     for name in names:
         if name not in judges:
             raise click.UsageError(f"there is no judge {name!r}{nearest(name, judges)}")
@@ -269,13 +270,13 @@ def offline_judges(
 
     def is_file(name: str) -> bool:
         try:
-            return name.endswith(".toml") or (name not in configured(settings.judges) and Path(name).is_file())
+            return name.endswith(".toml") or (name not in load_judges(settings.judges) and Path(name).is_file())
         except (OSError, ValueError):
             # A name that no file can have, or a folder without permission.
             return False
 
     files = {name: read_judge(Path(name)) for name in names if is_file(name)}
-    absent = {name for name in names if name not in files and name not in configured(settings.judges)}
+    absent = {name for name in names if name not in files and name not in load_judges(settings.judges)}
     if paths := sorted(path for path in Path("judges.d").glob("*.toml") if path.stem in absent):
         raise click.UsageError(f"there is no judge {paths[0].stem!r}; give its file {paths[0]}, or set judges_folder")
     with_files = msgspec.structs.replace(
@@ -303,7 +304,7 @@ def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[s
     except ModelSettingsError as error:
         place = place_of("models", os.environ, _config_file())
         raise SettingsError(f"{place}: models.{name}.{error}") from error
-    where = address(model.settings.base_url) if model.settings.base_url else "the endpoint"
+    where = mask_url(model.settings.base_url) if model.settings.base_url else "the endpoint"
     return offline_model(model, events_at(where), tries)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from judges.core.prompt import neutralise
 from judges.core.verdict import REASONS
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import (
@@ -269,7 +269,7 @@ def retry_letters(
     """  # noqa: D301 - click's mark for lines that stay as they are
     _check_selection(selection, everything=everything)
     settings, store = connect(config, redis_url)
-    letters, graders = AllDeadLetters(store), Graders(settings, configured(settings.judges))
+    letters, graders = AllDeadLetters(store), Graders(settings, load_judges(settings.judges))
     selected, unknown_models = _filter(store, **selection), set[str]()
     counts = {"chosen": 0, "under_way": 0, "gone": 0, "batches": 0}
     by_partition = letters.ids(selected)
@@ -279,7 +279,7 @@ def retry_letters(
             for group in grouped(letters.by_partition[partition].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same: workers may know a model that this machine's configuration lacks.
-                if letter.model not in unknown_models and graders.find(letter.model, letter.judge_model) is None:
+                if letter.model not in unknown_models and graders.find_grader(letter.model, letter.judge_model) is None:
                     unknown_models.add(letter.model)
                     missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
                     note(f"{missing}: dead letters wait for a worker with it")

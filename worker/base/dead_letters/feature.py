@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Feature, PartitionParts
+from worker.core.features import Feature, PartitionContext
 
 if TYPE_CHECKING:
     from worker.core.config.settings import Settings
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from worker.core.telemetry.service import ServiceThread
 
 
-def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
+def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
     from worker.base.dead_letters.retry import AutoRetry
 
-    healthy, probed = parts.judging.healthy_models, parts.judging.models_to_probe
-    return (AutoRetry(parts.settings, parts.store, rules=parts.rules, healthy=healthy, probed=probed),)
+    healthy, probed = context.judging.healthy_models, context.judging.models_to_probe
+    return (AutoRetry(context.settings, context.store, rules=context.rules, healthy=healthy, probed=probed),)
 
 
 def _chores(settings: "Settings", metrics: "Metrics", store: "Store") -> Sequence[Callable[[], None]]:

@@ -20,7 +20,8 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import DeadLetter
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.sampling import Rules
-from worker.core.storage.client import CHUNK_BYTES, Store, redis_now_ms
+from worker.core.storage.client import Store, redis_now_ms
+from worker.core.storage.group_reader import CHUNK_BYTES
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 from worker.core.telemetry.service import ServiceThread
 
@@ -177,7 +178,7 @@ class AutoRetry(ServiceThread):
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
-        if not self._store.hold(self._keys.dead_auto_retry, self._holder, _LEASE_MS):
+        if not self._store.acquire_lock(self._keys.dead_auto_retry, self._holder, _LEASE_MS):
             # This worker no longer knows what is under way: should it get the lease again, it begins with few.
             self._paces.clear()
             return
@@ -233,10 +234,10 @@ class AutoRetry(ServiceThread):
     def _is_able(self, letter: DeadLetter) -> bool:
         """Return whether a worker like this one can judge it: else it would only be parked and given up again."""
         graders = self._rules.graders
-        judge = graders.judge(letter.evaluation.judge, letter.judge_model)
+        judge = graders.judge_form(letter.evaluation.judge, letter.judge_model)
         return (
             self._rules.allows(letter.item.trace, letter.judge_model)
-            and graders.find(letter.model, letter.judge_model) is not None
+            and graders.find_grader(letter.model, letter.judge_model) is not None
             and judge is not None
             and judge.version == letter.evaluation.version
         )

@@ -19,8 +19,8 @@ from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import KNOWN_VERSIONS
 from worker.core.queue.ledger import DeadLetter, Ledger, StoredDeadLetter, evaluation_states
-from worker.core.storage.client import CHUNK_BYTES, Store, redis_now_ms
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.client import Store, redis_now_ms
+from worker.core.storage.group_reader import CHUNK_BYTES, next_count
 
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500

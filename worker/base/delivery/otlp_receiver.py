@@ -28,6 +28,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from judges.core.verdict import Verdict
 from judges.models.credentials import is_endpoint
+from tracejudge.redis_url import mask_url
 from worker.base.delivery.otlp_encoding import (
     SCHEMA_URL,
     SCOPE,
@@ -49,7 +50,7 @@ from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
 from worker.core.config.graders import providers
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.storage.client import Store, address
+from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
 
@@ -190,11 +191,11 @@ class OtlpExporter(HttpExporter):
         if finding.result != "ok":
             return finding
         client.deadline_s = max(_LEAST_CHECK_S, began + CHECK_TIMEOUT_S - time.monotonic())
-        logs = address(f"{url}/v1/logs")
+        logs = mask_url(f"{url}/v1/logs")
         reply = client.send(Request("/v1/logs", b"", _REQUEST_HEADERS))
         if reply.status in ABSENT:
             return ok(
-                part, f"{address(url)}/v1/traces takes spans; events are not sent, since {logs} answers {reply.reason}"
+                part, f"{mask_url(url)}/v1/traces takes spans; events are not sent, since {logs} answers {reply.reason}"
             )
         of_logs = finding_of(part, logs, reply)
         return finding if of_logs.result == "ok" else of_logs
@@ -205,7 +206,7 @@ class OtlpExporter(HttpExporter):
         options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         where = options.url or _variables().get("ENDPOINT")
-        return f"{address(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
+        return f"{mask_url(where) if where else f'the receiver {name}'} keeps {cls.keeps_there}"
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""

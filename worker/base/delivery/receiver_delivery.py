@@ -29,6 +29,7 @@ from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
 from judges.registry import exported_name
 from judges.requests.redaction import Redaction
+from tracejudge.redis_url import mask_url
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import HttpReceiver, all_receivers, base_url
@@ -39,7 +40,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.export.consumer import ExportConsumer
 from worker.core.features import Exporter
 from worker.core.queue.ledger import OutboxEntry
-from worker.core.storage.client import Store, StoreError, address
+from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 
 log = structlog.get_logger("tracejudge.export")
@@ -584,7 +585,7 @@ class HttpExporter(ReceiverExporter):
     @classmethod
     def ask(cls, part: str, client: ReceiverClient, url: str, request: Request) -> Finding:
         """Send the probe to the receiver at ``url``."""
-        return finding_of(part, address(f"{url}{request.path}"), client.send(request))
+        return finding_of(part, mask_url(f"{url}{request.path}"), client.send(request))
 
     @classmethod
     def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
@@ -600,7 +601,7 @@ class HttpExporter(ReceiverExporter):
         """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
         options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
-        return f"{address(cls.url_of(options))} keeps {cls.keeps_there}"
+        return f"{mask_url(cls.url_of(options))} keeps {cls.keeps_there}"
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
@@ -620,7 +621,7 @@ class HttpExporter(ReceiverExporter):
     @property
     def address(self) -> str:
         """The receiver in logs, without credentials."""
-        return address(self._destination.url)
+        return mask_url(self._destination.url)
 
     def send(self, request: Request) -> Reply:
         """Send one request; errors are replies too."""

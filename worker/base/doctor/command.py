@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from judges.models.registry import PROVIDERS
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge_worker import replaced_files
 from worker.base.accounting import read_account, summed
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
@@ -39,8 +39,7 @@ from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.export.prometheus import find_exporters
-from worker.core.features import imported, installed
+from worker.core.features import collect_all, find_exporters, import_attribute, installed
 from worker.core.queue.batch import Evaluation
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
@@ -187,13 +186,14 @@ def _checks_of_server(settings: Settings, store: Store) -> list[Check]:
 
 def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     """Return the checks of the data that all Redis servers have together; ``store`` is the first."""
+    of_features = (import_attribute(feature.checks) for feature in installed() if feature.checks)
     return [
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
-        *(check for feature in installed() if feature.checks for check in imported(feature.checks)(settings, store)),
+        *collect_all(of_features, settings, store),
         Check("model families", partial(same_family, settings, store)),
     ]
 
@@ -327,7 +327,7 @@ _decoder: Final = msgspec.json.Decoder(_Batch)
 def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] = time.monotonic) -> Sequence[Finding]:
     """Look for evaluations of unknown judge versions among the newest batches and dead letters."""
     # After an update of a judge, evaluations of the former version wait until a worker has it.
-    graders = Graders(settings, configured(settings.judges))
+    graders = Graders(settings, load_judges(settings.judges))
     versions = cache(graders.versions)
     end = clock() + _READ_S
 

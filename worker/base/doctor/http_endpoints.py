@@ -30,10 +30,10 @@ from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
 from judges.models.reply_errors import quote_message, read_fault
+from tracejudge.redis_url import mask_url
 from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.storage.client import address
 from worker.core.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
@@ -93,9 +93,9 @@ def endpoint(
     except (aiohttp.ClientError, OSError) as error:
         if any(isinstance(each, AddressRefusedError) for each in chain(error)):
             fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
-            return [broken(part, f"{address(url)} leads to a link-local or metadata address, which is refused", fix)]
-        return [broken(part, *cause_of(error, address(url), "the endpoint"))]
-    finding = _read(part, settings, reply, address(url))
+            return [broken(part, f"{mask_url(url)} leads to a link-local or metadata address, which is refused", fix)]
+        return [broken(part, *cause_of(error, mask_url(url), "the endpoint"))]
+    finding = _read(part, settings, reply, mask_url(url))
     text = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
     return [
         finding if reply.status == httpx.codes.OK else structs.replace(finding, what=with_message(finding.what, text))

@@ -13,14 +13,14 @@ from typing import Final, Literal, NamedTuple
 import click
 from msgspec import Struct
 
-from judges.core.faults import Fault, Faults, SettingsError, collected, one_line
+from judges.core.faults import Fault, Faults, SettingsError, one_line, run_faults
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
 from worker.core.config.loading import build, models_of_judge
-from worker.core.config.reading import Given, named_variables, read, unconfigured, unknown_variables
+from worker.core.config.reading import ConfigSources, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
 
 Severity = Literal["error", "warning"]
 Step = str | int
@@ -137,16 +137,16 @@ def examine(
 ) -> Configuration:
     """Read and check a configuration as a worker does at its start, then look for what a start accepts."""
     try:
-        faults, values = collected(read(environment, config, arguments))
-        further, settings = collected(values.placed(build(values, environment, of_worker=True)))
+        faults, sources = run_faults(read(environment, config, arguments))
+        further, settings = run_faults(sources.with_places(build(sources, environment, of_worker=True)))
     except SettingsError as error:
         return Configuration([error.fault])
     faults += further
     if not faults:
-        warnings, _ = collected(values.placed(_warnings(settings, values, environment)))
+        warnings, _ = run_faults(sources.with_places(_warnings(settings, sources, environment)))
         # The defaults are no mistakes.
         faults = [fault for fault in warnings if fault.place != "defaults"]
-    return Configuration([*faults, *unknown_variables(settings, environment)], settings, values.path)
+    return Configuration([*faults, *unknown_variables(settings, environment)], settings, sources.path)
 
 
 def parse_key(text: str) -> Key:
@@ -200,10 +200,10 @@ def finding_of(fault: Fault) -> LintFinding:
     return LintFinding(code.code, code.name, code.severity, what, fix, place, line, key)
 
 
-def _warnings(settings: Settings, values: Given, environment: Mapping[str, str]) -> Faults[None]:
+def _warnings(settings: Settings, sources: ConfigSources, environment: Mapping[str, str]) -> Faults[None]:
     """Find what a start accepts."""
-    here = values.path or "environment"
-    if (absent := unconfigured(settings, values.path)) is not None:
+    here = sources.path or "environment"
+    if (absent := unconfigured(settings, sources.path)) is not None:
         yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)
     yield from setting_warnings(settings)
     for variable in sorted(name for name in named_variables(settings) if not environment.get(name)):
@@ -217,7 +217,7 @@ def setting_warnings(settings: Settings) -> Iterator[Fault]:
     yield from _models(settings)
     for feature in installed():
         if feature.warnings:
-            yield from imported(feature.warnings)(settings)
+            yield from import_attribute(feature.warnings)(settings)
 
 
 def _rules(settings: Settings) -> Iterator[Fault]:

@@ -11,11 +11,11 @@ from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
 from tracejudge.delivery.transport import make_pool
-from tracejudge.redis_url import parse_redis_url
+from tracejudge.redis_url import mask_url, parse_redis_url
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 from worker.core.config.settings import MIB, Settings
 from worker.core.queue.broker import broker as celery_broker
-from worker.core.storage.client import Store, address, addresses, wrong_keys
+from worker.core.storage.client import Store, addresses, wrong_keys
 from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
@@ -43,7 +43,7 @@ def reach(name: str, url: str, key: str = "") -> Finding:
         except NoPermissionError:
             pass  # the login was accepted; missing permissions are reported by their own check
         except RedisError as error:
-            where = address(url)
+            where = mask_url(url)
             cause = _answer(error, where) or cause_of(error, where, "Redis")
             if url.startswith("rediss") and any(isinstance(each, TimeoutError) for each in chain(error)):
                 # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
@@ -52,7 +52,7 @@ def reach(name: str, url: str, key: str = "") -> Finding:
         # On a cluster the pool knows which master it has found.
         master = getattr(client.connection_pool, "master_address", None)
         is_cluster = parse_redis_url(url).is_cluster
-    return ok(name, f"{address(url)}, master {master[0]}:{master[1]}" if is_cluster and master else address(url))
+    return ok(name, f"{mask_url(url)}, master {master[0]}:{master[1]}" if is_cluster and master else mask_url(url))
 
 
 def _answer(error: RedisError, where: str) -> Cause | None:

@@ -18,9 +18,9 @@ from worker.base.commands.options import (
 )
 from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
+from worker.core.config.serving import UserKeys
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import UserKeys
-from worker.core.export.prometheus import find_exporters
+from worker.core.features import find_exporters
 from worker.core.storage.client import Store, StoreError
 
 _MEANINGS: Final = {

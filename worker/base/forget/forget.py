@@ -40,9 +40,9 @@ from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
+from worker.core.config.serving import hashed_user
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import hashed_user
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
 from worker.core.selection.lenient import Lenient, NoTraceError
@@ -294,7 +294,7 @@ class Forgetting:
         self.target = target
         self.dry_run = dry_run
         self.progress = progress
-        self._erasers = [imported(feature.eraser)(self) for feature in installed() if feature.eraser]
+        self._erasers = [import_attribute(feature.eraser)(self) for feature in installed() if feature.eraser]
         self._unreadable: set[str] = set()
         self._unreadable_letters = 0
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from worker.core.features import Feature, Parts, Selector
+from worker.core.features import Feature, Selector, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -11,10 +11,10 @@ class InputKeys(KeySpace):
     left_out = Key("left_out", "Hash of field and type to the last trace of which that was left out; TTL of a week.")
 
 
-def _select(parts: Parts) -> Selector:
+def _select(context: TraceHookContext) -> Selector:
     from worker.base.input.unusable import UnusableInput
 
-    return UnusableInput(parts.ledger.store)
+    return UnusableInput(context.ledger.store)
 
 
 FEATURE: Final = Feature(name="input", keys=InputKeys, select=_select)

@@ -21,8 +21,8 @@ from worker.base.monitor.corrected import Origin
 from worker.base.monitor.series import VERSION_DIGITS, Series, segment_value
 from worker.base.scans import scan_partitions
 from worker.core.queue.ledger import read_outbox_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.client import Entry, Store, StoreError
+from worker.core.storage.group_reader import CHUNK_BYTES, next_count
 
 Drawn = float | Literal["queue", "golden"]
 """How a label's trace was chosen: with this probability from the traffic, from a queue, or as part of a golden set."""

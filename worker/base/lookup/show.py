@@ -12,7 +12,7 @@ from rich.markup import escape
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
@@ -22,7 +22,7 @@ from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundErro
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, make_selectors
+from worker.core.features import TraceHookContext, make_selectors
 from worker.core.queue.ledger import Ledger, OutboxEntry
 from worker.core.selection.sampling import Rules, Sampler, position
 from worker.core.storage.client import Store
@@ -76,7 +76,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
     redaction = Redaction.of(settings.redact)
     if redaction is not None:
         published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
-    graders = Graders(settings, configured(settings.judges))
+    graders = Graders(settings, load_judges(settings.judges))
     explained = [(entry, _explanation(graders, entry.verdict, published)) for entry in entries]
     reasons = list(_sampling(settings, store, graders, published))
     if as_json:
@@ -124,7 +124,7 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
     if trace is None or "session" in verdict.details:
         return None
     try:
-        return explain(verdict, trace, graders.judge(verdict.judge, verdict.judge_model))
+        return explain(verdict, trace, graders.judge_form(verdict.judge, verdict.judge_model))
     except JudgeFailedError:
         return None
 
@@ -132,7 +132,7 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
 def _sampling(settings: Settings, store: Store, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
     """Say which rules match a trace, and what they choose."""
     rules = Rules(settings, graders)
-    sampler = Sampler(rules, make_selectors(Parts(settings, None, Ledger(store, settings), rules)))
+    sampler = Sampler(rules, make_selectors(TraceHookContext(settings, None, Ledger(store, settings), rules)))
     rates = {rule.name: rule.rate for rule in settings.rules}
     for publication in published[:1]:
         at = position(publication.trace.trace_id, settings.sampling_key)

@@ -14,7 +14,7 @@ import msgspec
 from judges.core.judge import RESULT
 from judges.core.verdict import Origin
 from judges.custom.definition import nearest
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, note, plain, print_json
 from worker.base.lookup.lookup import usable_prefix
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter
@@ -89,7 +89,7 @@ def command(
 def _unknown(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
     """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
     series = read_series(store).values()
-    installed = {*configured(settings.judges), *(labels.judge for labels in series)}
+    installed = {*load_judges(settings.judges), *(labels.judge for labels in series)}
     for option, patterns, names in (
         ("service", services, {labels.service for labels in series}),
         ("judge", judges, installed),

@@ -18,7 +18,7 @@ from worker.core.storage.keys import Key, KeySpace
 if TYPE_CHECKING:
     from judges.core.faults import Faults
     from judges.core.judge import Judge
-    from worker.core.config.reading import Given
+    from worker.core.config.reading import ConfigSources
     from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
@@ -110,10 +110,10 @@ class MonitorKeys(KeySpace):
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
 
-def _complete(settings: Settings, given: "Given", _: frozenset[str]) -> "Faults[Settings]":
+def _complete(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
     from worker.base.monitor.objectives import with_objectives
 
-    return with_objectives(settings, given)
+    return with_objectives(settings, sources)
 
 
 def _exporters(settings: Settings) -> Mapping[str, Exporter]:

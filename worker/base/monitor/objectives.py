@@ -11,11 +11,11 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from judges.core.faults import Faults, caught, fault_of, first_raised
+from judges.core.faults import Faults, catch_fault, fault_of, first_raised
 from judges.custom.definition import conversion_fault, read_toml
 from judges.registry import catalogue
 from worker.base.monitor.feature import MONITOR
-from worker.core.config.reading import Given
+from worker.core.config.reading import ConfigSources
 from worker.core.config.settings import Settings
 
 FILE_NAME: Final = "objectives.toml"
@@ -53,7 +53,7 @@ def read_objectives(path: Path, place: str = "") -> tuple[Objective, ...]:
 
 def read_rows(path: Path, place: str = "") -> Faults[tuple[Objective, ...]]:
     """Read and check the rows of a file as ``read_objectives``."""
-    raw = yield from caught(partial(read_toml, path, f"correct {place or path.name}"))
+    raw = yield from catch_fault(partial(read_toml, path, f"correct {place or path.name}"))
     if raw is None:
         return ()
     try:
@@ -83,9 +83,9 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
                 yield f"{what}; correct the name, or set own = true for a judge of your own"
 
 
-def with_objectives(settings: Settings, given: Given) -> Faults[Settings]:
+def with_objectives(settings: Settings, sources: ConfigSources) -> Faults[Settings]:
     """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
-    named, place, path = MONITOR.of(settings).objectives, given.origin.get("monitor", ""), given.path
+    named, place, path = MONITOR.of(settings).objectives, sources.origin.get("monitor", ""), sources.path
     file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
     if named is None and (path is None or not file.exists()):
         return settings

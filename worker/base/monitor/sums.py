@@ -49,7 +49,7 @@ from worker.base.monitor.series import (
 from worker.base.monitor.watch import QualityWatch
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, StoreError
@@ -174,7 +174,7 @@ class QualitySums(ExportConsumer):
         self._max_series = MONITOR.of(settings).max_series
         self._max_values = MONITOR.of(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
-        watches: list[Watch] = [imported(feature.watch)(parts) for feature in installed() if feature.watch]
+        watches: list[Watch] = [import_attribute(feature.watch)(parts) for feature in installed() if feature.watch]
         self._tasks: tuple[Watch, ...] = (
             QualityWatch(store, MONITOR.of(settings), metrics),
             *watches,
@@ -223,7 +223,7 @@ class QualitySums(ExportConsumer):
         self.is_active = False
         if ended:
             with contextlib.suppress(StoreError):
-                self._store.hold(self._store.keys.monitor, self._holder, 0)
+                self._store.release_lock(self._store.keys.monitor, self._holder)
         return ended
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
@@ -283,7 +283,7 @@ class QualitySums(ExportConsumer):
         return bool(fresh)
 
     def _holds_lock(self) -> bool:
-        return self._store.hold(self._store.keys.monitor, self._holder, _LOCK_MS)
+        return self._store.acquire_lock(self._store.keys.monitor, self._holder, _LOCK_MS)
 
     def _is_listed(self, series_id: str) -> bool:
         return series_id in self._known or series_id in self._added

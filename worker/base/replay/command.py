@@ -44,7 +44,7 @@ from worker.base.replay.replay import (
 )
 from worker.core.config.loading import load
 from worker.core.config.settings import MIB, Settings
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
 from worker.core.storage.client import Store, StoreError
 
 _TRIES: Final = 6
@@ -141,7 +141,7 @@ def command(
             # Without a rule nothing limits the requests of the judge, which the user pays for.
             share = "every trace" if question.rate == 1 else f"{question.rate:g} of the traces"
             of = f" of {question.service}" if question.service else ""
-            own = first.chooser.graders.own
+            own = first.chooser.graders.model_by_judge
             by = ", ".join(dict.fromkeys(f"[models.{own.get(judge, question.model)}]" for judge in free))
             note(f"no rule names {', '.join(free)}: {by} judges {share}{of}")
         expected = _expected(settings, store, first, begin, end) if question.dry_run and open_now else None
@@ -212,7 +212,7 @@ def _expected(settings: Settings, store: Store, replay: _Replay, begin: str, end
     """Estimate the work of the rest of a replay; None if no trace is left, or no feature estimates."""
     span_s = milliseconds(begin) / 1000, milliseconds(end) / 1000 + 0.001
     arguments = settings, store, replay.cursor.name, replay.chooser, span_s
-    return next((imported(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
+    return next((import_attribute(feature.estimate)(*arguments) for feature in installed() if feature.estimate), None)
 
 
 class _Run:

@@ -20,17 +20,18 @@ from msgspec import Struct
 
 from judges.core.judge import Judge, has_text
 from judges.custom.definition import nearest
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.lookup.feature import LookupKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, gathering, make_selectors
+from worker.core.features import TraceHookContext, find_gather, make_selectors
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules, Sampler, position
+from worker.core.selection.evaluations import Chosen, EvaluationFactory
+from worker.core.selection.sampling import Choice, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import CHUNK_BYTES, next_count
 from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 QUESTION_VERSION: Final = 1
@@ -345,11 +346,11 @@ class Chooser:
         requested = {judge.name: judge for judge in judges}
         self._settings = settings
         self._question = question
-        self.graders = Graders(settings, {**configured(settings.judges), **requested})
+        self.graders = Graders(settings, {**load_judges(settings.judges), **requested})
         self._units = {name: judge.unit for name, judge in requested.items()}
         self._free = [name for name in requested if rule_naming(settings, name) is None]
         self.rules = Rules(settings, self.graders)
-        self.selectors = make_selectors(Parts(settings, None, Ledger(store, settings), self.rules))
+        self.selectors = make_selectors(TraceHookContext(settings, None, Ledger(store, settings), self.rules))
         self._sampler = Sampler(self.rules, self.selectors)
         self._factory = EvaluationFactory(self.graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
@@ -398,7 +399,7 @@ class ReplayRun:
         self._chooser = chooser
         self._cursor = cursor
         self._wait = wait
-        self._gather, self._limits = gathering(chooser.selectors)
+        self._gather, self._limits = find_gather(chooser.selectors)
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:

@@ -20,7 +20,7 @@ from tracejudge import ConfigurationError
 from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
-from worker.core.features import collected, installed
+from worker.core.features import collect_all, installed
 from worker.core.storage.client import each
 
 # Keys in Redis, or labels, hold the name.
@@ -37,7 +37,7 @@ def setting_faults(settings: Settings) -> Iterator[Fault]:
     yield from _broker_and_proxy(settings)
     yield from _metrics_page(settings)
     yield from _hash_keys(settings)
-    yield from collected((feature.faults for feature in installed()), settings)
+    yield from collect_all((feature.faults for feature in installed()), settings)
     if not settings.roles:
         yield Fault("roles", "is empty", f"name at least one of {', '.join(get_args(Role))}", "missing-key")
     if len(set(settings.series_labels)) < len(settings.series_labels):

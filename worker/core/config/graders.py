@@ -85,27 +85,27 @@ class Graders:
     """The graders of one configuration, and the judges as their models are asked.
 
     Attributes:
-        code: The judges in code.
-        own: The name of the model of each judge that names one.
+        code_judges: The judges in code.
+        model_by_judge: The name of the model of each judge that names one.
         panels: The panels by judge model.
-        combined: Judges with judge models whose verdicts a panel combines.
-        judge: Returns a judge, by name, as a judge model is asked, with its own version; None if the judge is unknown
-            or cannot be asked. A judge model that no settings have is taken for one that writes text.
+        combined_by_panels: Judges with judge models whose verdicts a panel combines.
+        judge_form: Returns a judge, by name, as a judge model is asked, with its own version; None if the judge is
+            unknown or cannot be asked. A judge model that no settings have is taken for one that writes text.
     """
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
-        self.code = frozenset(name for name, judge in judges.items() if judge.run is not None)
-        self.own = {name: judge.model for name, judge in judges.items() if judge.model is not None}
+        self.code_judges = frozenset(name for name, judge in judges.items() if judge.run is not None)
+        self.model_by_judge = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
         self._aliases = settings.aliases
         self._judges = judges
-        self.judge: Callable[[str, str], Judge | None] = cache(self._form)
+        self.judge_form: Callable[[str, str], Judge | None] = cache(self._form)
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
-        alone = self.code.union(self.own)
+        alone = self.code_judges.union(self.model_by_judge)
         asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
         panels = [(rule, grader) for rule in asking if (grader := _panel_of(settings, rule)) is not None]
         self.panels = {grader.judge_model: grader for _, grader in panels}
-        self.combined = frozenset(
+        self.combined_by_panels = frozenset(
             (judge, member)
             for rule, grader in panels
             for judge in rule.judges
@@ -114,32 +114,33 @@ class Graders:
         )
         joint = [grader for rule in settings.rules for grader in self._joint_of(rule)]
         self.panels |= {grader.judge_model: grader for grader in joint}
-        self.combined |= {(judge, grader.members[0]) for grader in joint for judge in PARTS}
+        self.combined_by_panels |= {(judge, grader.members[0]) for grader in joint for judge in PARTS}
         self._named = {CODE.name: CODE, **self._models, **self.panels}
 
     @property
-    def outvoted(self) -> frozenset[tuple[str, str]]:
+    def only_in_panels(self) -> frozenset[tuple[str, str]]:
         """Judges with judge models whose verdicts rules use only as members of a panel."""
         alone = (
             (judge, name)
             for rule in self._settings.rules
             for judge in rule.judges
-            if rule.combine is None or judge in self.own
+            if rule.combine is None or judge in self.model_by_judge
             for name in self.models_of(rule, judge)
         )
-        return self.combined - {(judge, self._models[name].judge_model) for judge, name in alone}
+        return self.combined_by_panels - {(judge, self._models[name].judge_model) for judge, name in alone}
 
-    def of(self, rule: Rule, judge: str) -> tuple[str, ...]:
+    def grader_names(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the graders of a rule for one judge: the members of a panel before the panel."""
-        if judge in self.code:
+        if judge in self.code_judges:
             return (CODE.name,)
-        models, together = self.models_of(rule, judge), None if judge in self.own else _panel_of(self._settings, rule)
+        models = self.models_of(rule, judge)
+        together = None if judge in self.model_by_judge else _panel_of(self._settings, rule)
         return models if together is None else (*models, together.name)
 
     def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
         """Name the judges of a rule, each with its graders, and the combined judge after those that it combines."""
         joint = [(JOINT.name, grader.name) for grader in self._joint_of(rule)]
-        return (*((judge, name) for judge in rule.judges for name in self.of(rule, judge)), *joint)
+        return (*((judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)), *joint)
 
     def _joint_of(self, rule: Rule) -> list[Grader]:
         """Return a panel of one member for each model that a rule asks for both judges of a combined verdict."""
@@ -150,11 +151,11 @@ class Graders:
 
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
-        return (self.own[judge],) if judge in self.own else rule.first_models(self._aliases)
+        return (self.model_by_judge[judge],) if judge in self.model_by_judge else rule.first_models(self._aliases)
 
     def for_judge(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, if no rule applies."""
-        return CODE if judge in self.code else self._models[self.own.get(judge, model)]
+        return CODE if judge in self.code_judges else self._models[self.model_by_judge.get(judge, model)]
 
     def version(self, judge: str, judge_model: str) -> str:
         """Return the version of a judge for a judge model.
@@ -162,7 +163,7 @@ class Graders:
         Raises:
             KeyError: The judge is unknown, or the model cannot be asked.
         """
-        form = self.judge(judge, judge_model)
+        form = self.judge_form(judge, judge_model)
         if form is None:
             raise KeyError(judge)
         return form.version
@@ -170,7 +171,7 @@ class Graders:
     def versions(self, judge: str) -> frozenset[str]:
         """Return all versions of a judge: its own, and those for the judge models of the configuration."""
         names = ("", *(grader.judge_model for grader in self._named.values()))
-        return frozenset(form.version for name in names if (form := self.judge(judge, name)) is not None)
+        return frozenset(form.version for name in names if (form := self.judge_form(judge, name)) is not None)
 
     def _form(self, name: str, judge_model: str) -> Judge | None:
         judge = self._judges.get(name, JOINT if name == JOINT.name else None)
@@ -178,7 +179,7 @@ class Graders:
             return None
         if (together := self.panels.get(judge_model)) is not None:
             names = PARTS if judge is JOINT else (judge.name,)
-            members = [self.judge(name, member) for name in names for member in together.members]
+            members = [self.judge_form(name, member) for name in names for member in together.members]
             return judge_of_panel(judge, [member for member in members if member is not None])
         model = next((each for each in self._settings.models.values() if each.judge_model == judge_model), None)
         if model is None:
@@ -188,12 +189,12 @@ class Graders:
         except ValueError:
             return None
 
-    def find(self, name: str, judge_model: str) -> Grader | None:
+    def find_grader(self, name: str, judge_model: str) -> Grader | None:
         """Return the grader that a batch names; None if the configuration has no such grader."""
         named = self._named.get(name)
         return named if named is not None and named.judge_model == judge_model else None
 
-    def has(self, name: str) -> bool:
+    def has_grader(self, name: str) -> bool:
         """Return whether there is a grader with this name."""
         return name in self._named
 
@@ -202,7 +203,7 @@ class Graders:
         """The names of the configured models."""
         return tuple(self._models)
 
-    def named(self, name: str) -> Grader:
+    def grader(self, name: str) -> Grader:
         """Return the grader with this name."""
         return self._named[name]
 

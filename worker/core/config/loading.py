@@ -19,13 +19,21 @@ from judges.core.judge import Judge
 from judges.custom import DefinitionError
 from judges.custom.definition import unknown
 from judges.models.registry import PROVIDERS, ModelSettingsError, check
-from judges.registry import CatalogueError, catalogue, check_tables, configured, distributed, read_folder, read_tables
+from judges.registry import (
+    CatalogueError,
+    catalogue,
+    check_tables,
+    load_installed_judges,
+    load_judges,
+    read_folder,
+    read_tables,
+)
 from worker.core.config.checks import absent_model, setting_faults, with_files
 from worker.core.config.graders import CODE, is_reserved, judge_for
-from worker.core.config.reading import Given, convert, named_keys, read
+from worker.core.config.reading import ConfigSources, convert, named_keys, read
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import collected, installed
+from worker.core.features import collect_all, installed
 
 # A feature that is absent cannot name its keys.
 _OF_FEATURES: Final = ("unit", "combine", "stratify", "first_per_hour", "budget", "priority", "repeat", "second_model")
@@ -52,11 +60,11 @@ def load(
         SettingsError: A value is wrong, or values do not go together.
     """
     sources = first_raised(read(environment, config, arguments))
-    return first_raised(sources.placed(build(sources, environment, needs_rules=needs_rules)))
+    return first_raised(sources.with_places(build(sources, environment, needs_rules=needs_rules)))
 
 
 def build(
-    sources: Given, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
+    sources: ConfigSources, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
 ) -> Faults[Settings]:
     """Convert and check what was read; ``of_worker`` opens all files that a worker opens at its start."""
     settings, wrong = yield from convert(sources)
@@ -93,7 +101,7 @@ def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Fau
             yield fault
 
 
-def _with_judges(settings: Settings, sources: Given) -> Faults[tuple[Settings, frozenset[str]]]:
+def _with_judges(settings: Settings, sources: ConfigSources) -> Faults[tuple[Settings, frozenset[str]]]:
     """Add the judges of the folder and all templates; names of files in a file are relative to it.
 
     Returns:
@@ -118,7 +126,7 @@ def _with_judges(settings: Settings, sources: Given) -> Faults[tuple[Settings, f
 
 def judge_names(settings: Settings) -> frozenset[str]:
     """Return the names of all judges: the built-in ones, those of distributions, and the user's own."""
-    return frozenset((*catalogue(), *distributed(), *settings.judges))
+    return frozenset((*catalogue(), *load_installed_judges(), *settings.judges))
 
 
 def rule_faults(
@@ -136,13 +144,13 @@ def rule_faults(
     if needs_rules and not has_rules:
         fix = "call one default, or write [[rules]] with the model of each"
         yield Fault("models", "none is the default", fix, "conflict")
-    judges = configured(settings.judges)
+    judges = load_judges(settings.judges)
     yield from _calibrations(settings, judges)
     if has_rules:
         yield from _rules(settings, judges, names)
     else:
         settings = structs.replace(settings, rules=())
-    yield from collected((feature.rule_faults for feature in installed()), settings, judges, names)
+    yield from collect_all((feature.rule_faults for feature in installed()), settings, judges, names)
 
 
 def endpoints_of(settings: Settings) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
 import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
-from judges.core.faults import Fault, Faults, Kind, changed, fault_of, first_raised
+from judges.core.faults import Fault, Faults, Kind, fault_of, first_raised, map_faults
 from judges.core.model import ModelSettings
 from judges.custom.definition import conversion_fault, missing_fault, read_toml, unknown
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
@@ -45,14 +45,14 @@ _UNREAD: Final = "is no setting, and nothing reads it; take it out"
 _LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
-class Given(NamedTuple):
-    """What file, variables and arguments set, as it was read: values and their origins by key, and the file."""
+class ConfigSources(NamedTuple):
+    """Values from file, variables and arguments, with the origin of each key, and the path of the file."""
 
     values: dict[str, Any]
     origin: dict[str, str]
     path: str | None
 
-    def placed(self, faults: Faults[T]) -> Faults[T]:
+    def with_places(self, faults: Faults[T]) -> Faults[T]:
         """Name the place of each fault, the origin of its key unless it has one, and the rule, if there are several."""
 
         def change(fault: Fault) -> Fault:
@@ -62,7 +62,7 @@ class Given(NamedTuple):
             named = f" (rule {rules[int(match[1])].get('name')!r})" if match and rules and len(rules) > 1 else ""
             return structs.replace(fault, place=place, **{part: getattr(fault, part) + named})
 
-        return changed(faults, change)
+        return map_faults(faults, change)
 
 
 def load_without_judges(
@@ -81,12 +81,12 @@ def load_without_judges(
         return settings
 
     sources = first_raised(read(environment, config, arguments))
-    return first_raised(sources.placed(converted()))
+    return first_raised(sources.with_places(converted()))
 
 
 def read(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
-) -> Faults[Given]:
+) -> Faults[ConfigSources]:
     """Read the file, the variables, and the arguments that are not None; the later wins.
 
     Raises:
@@ -106,7 +106,7 @@ def read(
         if value is not None:
             # `--partitions` of the worker chooses, as `served_partitions` does.
             raw[key], origin[key] = value, f"--{key.removeprefix('served_').replace('_', '-')}"
-    return Given(raw, origin, path)
+    return ConfigSources(raw, origin, path)
 
 
 def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
@@ -210,7 +210,7 @@ def _from_variable(key: str, text: str) -> object:
     return text
 
 
-def convert(sources: Given) -> Faults[tuple[Settings, set[str]]]:
+def convert(sources: ConfigSources) -> Faults[tuple[Settings, set[str]]]:
     """Convert what was read; of a wrong value the default is taken, and its key returned beside the settings."""
     raw, wrong, values = dict(sources.values), set[str](), dict[str, Any]()
     types, named = key_types(), named_keys()
@@ -225,13 +225,13 @@ def convert(sources: Given) -> Faults[tuple[Settings, set[str]]]:
         elif for_rows is not None:
             values[key] = ()
             for number, row in enumerate(value):
-                values[key] += ((yield from _converted(f"{key}[{number}]", row, for_rows, wrong)),)
+                values[key] += ((yield from _convert_value(f"{key}[{number}]", row, for_rows, wrong)),)
         elif key in named:
             tables = {}
             for name, table in value.items():
                 tables[name] = yield from _table(key, name, table, wrong)
             values[key] = {name: table for name, table in tables.items() if table is not UNSET}
-        elif (converted := (yield from _converted(key, value, types[key], wrong))) is not UNSET:
+        elif (converted := (yield from _convert_value(key, value, types[key], wrong))) is not UNSET:
             values[key] = converted
     # An empty table of models or rules counts as absent: the defaults apply.
     return Settings.from_keys(**{key: value for key, value in values.items() if key not in named or value}), wrong
@@ -266,17 +266,17 @@ def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Fa
                 what = "unknown kind" if "kind" in table else "is missing"
                 yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
             return UNSET
-    return table if kind is None else (yield from _converted(f"{key}.{name}", table, kind, wrong))
+    return table if kind is None else (yield from _convert_value(f"{key}.{name}", table, kind, wrong))
 
 
 def _is_struct(kind: Any) -> TypeGuard[type[Struct]]:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
-def _converted(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[Any]:
+def _convert_value(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[Any]:
     """Convert a value, a table by its keys; return UNSET for a wrong one. Durations and sizes may have a unit."""
     if _is_struct(kind) and isinstance(value, dict):
-        return (yield from _converted_struct(key, value, kind, wrong))
+        return (yield from _convert_struct(key, value, kind, wrong))
     units: Mapping[str, float] = _SECONDS if kind == Seconds else _BYTES if kind == Size else {}
     fault: Fault | None = None
     if units and isinstance(value, str) and "." not in key:
@@ -297,12 +297,12 @@ def _converted(key: str, value: object, kind: Any, wrong: set[str]) -> Faults[An
     return UNSET
 
 
-def _converted_struct(key: str, value: Mapping[str, object], kind: type[Struct], wrong: set[str]) -> Faults[Any]:
+def _convert_struct(key: str, value: Mapping[str, object], kind: type[Struct], wrong: set[str]) -> Faults[Any]:
     fields = {field.encode_name: field for field in structs.fields(kind)}
     values: dict[str, Any] = {}
     for name, item in value.items():
         if name in fields:
-            converted = yield from _converted(f"{key}.{name}", item, fields[name].type, wrong)
+            converted = yield from _convert_value(f"{key}.{name}", item, fields[name].type, wrong)
             if converted is not UNSET:
                 values[name] = converted
         elif name != kind.__struct_config__.tag_field:

@@ -18,9 +18,8 @@ from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
 from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
-from tracejudge.redis_url import cluster_url
-from worker.core.features import collected, installed, installed_tables
-from worker.core.storage.client import address
+from tracejudge.redis_url import cluster_url, mask_url
+from worker.core.features import collect_all, installed, installed_tables
 
 Always = Literal["error", "negative_feedback", "slow"]
 Has = Literal[
@@ -318,7 +317,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def __repr__(self) -> str:
         # URLs may hold passwords, and the user key reveals the user behind a hash.
-        return f"Settings(prefix={self.prefix!r}, redis={address(self.redis_url)!r}, roles={self.roles!r})"
+        return f"Settings(prefix={self.prefix!r}, redis={mask_url(self.redis_url)!r}, roles={self.roles!r})"
 
     @property
     def config_hash(self) -> str:
@@ -335,7 +334,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def verdict_tags(self) -> tuple[str, ...]:
         """The names of the tags that verdicts carry."""
-        return tuple(dict.fromkeys(collected((feature.verdict_tags for feature in installed()), self)))
+        return tuple(dict.fromkeys(collect_all((feature.verdict_tags for feature in installed()), self)))
 
     @property
     def aliases(self) -> dict[str, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
-from worker.core.storage.client import Entry, Store, StoreError, leave
+from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
@@ -87,7 +87,7 @@ class ExportConsumer(ServiceThread):
         """End the thread, then remove its consumer from the group."""
         ended = super().stop(timeout_s)
         if ended:
-            leave(self._store, self._store.keys.verdicts, self.exporter, self._consumer)
+            self._store.remove_consumer(self._store.keys.verdicts, self.exporter, self._consumer)
         return ended
 
     def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:

@@ -1,25 +1,20 @@
 """Counts verdicts for Prometheus: each exactly when its own acknowledgement was the first.
 
-A kill can lose a count that was not scraped yet; no verdict is counted twice. Calls to judge models are counted here as
-well, as they end.
+A kill can lose a count that was not scraped yet; no verdict is counted twice.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from prometheus_client import Counter, Histogram
 
-from judges.core.model import REPLY_FIELDS
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Score, Verdict
-from judges.endpoints.client import CallObserver, Direction
-from judges.endpoints.limiter import EndpointLimiter
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.graders import is_panel
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import Exporter, installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import EXPLORATION_ENDS, OUTCOMES, Metrics
@@ -146,7 +141,7 @@ class VerdictCounter:
         self._extra = settings.series_labels
         self._yes_no = {
             judge.name: frozenset(metric.name for metric in judge.metrics if metric.is_yes_no)
-            for judge in configured(settings.judges).values()
+            for judge in load_judges(settings.judges).values()
         }
         self._known: dict[tuple[str, ...], _SeriesCounters] = {}
 
@@ -214,35 +209,6 @@ class VerdictCounter:
         return series
 
 
-class CallMetrics(CallObserver):
-    """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
-
-    def __init__(self, metrics: Metrics, judge_model: str, limiter: EndpointLimiter) -> None:
-        # Label lookups take a lock and a hash of all values: each child is looked up once.
-        self._durations = cache(partial(metrics.request_duration.labels, judge_model))
-        self._tokens = cache(partial(metrics.tokens.labels, judge_model))
-        self._cost = cache(partial(metrics.cost.labels, judge_model))
-        # Read at each scrape, which costs the calls nothing.
-        metrics.in_flight.labels(judge_model).set_function(lambda: limiter.in_flight)
-        metrics.concurrency_limit.labels(judge_model).set_function(lambda: limiter.limit)
-        metrics.circuit_open.labels(judge_model).set_function(lambda: limiter.circuit_open)
-        self._ignored = {field: metrics.reply_invalid.labels(judge_model, field) for field in REPLY_FIELDS}
-
-    def ended(self, status: str, took_s: float) -> None:
-        """Observe the duration of a call by its status."""
-        self._durations(status).observe(took_s)
-
-    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
-        """Count tokens and their cost."""
-        self._tokens(judge, direction).inc(tokens)
-        if cost_usd is not None:
-            self._cost(judge, direction).inc(cost_usd)
-
-    def dropped(self, field: str) -> None:
-        """Count a field of a reply that was out of bounds."""
-        self._ignored[field].inc()
-
-
 class _Unanswered(NamedTuple):
     """Entries whose acknowledgement Redis has not answered; before ``ours_until`` no other worker can claim them."""
 
@@ -300,13 +266,3 @@ def _exemplar(verdict: Verdict) -> dict[str, str] | None:
     if verdict.span_id and W3C_SPAN_ID.fullmatch(verdict.span_id):
         exemplar["span_id"] = verdict.span_id
     return exemplar
-
-
-def find_exporters(settings: Settings) -> dict[str, Exporter]:
-    """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
-    keeps = "Prometheus keeps counts, and exemplars with trace ids"
-    exporters = {PrometheusExporter.exporter: Exporter("export", PrometheusExporter, keeps=lambda _: keeps)}
-    for feature in installed():
-        if feature.exporters is not None:
-            exporters |= feature.exporters(settings)
-    return exporters

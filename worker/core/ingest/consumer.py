@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from tracejudge.model import TIMES
 from worker.core.config.settings import Settings
-from worker.core.features import overridden
+from worker.core.features import find_overrides
 from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
-from worker.core.storage.client import Entry, Store, StoreError, leave
+from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure, Bounds
@@ -159,7 +159,7 @@ class IngestConsumer(ServiceThread):
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
         self._before_read, self._list_unusable, self._close = (
-            overridden(planner.selectors, name) for name in ("before_read", "list_unusable", "close")
+            find_overrides(planner.selectors, name) for name in ("before_read", "list_unusable", "close")
         )
 
     def prepare(self) -> None:
@@ -222,7 +222,7 @@ class IngestConsumer(ServiceThread):
             for close in self._close:
                 close()
             self._reader.close()
-            leave(self._store, self._store.keys.traces, INGEST_GROUP, self._consumer)
+            self._store.remove_consumer(self._store.keys.traces, INGEST_GROUP, self._consumer)
         return ended
 
     def _log_changes(self, bounds: Bounds) -> None:

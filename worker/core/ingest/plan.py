@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.core.config.settings import Settings
-from worker.core.features import Selector, find_single, gathering
+from worker.core.features import Selector, find_gather, find_single
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import EvaluationFactory, RuleTally, Sampler, Sampling, not_shed
+from worker.core.selection.evaluations import EvaluationFactory, not_shed
+from worker.core.selection.sampling import RuleTally, Sampler, Sampling
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
 
@@ -108,7 +109,7 @@ class Planner:
         self.sampler = sampler
         self.selectors = selectors
         self._factory = EvaluationFactory(sampler.rules.graders)
-        self._gather, self._limits = gathering(selectors)
+        self._gather, self._limits = find_gather(selectors)
         self._keep_feedback = find_single(selectors, "feedback")
 
     def plan(self, entries: Iterable[Read], shed: Collection[str] = frozenset()) -> Plan:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import msgspec
 import structlog
 
 from judges.calling.evaluation import evaluate
@@ -19,9 +18,9 @@ from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
+from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS, Settings
-from worker.core.config.user_keys import UserKeys, hashed_user
-from worker.core.features import Feature, Parts, built, installed, overridden
+from worker.core.features import Feature, TraceHookContext, build_hooks, find_overrides, installed
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.selection.sampling import Rules
@@ -64,14 +63,6 @@ def make_verdict(
     """
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
-    details = assessment.details
-    for name, value in (
-        ("session", evaluation.session),
-        ("repeat", evaluation.first),
-        ("cascade", evaluation.cascade),
-    ):
-        if value is not None:
-            details = {**details, name: msgspec.to_builtins(value)}
     verdict = Verdict(
         evaluation_id=evaluation.id,
         origin=evaluation.origin,
@@ -81,7 +72,7 @@ def make_verdict(
         scores=assessment.scores,
         metrics=metrics,
         rationale=assessment.rationale,
-        details=details,
+        details={**assessment.details, **evaluation.verdict_details()},
         trace_id=trace.trace_id,
         span_id=trace.span_id,
         response_id=trace.response_id,
@@ -243,7 +234,7 @@ class GroupCommit(Generic[T, R]):
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
     """Make what bounds the concurrent evaluations of each judge in Python in one process."""
-    return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code}
+    return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code_judges}
 
 
 async def close_all(models: Mapping[str, ChatModel], judges: Mapping[str, Judge]) -> None:
@@ -296,11 +287,11 @@ class BatchEvaluator:
         # The keys of users belong to the installation, and not to a partition.
         self._user_keys = UserKeys(settings, ledger.store.first)
         features = installed() if features is None else features
-        parts = Parts(settings, metrics, ledger, rules)
-        self._assessors = built((feature.assess for feature in features), parts)
-        self._wrappers = built((feature.wrap_model for feature in features), parts)
-        self._followers = built((feature.after_verdict for feature in features), parts)
-        self._refreshes = overridden(self._followers, "refresh")
+        context = TraceHookContext(settings, metrics, ledger, rules)
+        self._assessors = build_hooks((feature.assess for feature in features), context)
+        self._wrappers = build_hooks((feature.wrap_model for feature in features), context)
+        self._followers = build_hooks((feature.after_verdict for feature in features), context)
+        self._refreshes = find_overrides(self._followers, "refresh")
         self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(
@@ -409,7 +400,7 @@ class BatchEvaluator:
                     verdict, further = follower.choose(verdict, item, evaluation)
                     batches.extend(further)
                 finished = Finished.of(
-                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, repeats=batches
+                    verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches
                 )
                 _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))
                 run.count_outcome(verdict.outcome, earlier, spent)
@@ -422,7 +413,7 @@ class BatchEvaluator:
 
     async def _assess(self, run: _BatchRun, item: Item, trace: Trace | Exception, evaluation: Evaluation) -> Assessment:
         judge_model = run.batch.judge_model
-        judge = self._graders.judge(evaluation.judge, judge_model)
+        judge = self._graders.judge_form(evaluation.judge, judge_model)
         has_model = judge_model in self._graders.panels or run.model is not None
         if judge is not None and judge.run is not None:
             has_model = judge_model == CODE.judge_model

@@ -4,13 +4,11 @@ Fetched evaluations wait in memory for a free slot, which is quicker than asking
 more is fetched than the slots can use: another worker may have free slots.
 """
 
-import asyncio
-import contextlib
 import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +17,8 @@ import structlog
 from judges.core.model import Spent
 from judges.endpoints.limiter import EndpointLimiter
 from worker.core.config.graders import queue_label
-from worker.core.queue.batch import Batch, BatchError, count, decode, made_at_ms, without
-from worker.core.queue.leases import RENEW_S, Lease, Leases
+from worker.core.queue.batch import Batch, BatchError, count_evaluations, decode_batch, made_at_ms, without_evaluations
+from worker.core.queue.leases import Lease, Leases
 from worker.core.queue.ledger import Ledger
 
 log = structlog.get_logger("tracejudge.judging")
@@ -144,7 +142,7 @@ class LeasedBatch:
     bytes_each: int
 
     def __post_init__(self) -> None:
-        self._left = count(self.batch)
+        self._left = count_evaluations(self.batch)
         self.window.acquire(self._left, self._left * self.bytes_each)
 
     def release(self, evaluations: int | None = None) -> None:
@@ -178,7 +176,7 @@ class BatchFetcher:
         readable: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
         for lease, payload, tries in taken:
             try:
-                readable.append((lease, payload, tries, decode(payload)))
+                readable.append((lease, payload, tries, decode_batch(payload)))
             except BatchError as error:
                 # A worker of another version wrote it, and will read it.
                 log.warning("batch handed back", batch=lease.batch_id, error=str(error))
@@ -186,7 +184,10 @@ class BatchFetcher:
         periods = {each.id: each.period for *_, batch in readable for item in batch.items for each in item.evaluations}
         finished = self._ledger.already_finished(periods)
         leased = [
-            LeasedBatch(window, lease, without(batch, finished), tries, len(payload) // max(1, count(batch)))
+            LeasedBatch(
+                *(window, lease, without_evaluations(batch, finished), tries),
+                len(payload) // max(1, count_evaluations(batch)),
+            )
             for lease, payload, tries, batch in readable
         ]
         return len(taken), leased
@@ -200,100 +201,3 @@ def hand_back_delay_s(age_s: float) -> float:
     """
     most = min(_MAX_HAND_BACK_S, max(_MIN_HAND_BACK_S, age_s * _HAND_BACK_SHARE))
     return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-
-
-_OVERDUE_S: Final = 2 * RENEW_S
-Task = asyncio.Task[None]
-
-
-class HeldLeases:
-    """The batches in progress. Safe to share between threads."""
-
-    def __init__(self, leases: Leases, cancel: Callable[[Task], None]) -> None:
-        """Start empty; ``cancel`` cancels a task from any thread."""
-        self._leases = leases
-        self._cancel = cancel
-        self._lock = threading.Lock()
-        self._held: dict[str, tuple[Lease, Task | None]] = {}
-        self._acquiring_now = 0
-        self._closed = False
-        self._renewed_at = time.monotonic()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a lease is held. Also True while a thread waits for the reply that may grant one."""
-        with self._lock:
-            return bool(self._held or self._acquiring_now)
-
-    @contextlib.contextmanager
-    def acquiring(self) -> Iterator[None]:
-        """Mark that leases are being acquired, until they have been added."""
-        with self._lock:
-            self._acquiring_now += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._acquiring_now -= 1
-
-    def add(self, held: Lease) -> None:
-        """Add an acquired lease; cancels the task of an earlier lease of ours that has lapsed meanwhile."""
-        with self._lock:
-            _, older = self._held.get(held.batch_id, (None, None))
-            self._held[held.batch_id] = (held, None)
-        if older is not None:
-            self._cancel(older)
-
-    def begin(self, held: Lease, task: Task) -> bool:
-        """Register the task of a lease; if the lease is lost or all work has ended, cancel it and return False."""
-        with self._lock:
-            current, _ = self._held.get(held.batch_id, (None, None))
-            if current == held:
-                self._held[held.batch_id] = (held, task)
-            is_over = self._closed or current != held
-        if is_over:
-            self._cancel(task)
-        return not is_over
-
-    def remove(self, held: Lease) -> Task | None:
-        """Remove a lease and return its task; a later lease of the same batch stays."""
-        with self._lock:
-            current, task = self._held.get(held.batch_id, (None, None))
-            if current != held:
-                return None
-            del self._held[held.batch_id]
-            return task
-
-    def abandon(self, held: Lease) -> None:
-        """Remove a lease and cancel its task: it lapses, unless it can be released."""
-        task = self.remove(held)
-        if task is not None:
-            self._cancel(task)
-
-    def cancel_all(self) -> None:
-        """Cancel all tasks, also those of leases that are being acquired now."""
-        with self._lock:
-            self._closed = True
-            tasks = [task for _, task in self._held.values() if task is not None]
-        for task in tasks:
-            self._cancel(task)
-
-    def renew(self) -> None:
-        """Renew all leases; cancel the tasks of those that were lost."""
-        with self._lock:
-            held = dict(self._held)
-        for batch_id in self._leases.renew(lease for lease, _ in held.values()):
-            _, task = held[batch_id]
-            # A task that is done has just finished the batch.
-            if task is not None and not task.done():
-                log.warning("lease lost", batch=batch_id)
-                self._cancel(task)
-        self._renewed_at = time.monotonic()
-
-    def renew_overdue(self) -> None:
-        """Renew leases whose renewal is long overdue, since Redis was away or the event loop was busy."""
-        if time.monotonic() - self._renewed_at > _OVERDUE_S:
-            self.renew()

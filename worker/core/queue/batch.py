@@ -133,6 +133,11 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
             return REPEAT_VERSION
         return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
 
+    def verdict_details(self) -> dict[str, object]:
+        """Return the details that a verdict on it has beside those of the judge."""
+        details = {"session": self.session, "repeat": self.first, "cascade": self.cascade}
+        return {name: msgspec.to_builtins(value) for name, value in details.items() if value is not None}
+
 
 class EvaluationRef(Struct):
     """An evaluation of a batch, read without the rest of its fields."""
@@ -175,18 +180,18 @@ class _Version(Struct):
 
 
 @cache
-def mark(judge_model: str) -> str:
-    """Return the mark of a judge model in the ids of its batches."""
+def judge_model_hash(judge_model: str) -> str:
+    """Hash a judge model for the ids of its batches."""
     return hashlib.blake2b(judge_model.encode(), digest_size=4).hexdigest()
 
 
 def fresh_id(judge_model: str, created_at: float) -> str:
     """Make the id of a new batch."""
-    return f"{int(created_at * 1000):011x}-{mark(judge_model)}-{secrets.token_hex(4)}"
+    return f"{int(created_at * 1000):011x}-{judge_model_hash(judge_model)}-{secrets.token_hex(4)}"
 
 
-def mark_of(batch_id: str) -> str:
-    """Return the mark of the judge model in a batch id; empty for a foreign id."""
+def hash_in_id(batch_id: str) -> str:
+    """Return the hash of the judge model in a batch id; empty for a foreign id."""
     return batch_id.split("-", 2)[1] if batch_id.count("-") > 1 else ""
 
 
@@ -195,7 +200,7 @@ def made_at_ms(batch_id: str) -> int:
     return int(batch_id.split("-", 1)[0], 16)
 
 
-def head(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
+def batch_header(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
     """Write the beginning of a batch's JSON, up to its items.
 
     Args:
@@ -205,7 +210,7 @@ def head(batch_id: str, model: str, judge_model: str, created_at: float, version
     return empty.decode().removesuffix("]}")
 
 
-def decode(payload: bytes) -> Batch:
+def decode_batch(payload: bytes) -> Batch:
     """Read a batch.
 
     Raises:
@@ -227,17 +232,17 @@ _BRIEF_FIELDS: Final = (
 )
 
 
-def brief(trace: Trace) -> Trace:
+def without_texts(trace: Trace) -> Trace:
     """Keep only the fields that a verdict repeats: combining verdicts needs no texts."""
     return Trace(output="", **{name: getattr(trace, name) for name in _BRIEF_FIELDS})
 
 
-def count(batch: Batch) -> int:
+def count_evaluations(batch: Batch) -> int:
     """Count the evaluations of a batch."""
     return sum(len(item.evaluations) for item in batch.items)
 
 
-def without(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
+def without_evaluations(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
     """Remove some evaluations, and the traces that only they needed."""
     if not evaluation_ids:
         return batch

@@ -5,7 +5,11 @@ holder is gone, becomes ready again by ``sweep``. Celery messages only wake work
 raises StoreError if Redis does not answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -13,18 +17,20 @@ import redis
 import structlog
 
 from judges.core.model import Spent
-from worker.core.queue.batch import made_at_ms, mark
+from worker.core.queue.batch import judge_model_hash, made_at_ms
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.judging")
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
+_OVERDUE_S: Final = 2 * RENEW_S
 # Due time of a ready batch: it needs none, but sweep then restores a ready set that somebody deleted.
 READY_MS: Final = 3_600_000
 # Parking of a batch with an unreadable key: time to repair the key, which is then tried again.
 SET_ASIDE_S: Final = 600.0
 _MAX_SWEPT: Final = 1_000
 _PROBES_AMONG: Final = 1_000
+Task = asyncio.Task[None]
 _decode_spent = msgspec.json.Decoder(Spent).decode
 
 
@@ -156,10 +162,103 @@ class Leases:
         """Make due batches of these judge models ready: lease expired, or parking over. Return how many."""
         names = list(judge_models)
         ready = [self._keys.ready(name) for name in names]
-        arguments: list[str | int] = [_MAX_SWEPT, READY_MS, *(mark(name) for name in names)]
+        arguments: list[str | int] = [_MAX_SWEPT, READY_MS, *(judge_model_hash(name) for name in names)]
         return int(self._store.run("sweep", (self._keys.leases, self._keys.holders, *ready), arguments))
 
     def judge_models(self) -> frozenset[str]:
         """List the judge models of unfinished batches."""
         waiting = self._store.call(lambda client: client.hgetall(self._keys.waiting))
         return frozenset(name.decode() for name, size in waiting.items() if int(size) > 0)
+
+
+class HeldLeases:
+    """The batches in progress. Safe to share between threads."""
+
+    def __init__(self, leases: Leases, cancel: Callable[[Task], None]) -> None:
+        """Start empty; ``cancel`` cancels a task from any thread."""
+        self._leases = leases
+        self._cancel = cancel
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[Lease, Task | None]] = {}
+        self._acquiring_now = 0
+        self._closed = False
+        self._renewed_at = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a lease is held. Also True while a thread waits for the reply that may grant one."""
+        with self._lock:
+            return bool(self._held or self._acquiring_now)
+
+    @contextlib.contextmanager
+    def acquiring(self) -> Iterator[None]:
+        """Mark that leases are being acquired, until they have been added."""
+        with self._lock:
+            self._acquiring_now += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._acquiring_now -= 1
+
+    def add(self, held: Lease) -> None:
+        """Add an acquired lease; cancels the task of an earlier lease of ours that has lapsed meanwhile."""
+        with self._lock:
+            _, older = self._held.get(held.batch_id, (None, None))
+            self._held[held.batch_id] = (held, None)
+        if older is not None:
+            self._cancel(older)
+
+    def begin(self, held: Lease, task: Task) -> bool:
+        """Register the task of a lease; if the lease is lost or all work has ended, cancel it and return False."""
+        with self._lock:
+            current, _ = self._held.get(held.batch_id, (None, None))
+            if current == held:
+                self._held[held.batch_id] = (held, task)
+            is_over = self._closed or current != held
+        if is_over:
+            self._cancel(task)
+        return not is_over
+
+    def remove(self, held: Lease) -> Task | None:
+        """Remove a lease and return its task; a later lease of the same batch stays."""
+        with self._lock:
+            current, task = self._held.get(held.batch_id, (None, None))
+            if current != held:
+                return None
+            del self._held[held.batch_id]
+            return task
+
+    def abandon(self, held: Lease) -> None:
+        """Remove a lease and cancel its task: it lapses, unless it can be released."""
+        task = self.remove(held)
+        if task is not None:
+            self._cancel(task)
+
+    def cancel_all(self) -> None:
+        """Cancel all tasks, also those of leases that are being acquired now."""
+        with self._lock:
+            self._closed = True
+            tasks = [task for _, task in self._held.values() if task is not None]
+        for task in tasks:
+            self._cancel(task)
+
+    def renew(self) -> None:
+        """Renew all leases; cancel the tasks of those that were lost."""
+        with self._lock:
+            held = dict(self._held)
+        for batch_id in self._leases.renew(lease for lease, _ in held.values()):
+            _, task = held[batch_id]
+            # A task that is done has just finished the batch.
+            if task is not None and not task.done():
+                log.warning("lease lost", batch=batch_id)
+                self._cancel(task)
+        self._renewed_at = time.monotonic()
+
+    def renew_overdue(self) -> None:
+        """Renew leases whose renewal is long overdue, since Redis was away or the event loop was busy."""
+        if time.monotonic() - self._renewed_at > _OVERDUE_S:
+            self.renew()

@@ -71,7 +71,7 @@ class Finished(NamedTuple):
     """A final verdict with the arguments of the script `record`.
 
     ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
-    whether Redis has lost the choice. ``repeats`` are batches to judge it again.
+    whether Redis has lost the choice. ``follow_ups`` are batches that hooks add in this step.
     """
 
     evaluation_id: str
@@ -82,11 +82,11 @@ class Finished(NamedTuple):
     reason: str
     scores: bytes = b""
     batch_id: str = ""
-    repeats: bytes = b""
+    follow_ups: bytes = b""
 
     @classmethod
     def of(
-        cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", repeats: Sequence[Batch] = ()
+        cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", follow_ups: Sequence[Batch] = ()
     ) -> "Finished":
         """Encode a verdict.
 
@@ -94,7 +94,7 @@ class Finished(NamedTuple):
             period: The period of its evaluation.
             keep: Whether its scores are to be combined with others.
             batch_id: The batch that held it.
-            repeats: Batches of one evaluation each that judge the same trace a second time.
+            follow_ups: Batches of one evaluation each that hooks add in this step.
         """
         name, scores = verdict.evaluation_id, b""
         if keep:
@@ -103,7 +103,7 @@ class Finished(NamedTuple):
         payload = msgspec.json.encode(verdict)
         again = [
             (each.id, field_of(each.id).hex(), each.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
-            for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in repeats)
+            for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in follow_ups)
             for item in batch.items
             for each in item.evaluations
         ]
@@ -214,7 +214,7 @@ class Ledger:
         self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + _DAY_S)
 
     def record(self, finished: Sequence[Finished]) -> list[bool]:
-        """Write verdicts and choose their repeats; True for each that was new.
+        """Write verdicts and choose their follow-ups; True for each that was new.
 
         A dead letter that is finished after all is removed.
         """

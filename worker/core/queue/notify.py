@@ -20,7 +20,7 @@ from kombu.transport.virtual import Channel as VirtualChannel
 
 from worker.core.config.graders import queue_label
 from worker.core.config.settings import Settings
-from worker.core.queue.batch import mark, mark_of
+from worker.core.queue.batch import hash_in_id, judge_model_hash
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.health import live_workers
 from worker.core.telemetry.service import ServiceThread
@@ -120,7 +120,7 @@ class Notifier(ServiceThread):
         super().__init__("notify", self._asked)
         self.dropped = 0
         self.workers = 1
-        self._labels = {mark(name): queue_label(name) for name in judge_models}
+        self._labels = {judge_model_hash(name): queue_label(name) for name in judge_models}
         self._judge_models = tuple(judge_models)
         self._store = store
         self._send = send
@@ -150,7 +150,7 @@ class Notifier(ServiceThread):
 
     def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:
         """Request notifications for new batches, except for labels that had ready batches before (``notified``)."""
-        for label in {self._labels[mark_of(batch_id)] for batch_id in batch_ids}.difference(notified):
+        for label in {self._labels[hash_in_id(batch_id)] for batch_id in batch_ids}.difference(notified):
             self.notify(label)
 
     def run_once(self) -> None:

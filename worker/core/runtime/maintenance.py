@@ -14,7 +14,7 @@ from worker.core.config.settings import Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.queue.leases import LEASE_MS, Leases
 from worker.core.queue.notify import Notifier
-from worker.core.storage.client import Store, StoreError, retire
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
 from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions
@@ -207,7 +207,7 @@ class Maintenance(ServiceThread):
         self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
         keys = self._store.keys
         for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
-            retire(self._store, stream, group)
+            self._store.retire_consumers(stream, group)
         forget_producers(self._store)
         for chore in self._chores:
             chore()
@@ -238,7 +238,7 @@ class Sweeper(ServiceThread):
         """Sweep if no other worker does, then wait."""
         # Else others would sweep our batches, and judge them twice.
         self._judging.renew_overdue()
-        if self._store.hold(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
+        if self._store.acquire_lock(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
             self.sweep()
         self.pause(_INTERVAL_S)
 
@@ -266,5 +266,5 @@ class Sweeper(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._store.hold(self._store.keys.sweeper, self._holder, 0)
+                self._store.release_lock(self._store.keys.sweeper, self._holder)
         return ended

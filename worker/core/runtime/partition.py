@@ -14,7 +14,7 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, PartitionParts, Parts, collected, installed, make_selectors
+from worker.core.features import Exporter, PartitionContext, TraceHookContext, collect_all, installed, make_selectors
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves
@@ -34,7 +34,7 @@ log = structlog.get_logger("tracejudge.worker")
 
 
 @dataclass
-class Shared:
+class ProcessContext:
     """The shared parts of all partitions of one process: judges, models with their limits, metrics, and the event loop.
 
     Attributes:
@@ -72,66 +72,66 @@ class Partition:
         judging: Judges its batches.
     """
 
-    def __init__(self, shared: Shared, store: Store, send: Callable[[str, int], None]) -> None:
+    def __init__(self, process: ProcessContext, store: Store, send: Callable[[str, int], None]) -> None:
         """Build what the configured roles need; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
-        settings, metrics, rules = shared.settings, shared.metrics, shared.rules
-        self._shared = shared
+        settings, metrics, rules = process.settings, process.metrics, process.rules
+        self._process = process
         self.store = store
         # Any worker judges the batches of all partitions, as its messages name them; reading them is divided.
         is_read = store.partition in settings.served
-        self._judges = shared.has("judge")
+        self._judges = process.has("judge")
         roles = [role for role in settings.roles if is_read or role == "judge"]
         ledger = Ledger(store, settings)
-        self._notifier = Notifier(store, send, shared.limits, shared.wake)
+        self._notifier = Notifier(store, send, process.limits, process.wake)
         self.judging = JudgingConsumer(
             settings,
             store,
             BatchEvaluator(
-                *(settings, shared.judges, shared.models, ledger),
+                *(settings, process.judges, process.models, ledger),
                 rules=rules,
                 metrics=metrics,
-                slots=shared.code_slots,
+                slots=process.code_slots,
             ),
             ledger,
-            limits=shared.limits,
+            limits=process.limits,
             notifier=self._notifier,
-            serves=shared.serves,
-            slots=shared.slots,
-            loop=shared.loop,
+            serves=process.serves,
+            slots=process.slots,
+            loop=process.loop,
         )
         # Panels add no backlog of their own: their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)
-        heartbeat = Heartbeat(store, self.judging.circuits if shared.has("judge") else dict)
+        heartbeat = Heartbeat(store, self.judging.circuits if process.has("judge") else dict)
         self._maintenance = Maintenance(
             settings,
             store,
             metrics,
-            groups=tuple(shared.exporters),
-            readiness=shared.readiness,
-            capacity=self.judging.capacity if shared.has("judge") else dict,
+            groups=tuple(process.exporters),
+            readiness=process.readiness,
+            capacity=self.judging.capacity if process.has("judge") else dict,
             backpressure=self._backpressure,
             heartbeat=heartbeat,
-            gauges=shared.gauges,
+            gauges=process.gauges,
             is_read=is_read,
-            chores=collected((feature.chores for feature in installed()), settings, metrics, store),
+            chores=collect_all((feature.chores for feature in installed()), settings, metrics, store),
         )
-        parts = PartitionParts(
+        context = PartitionContext(
             settings=settings,
             metrics=metrics,
-            judges=shared.judges,
+            judges=process.judges,
             store=store,
             rules=rules,
             notifier=self._notifier,
             pressure=self._backpressure,
             judging=self.judging,
         )
-        made = collected((feature.threads for feature in installed()), parts)
+        made = collect_all((feature.threads for feature in installed()), context)
         if wrong := [thread.name for thread in made if thread.role not in {"ingest", "judge"}]:
             raise ValueError(f"threads of features are of the role ingest or judge: {', '.join(wrong)}")
         self._ingest: list[ServiceThread] = []
         if "ingest" in roles:
-            selectors = make_selectors(Parts(settings, metrics, ledger, rules))
+            selectors = make_selectors(TraceHookContext(settings, metrics, ledger, rules))
             # A sampler of its own: selectors adjust its rates in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(
@@ -143,17 +143,17 @@ class Partition:
         if self._judges:
             sweeper = Sweeper(settings, store, self.judging, self._notifier, heartbeat)
             self._sweepers = [sweeper, *(thread for thread in made if thread.role == "judge")]
-        makers = (exporter.make for exporter in shared.exporters.values() if exporter.role in roles)
+        makers = (exporter.make for exporter in process.exporters.values() if exporter.role in roles)
         self.exporters = [make(settings, store, metrics) for make in makers if make is not None]
-        readiness, number = shared.readiness, store.partition
+        readiness, number = process.readiness, store.partition
         for thread in (*self._ingest, *self._sweepers, *self.exporters):
             readiness.watch(thread.name, thread.role, thread, number)
         if self._judges:
             readiness.watch("event-loop", "judge", self.judging, number)
         for thread in (*self._notifiers, self._maintenance):
             readiness.watch(thread.name, None, thread, number)
-        groups = {name: exporter.role for name, exporter in shared.exporters.items() if exporter.role != "monitor"}
-        for flow in flows(roles, groups, list(shared.limits), number):
+        groups = {name: exporter.role for name, exporter in process.exporters.items() if exporter.role != "monitor"}
+        for flow in flows(roles, groups, list(process.limits), number):
             readiness.add_flow(flow)
 
     @property
@@ -181,7 +181,7 @@ class Partition:
             thread.stopping.set()
         stop_threads(self._sweepers)
         if self._judges:
-            self.judging.stop(self._shared.settings.grace_s)
+            self.judging.stop(self._process.settings.grace_s)
         stop_threads(self.exporters)
         late = self._ingest if self.judging.hurried else []
         stop_threads([*late, *self._notifiers, self._maintenance])

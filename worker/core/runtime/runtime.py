@@ -14,23 +14,22 @@ from prometheus_client import disable_created_metrics
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.core.config.graders import CODE, Graders, queue_label
 from worker.core.config.reading import place_of
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.export.prometheus import CallMetrics, find_exporters
-from worker.core.features import collected, installed
+from worker.core.features import collect_all, find_exporters, installed
 from worker.core.judging.consumer import Serves
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
-from worker.core.runtime.partition import Partition, Shared
+from worker.core.runtime.partition import Partition, ProcessContext
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import make_stores
 from worker.core.telemetry import logs
 from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
 from worker.core.telemetry.http_server import HttpServer
-from worker.core.telemetry.metrics import Metrics
+from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
@@ -77,7 +76,7 @@ class Runtime:
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
         self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
-        judges = configured(settings.judges)
+        judges = load_judges(settings.judges)
         for feature in installed():
             if feature.prepare is not None:
                 feature.prepare(settings, judges, self.metrics)
@@ -86,10 +85,10 @@ class Runtime:
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
-        if self._graders.code:
+        if self._graders.code_judges:
             limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
         exporters = find_exporters(settings)
-        self._shared = Shared(
+        self._process = ProcessContext(
             settings,
             self.metrics,
             judges=judges,
@@ -100,13 +99,13 @@ class Runtime:
             exporters=exporters,
             serves=serves,
         )
-        numbers = range(settings.partition_count) if self._shared.has("judge") else settings.served
+        numbers = range(settings.partition_count) if self._process.has("judge") else settings.served
         self.partitions = {
-            number: Partition(self._shared, self.stores[number], partial(send, number)) for number in numbers
+            number: Partition(self._process, self.stores[number], partial(send, number)) for number in numbers
         }
         # The monitor reads the outboxes of all partitions, whichever this worker serves: its sums are on the first.
         factories = (feature.process_threads for feature in installed())
-        threads = collected(factories, settings, self.metrics, self.stores, rules)
+        threads = collect_all(factories, settings, self.metrics, self.stores, rules)
         self._process_threads = [thread for thread, _ in threads]
         for thread, store in threads:
             # Only the first partition decides about readiness, because the sums are kept there.
@@ -119,7 +118,7 @@ class Runtime:
     @property
     def labels(self) -> list[str]:
         """The labels of the queues of the judge models configured here."""
-        return list(dict.fromkeys(map(queue_label, self._shared.limits)))
+        return list(dict.fromkeys(map(queue_label, self._process.limits)))
 
     def start(self) -> None:
         """Serve metrics and start all threads.
@@ -132,8 +131,8 @@ class Runtime:
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         page = self._http_server.start(Listen.of(settings, "metrics_"))
-        if self._shared.has("judge"):
-            self._shared.loop.start()
+        if self._process.has("judge"):
+            self._process.loop.start()
         share_threads(
             [*self._process_threads, *(thread for each in self.partitions.values() for thread in each.threads)]
         )
@@ -147,7 +146,7 @@ class Runtime:
             roles=settings.roles,
             redis=self.stores[0].address,
             metrics=page,
-            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code else set())),
+            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code_judges else set())),
             pid=os.getpid(),
         )
 
@@ -164,10 +163,10 @@ class Runtime:
             thread.join(max(0.0, began + self.settings.grace_s + _PARTITION_STOP_S - time.monotonic()))
         # After the verdicts of that time.
         stop_threads(self._process_threads)
-        loop = self._shared.loop
+        loop = self._process.loop
         if loop.running:
             with contextlib.suppress(TimeoutError, LoopEndedError):
-                loop.wait(close_all(self._shared.models, self._shared.judges), timeout_s=_CLOSE_S)
+                loop.wait(close_all(self._process.models, self._process.judges), timeout_s=_CLOSE_S)
             loop.stop()
         for store in self.stores:
             store.close()
@@ -191,7 +190,7 @@ class Runtime:
         for partition in self.partitions.values():
             for label, running in partition.judging.shifts().items():
                 shifts.setdefault(label, []).extend(running)
-        return {"shifts": shifts, "roles": roles, "lag": self._shared.gauges.lag}
+        return {"shifts": shifts, "roles": roles, "lag": self._process.gauges.lag}
 
     def watch_pool(self, pool: Any) -> None:
         """Watch Celery's pool: the worker is unhealthy once it has ended."""

@@ -10,10 +10,10 @@ import msgspec
 from tracejudge import Trace
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
-from worker.core.queue.batch import BATCH_VERSION, brief, fresh_id, head, made_at_ms
+from worker.core.queue.batch import BATCH_VERSION, batch_header, fresh_id, made_at_ms, without_texts
 from worker.core.queue.leases import READY_MS
 from worker.core.queue.ledger import FIELD_BYTES, field_of
-from worker.core.selection.sampling import Chosen
+from worker.core.selection.evaluations import Chosen
 from worker.core.storage.keys import INGEST_GROUP, Keys
 
 _ACCOUNT_TTL_S: Final = 90 * 86_400
@@ -41,7 +41,7 @@ class _OpenBatch:
             "judge_model": judge_model,
             "ready": self.ready,
             "made_at_ms": made_at_ms(self.id),
-            "head": head(self.id, self.grader.name, judge_model, self.created_at, self.version),
+            "head": batch_header(self.id, self.grader.name, judge_model, self.created_at, self.version),
         }
 
 
@@ -96,7 +96,7 @@ class BatchWriter:
             }
             if grader.members:
                 # Panels combine verdicts: the texts of a trace would only fill their batches.
-                shorter = shorter or self.trace(brief(trace))
+                shorter = shorter or self.trace(without_texts(trace))
                 fields["payload"] = shorter
             written.append(fields)
         return written

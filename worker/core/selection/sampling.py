@@ -1,4 +1,4 @@
-"""Sampling: which judges evaluate which traces, and the ids of the evaluations.
+"""Sampling: which judges evaluate which traces, with which probability.
 
 One number per trace decides for all rules and all workers alike. A trace that matches a rule with `egress` is sent only
 to the models named there: another rule, one of whose models is not among them, does not choose the trace for its
@@ -9,24 +9,18 @@ import fnmatch
 import hashlib
 import math
 import re
-import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from judges.core.combine import JOINT, PARTS
 from judges.core.judge import has_text
-from judges.core.verdict import Origin, joined_parts, session_parts
 from judges.parsing.retrievals import has_context
 from tracejudge import Trace
-from worker.core.config.graders import CODE, Grader, Graders
+from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, find_single
-from worker.core.queue.batch import Evaluation, Member, Session
-from worker.core.selection.stream_entry import TraceEntry
+from worker.core.features import Selector, find_overrides
 
 log = structlog.get_logger("tracejudge.sampling")
 T = TypeVar("T")
@@ -95,7 +89,7 @@ class _Matching(NamedTuple):
         feedback: Whether a rule always chooses traces with negative feedback.
         slow_s: The duration from which a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
-        first: Called for each of the traces; names rules that choose the trace whatever their rates.
+        first: Called for each of the traces; they name rules that choose the trace whatever their rates.
     """
 
     rules: Sequence[CompiledRule]
@@ -105,7 +99,7 @@ class _Matching(NamedTuple):
     feedback: bool
     slow_s: float
     not_chosen: Sampling
-    first: Callable[[], Collection[str]] | None
+    first: Sequence[Callable[[], Collection[str]]]
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -163,7 +157,7 @@ class Rules:
         """Return the rules that match a trace and ask a judge model, by default any of them."""
         asking = []
         for (rule, evaluations), matches in self._compiled:
-            of_judge = [self.graders.named(grader).judge_model for name, grader in evaluations if name == judge]
+            of_judge = [self.graders.grader(grader).judge_model for name, grader in evaluations if name == judge]
             if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
                 asking.append(rule)
         return asking
@@ -220,7 +214,7 @@ class Sampler:
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
         self._fields = frozenset(field for selector in selectors for field in selector.fields)
-        self._adjust = find_single(selectors, "adjust")
+        self._adjusts = find_overrides(selectors, "adjust")
         self.clear()
 
     def clear(self) -> None:
@@ -236,7 +230,7 @@ class Sampler:
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
-        first = () if matching.first is None else matching.first()
+        first = [name for choose in matching.first for name in choose()] if matching.first else ()
         place = _position(trace.trace_id, self._keyed)
         of_session = 1.0
         if matching.session_rate:
@@ -273,7 +267,11 @@ class Sampler:
     def _combine(self, trace: Trace) -> _Matching:
         """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
         matching = self.rules.matching(trace)
-        rules, first = (matching.rules, None) if self._adjust is None else self._adjust(matching.rules, trace)
+        rules: Sequence[CompiledRule] = matching.rules
+        first: list[Callable[[], Collection[str]]] = []
+        for adjust in self._adjusts:
+            rules, choose = adjust(rules, trace)
+            first += [] if choose is None else [choose]
         choosing = [match.rule for match in rules if match.evaluations]
         return _Matching(
             rules=rules,
@@ -361,103 +359,3 @@ def _matcher(rule: Rule) -> Callable[[Trace], bool]:
         return all(_has(trace, *content) for content in contents)
 
     return matches
-
-
-_HOUR_S: Final = 3_600
-_DAY_S: Final = 86_400
-_FIRST_S: Final = 946_684_800
-_LAST_S: Final = 4_102_444_800
-"""The years from 2000 to 2100."""
-
-
-class Chosen(NamedTuple):
-    """One chosen evaluation, and its grader."""
-
-    grader: Grader
-    evaluation: Evaluation
-
-
-def not_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
-    """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
-    # A panel is shed with any of its members, since it would wait for their verdicts.
-    away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
-    kept = [each for each, judge_model in zip(chosen, away, strict=True) if judge_model is None]
-    return kept, Counter(name for name in away if name is not None)
-
-
-class _Template(NamedTuple):
-    """The common part of all evaluations by one judge and one grader.
-
-    Attributes:
-        suffix: Of the hashed text that makes the id, behind the trace.
-        members: The judge models of the evaluations that are combined, each with its suffix.
-    """
-
-    grader: Grader
-    version: str
-    keep: bool
-    suffix: bytes
-    members: tuple[tuple[str, bytes], ...]
-
-
-class EvaluationFactory:
-    """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
-
-    def __init__(self, graders: Graders) -> None:
-        """Keep the graders, which know the version of each judge for each model."""
-        self._graders = graders
-        self._templates: dict[tuple[str, str], _Template] = {}
-
-    def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
-        """Make all evaluations that are chosen for a trace."""
-        prefix = publication_parts(entry)
-        return self._made(prefix, period_of(entry), choices, origin)
-
-    def of_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
-        """Make the evaluations of a conversation; ``trace`` is any of its traces."""
-        # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
-        period = f"d{int(time.time()) // _DAY_S}"
-        return self._made(session_parts(trace, session.generation), period, choices, origin, session)
-
-    def _made(
-        self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
-    ) -> list[Chosen]:
-        made = []
-        for judge, name, probability in choices:
-            template = self._templates.get((judge, name))
-            if template is None:
-                grader = self._graders.named(name)
-                version = self._graders.version(judge, grader.judge_model)
-                # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
-                keep = (judge, grader.judge_model) in self._graders.combined
-                suffix = joined_parts(judge, version, grader.judge_model, "0")
-                of_members = tuple(
-                    (member, joined_parts(part, self._graders.version(part, member), member, "0"))
-                    for part in (PARTS if judge == JOINT.name else (judge,))
-                    for member in grader.members
-                )
-                template = _Template(grader, version, keep, suffix, of_members)
-                self._templates[judge, name] = template
-            grader, version, keep, suffix, suffixes = template
-            members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
-            evaluation_id = _id(prefix, suffix)
-            evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members, session)
-            made.append(Chosen(grader, evaluation))
-        return made
-
-
-def period_of(entry: TraceEntry) -> str:
-    """Return the period of the ledger that holds the evaluations of a trace: an hour, or the day of arrival."""
-    for time_s in (entry.trace.ended_at, entry.trace.started_at):
-        if time_s is not None and _FIRST_S <= time_s < _LAST_S:
-            return str(int(time_s) // _HOUR_S)
-    return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
-
-
-def publication_parts(entry: TraceEntry) -> bytes:
-    """Encode the identity of one publication of a trace."""
-    return joined_parts(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
-
-
-def _id(prefix: bytes, suffix: bytes) -> str:
-    return hashlib.blake2b(prefix + suffix, digest_size=16).hexdigest()

@@ -37,18 +37,20 @@ from worker.core.features import installed
 from worker.core.storage.cluster import PartitionClient
 from worker.core.storage.keys import Keys
 
+log = structlog.get_logger("tracejudge.consumers")
 Entry = tuple[bytes, dict[bytes, bytes] | None]
 """Id and fields of a stream entry; fields are None when the entry was trimmed away."""
 # Version of all keys under the prefix except those that services write.
 LAYOUT: Final = b"2"
-address: Final = mask_url
-"""Write where a Redis, broker or endpoint URL points, without user and password, for logs and errors."""
 _SOCKET_TIMEOUT_S: Final = 10.0
 # One thread serves all partitions: a master that hangs must not hold up the heartbeats of others.
 _PARTITION_TIMEOUT_S: Final = 3.0
 _CONNECT_TIMEOUT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 _SCAN_COUNT: Final = 1_000
+# Far longer than a live consumer with something to read stays silent.
+IDLE_MS: Final = 15 * 60 * 1000
+_MAX_RETIRED: Final = 1_000
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -162,7 +164,7 @@ class Store:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
         self.partition = partition
-        self.address = address(url)
+        self.address = mask_url(url)
         # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
         self._partitions: tuple[Store, ...] | None = None
         self.is_away = False
@@ -303,9 +305,13 @@ class Store:
         now: int = self.call(redis_now_ms)
         return now
 
-    def hold(self, lock: str, holder: str, length_ms: int) -> bool:
-        """Acquire or keep a lock that one worker holds at a time, or release it with 0; return whether it is held."""
+    def acquire_lock(self, lock: str, holder: str, length_ms: int) -> bool:
+        """Acquire or keep a lock that one worker holds at a time; return whether it is held."""
         return bool(self.run("hold", (lock,), (holder, length_ms)))
+
+    def release_lock(self, lock: str, holder: str) -> None:
+        """Release a lock if it is held."""
+        self.run("hold", (lock,), (holder, 0))
 
     def make_group(self, stream: str, group: str) -> None:
         """Create a consumer group unless it exists; one that was destroyed continues at its last acknowledged entry."""
@@ -338,6 +344,17 @@ class Store:
             (entry_id, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None)
             for entry_id, fields in reply
         ]
+
+    def retire_consumers(self, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
+        """Remove consumers with nothing pending that were silent for ``idle_ms``, except ``keep``; return how many."""
+        return int(self.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
+
+    def remove_consumer(self, stream: str, group: str, consumer: str) -> None:
+        """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it."""
+        try:
+            self.run("leave", (stream,), (group, consumer))
+        except StoreError as error:
+            log.debug("consumer not removed from its group", group=group, error=str(error))
 
     def close(self) -> None:
         """Close all connections."""
@@ -406,30 +423,9 @@ def _describe(error: RedisError) -> str:
 
 def addresses(urls: str) -> str:
     """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
-    return ";".join(map(address, each(urls)))
+    return ";".join(map(mask_url, each(urls)))
 
 
 def each(urls: str) -> list[str]:
     """Split broker URLs. A `;` that no URL follows may be part of a password."""
     return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)
-
-
-# About how much is read or written in one step: Redis serves no other client meanwhile.
-CHUNK_BYTES: Final = 4 * 1024 * 1024
-# Far longer than a live consumer with something to read stays silent.
-IDLE_MS: Final = 15 * 60 * 1000
-_MAX_RETIRED: Final = 1_000
-log = structlog.get_logger("tracejudge.consumers")
-
-
-def retire(store: Store, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
-    """Remove consumers that have nothing pending and were silent for ``idle_ms``, except ``keep``; return how many."""
-    return int(store.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
-
-
-def leave(store: Store, stream: str, group: str, consumer: str) -> None:
-    """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it later."""
-    try:
-        store.run("leave", (stream,), (group, consumer))
-    except StoreError as error:
-        log.debug("consumer not removed from its group", group=group, error=str(error))

@@ -8,6 +8,8 @@ import redis
 
 from worker.core.storage.client import Entry, Store, StoreError
 
+# About how much is read or written in one step: Redis serves no other client meanwhile.
+CHUNK_BYTES: Final = 4 * 1024 * 1024
 READ_COUNT: Final = 128
 READ_BYTES: Final = 8 * 1024 * 1024
 """Bounds of one read: all of it passes through one script call, and Redis serves nobody else meanwhile."""

@@ -6,14 +6,19 @@ from the configuration or from closed sets; what is not bounded by nature is bou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import version
-from typing import Any, Final, Generic, Literal, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from judges.core.exploration import End
+from judges.core.model import REPLY_FIELDS, CallObserver, Direction
 from worker.core.config.settings import Settings
-from worker.core.features import imported, installed
+from worker.core.features import import_attribute, installed
+
+if TYPE_CHECKING:
+    from judges.endpoints.limiter import EndpointLimiter
 
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")
 OUTCOMES: Final = ("pass", "fail", "unrated", "abstained", "unscored")
@@ -260,10 +265,39 @@ class Metrics(ProcessMetrics):
 
 def further_tables() -> list[type[MetricTable]]:
     """Import the tables of the parts of base and the features that are installed."""
-    return [imported(feature.metrics) for feature in installed() if feature.metrics]
+    return [import_attribute(feature.metrics) for feature in installed() if feature.metrics]
 
 
 def worker_metrics() -> list[Metric[Any]]:
     """List every metric of the worker's page."""
     tables = (Metrics.rows(), *(table.rows() for table in further_tables()))
     return [metric for rows in tables for metric in rows.values()]
+
+
+class CallMetrics(CallObserver):
+    """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
+
+    def __init__(self, metrics: Metrics, judge_model: str, limiter: "EndpointLimiter") -> None:
+        # Label lookups take a lock and a hash of all values: each child is looked up once.
+        self._durations = cache(partial(metrics.request_duration.labels, judge_model))
+        self._tokens = cache(partial(metrics.tokens.labels, judge_model))
+        self._cost = cache(partial(metrics.cost.labels, judge_model))
+        # Read at each scrape, which costs the calls nothing.
+        metrics.in_flight.labels(judge_model).set_function(lambda: limiter.in_flight)
+        metrics.concurrency_limit.labels(judge_model).set_function(lambda: limiter.limit)
+        metrics.circuit_open.labels(judge_model).set_function(lambda: limiter.circuit_open)
+        self._ignored = {field: metrics.reply_invalid.labels(judge_model, field) for field in REPLY_FIELDS}
+
+    def ended(self, status: str, took_s: float) -> None:
+        """Observe the duration of a call by its status."""
+        self._durations(status).observe(took_s)
+
+    def spent(self, judge: str, direction: Direction, tokens: int, cost_usd: float | None) -> None:
+        """Count tokens and their cost."""
+        self._tokens(judge, direction).inc(tokens)
+        if cost_usd is not None:
+            self._cost(judge, direction).inc(cost_usd)
+
+    def dropped(self, field: str) -> None:
+        """Count a field of a reply that was out of bounds."""
+        self._ignored[field].inc()

@@ -25,8 +25,8 @@ from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
+from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import UserKeys, hashed_user
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token

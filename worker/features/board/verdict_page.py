@@ -11,7 +11,7 @@ import msgspec
 from judges.core.judge import Judge, JudgeFailedError
 from judges.core.prompt import neutralise, render
 from judges.core.verdict import Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.lookup.explanation import OUTCOMES, Explanation, Place, explain
@@ -85,11 +85,11 @@ class VerdictPages:
         self._store = store
         self._settings = settings
         self._redaction = Redaction.of(settings.redact)
-        self._graders = Graders(settings, configured(settings.judges))
+        self._graders = Graders(settings, load_judges(settings.judges))
 
     def judge(self, name: str, judge_model: str) -> Judge | None:
         """Return the installed judge as a judge model is asked."""
-        return self._graders.judge(name, judge_model)
+        return self._graders.judge_form(name, judge_model)
 
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
         """Find the redacted trace of a verdict; None if its text is gone.

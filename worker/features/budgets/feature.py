@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
-from worker.core.features import Feature, ModelWrapper, Parts, Selector, Table
+from worker.core.features import Feature, ModelWrapper, Selector, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -132,14 +132,14 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             yield Fault(f"{key}.models", what, "give it a price, or limit tokens instead", "conflict")
 
 
-def _select(parts: Parts) -> Selector | None:
+def _select(context: TraceHookContext) -> Selector | None:
     from worker.features.budgets.rates import RateSelector
 
-    return RateSelector(parts.settings, parts.ledger.store) if changes_rates(parts.settings) else None
+    return RateSelector(context.settings, context.ledger.store) if changes_rates(context.settings) else None
 
 
-def _wrap_model(parts: Parts) -> ModelWrapper | None:
-    settings, metrics = parts.settings, parts.metrics
+def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
+    settings, metrics = context.settings, context.metrics
     if not BUDGETS.of(settings):
         return None
     from worker.features.budgets.control import BudgetMetrics
@@ -149,7 +149,7 @@ def _wrap_model(parts: Parts) -> ModelWrapper | None:
         if metrics is not None:
             metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
 
-    return Budgets(settings, parts.ledger.store.first, parts.rules, count)
+    return Budgets(settings, context.ledger.store.first, context.rules, count)
 
 
 FEATURE: Final = Feature(

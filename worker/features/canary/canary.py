@@ -23,7 +23,8 @@ from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, utc_minute
 from worker.core.config.graders import Grader, Graders
 from worker.core.config.settings import Settings
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, EvaluationFactory
+from worker.core.selection.evaluations import EvaluationFactory
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.telemetry.health import live_circuits
 from worker.core.telemetry.metrics import Metric, MetricTable
@@ -74,8 +75,10 @@ class _Drift(msgspec.Struct, array_like=True):
 
 def list_graders(settings: Settings, canary: Canary, graders: Graders) -> list[tuple[str, Grader]]:
     """List the judges with labelled traces that rules name, each with the models that judge; panels are left out."""
-    named = ((judge, name) for rule in settings.rules for judge in rule.judges for name in graders.of(rule, judge))
-    pairs = ((judge, graders.named(name)) for judge, name in dict.fromkeys(named) if judge in canary.ids_by_judge)
+    named = (
+        (judge, name) for rule in settings.rules for judge in rule.judges for name in graders.grader_names(rule, judge)
+    )
+    pairs = ((judge, graders.grader(name)) for judge, name in dict.fromkeys(named) if judge in canary.ids_by_judge)
     # Two names of one judge model would give each evaluation twice.
     models = {(judge, grader.judge_model): (judge, grader) for judge, grader in pairs if not grader.members}
     return list(models.values())

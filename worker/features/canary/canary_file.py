@@ -14,15 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from judges.core.faults import Fault, Faults, caught, fault_of, first_raised, placed
+from judges.core.faults import Fault, Faults, catch_fault, fault_of, first_raised, with_place
 from judges.core.judge import Judge
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest, read_text
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.monitor.feature import MONITOR
 from worker.core.config.loading import judge_names
-from worker.core.config.reading import Given
+from worker.core.config.reading import ConfigSources
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.canary.feature import CANARY_FILE
 
@@ -92,18 +92,18 @@ class Canary:
         return all(passed.get(metric) is passes for metric, passes in expectation.items()) if expectation else None
 
 
-def with_canary(settings: Settings, source: Given, names: frozenset[str]) -> Faults[Settings]:
+def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str]) -> Faults[Settings]:
     """Find and check the file of the canary, relative to the configuration that names it.
 
     Args:
         settings: The settings so far.
-        source: The configuration as it was read.
+        sources: The configuration as it was read.
         names: The names of all judges, also of wrong ones, since labels may name them.
     """
-    path, file = source.path, CANARY_FILE.of(settings)
+    path, file = sources.path, CANARY_FILE.of(settings)
     if file is None:
         return settings
-    if path and source.origin["canary_file"] == path:
+    if path and sources.origin["canary_file"] == path:
         settings = CANARY_FILE.replace(settings, str(Path(path).parent / file))
     if names == judge_names(settings):
         yield from read_canary(settings)
@@ -112,20 +112,20 @@ def with_canary(settings: Settings, source: Given, names: frozenset[str]) -> Fau
 
 def read_canary(settings: Settings) -> Faults[Canary]:
     """Read the canary of a configuration, or the built-in one."""
-    judges = configured(settings.judges)
+    judges = load_judges(settings.judges)
     file = CANARY_FILE.of(settings)
     if file is None:
         text = files("worker.features.canary").joinpath("canary.jsonl").read_text(encoding="utf-8")
-        return Canary((yield from placed("canary.jsonl", _read(text, judges))), judges)
+        return Canary((yield from with_place("canary.jsonl", _read(text, judges))), judges)
     path = Path(file)
-    content = yield from caught(partial(read_text, path, _ADVICE, "canary_file"))
-    return Canary([] if content is None else (yield from placed(f"{path}", _read(content, judges))), judges)
+    content = yield from catch_fault(partial(read_text, path, _ADVICE, "canary_file"))
+    return Canary([] if content is None else (yield from with_place(f"{path}", _read(content, judges))), judges)
 
 
 def find_unlabelled(settings: Settings) -> Iterator[Fault]:
     """Find judges of the rules for which no trace of the canary is labelled."""
     if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
-        canary, judges = Canary.of(settings), configured(settings.judges)
+        canary, judges = Canary.of(settings), load_judges(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
         absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.ids_by_judge]
         if absent:
@@ -150,7 +150,7 @@ def _read(text: str, judges: Mapping[str, Judge]) -> Faults[list[CanaryTrace]]:
     traces: dict[str, CanaryTrace] = {}
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     for number, line in lines:
-        trace = yield from caught(partial(_trace_of, line, number, f"line {number}", judges))
+        trace = yield from catch_fault(partial(_trace_of, line, number, f"line {number}", judges))
         if trace is not None and (same := traces.setdefault(trace.trace.trace_id, trace)) is not trace:
             yield Fault("", f"line {number}: is the same as line {same.line}", "take one of them out")
     if not lines:

@@ -9,7 +9,7 @@ from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
     from judges.core.faults import Faults
-    from worker.core.config.reading import Given
+    from worker.core.config.reading import ConfigSources
     from worker.core.config.settings import Settings
 
 CANARY_FILE: Final[Table[str | None]] = Table(
@@ -28,10 +28,10 @@ class CanaryKeys(KeySpace):
     )
 
 
-def _complete(settings: "Settings", source: "Given", names: frozenset[str]) -> "Faults[Settings]":
+def _complete(settings: "Settings", sources: "ConfigSources", names: frozenset[str]) -> "Faults[Settings]":
     from worker.features.canary.canary_file import with_canary
 
-    return with_canary(settings, source, names)
+    return with_canary(settings, sources, names)
 
 
 FEATURE: Final = Feature(

@@ -59,19 +59,19 @@ class Cascades(Follower):
         graders, named, elsewhere = rules.graders, dict[tuple[str, str], str](), set[tuple[str, str]]()
         for rule in settings.rules:
             for judge in rule.judges:
-                for model in graders.of(rule, judge):
-                    pair = judge, graders.named(model).judge_model
+                for model in graders.grader_names(rule, judge):
+                    pair = judge, graders.grader(model).judge_model
                     if (
                         rule.models[0] in CASCADES.of(settings)
-                        and judge not in graders.own
-                        and judge not in graders.code
+                        and judge not in graders.model_by_judge
+                        and judge not in graders.code_judges
                     ):
                         named[pair] = rule.models[0]
                     else:
                         elsewhere.add(pair)
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
-            then = graders.named(CASCADES.of(settings)[name].then)
+            then = graders.grader(CASCADES.of(settings)[name].then)
             # Models that cannot be asked are refused at the start.
             versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)

@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.core.model import DECIDING
 from worker.core.config.checks import absent_model, table_name_faults
 from worker.core.config.settings import Amount, Settings, Share
-from worker.core.features import Feature, Follower, Parts, Table
+from worker.core.features import Feature, Follower, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -104,12 +104,12 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
         yield Fault(f"{key}.uncertain", "the first probability must be below the second, as [0.2, 0.8]")
 
 
-def _after_verdict(parts: Parts) -> Follower | None:
-    if not CASCADES.of(parts.settings):
+def _after_verdict(context: TraceHookContext) -> Follower | None:
+    if not CASCADES.of(context.settings):
         return None
     from worker.features.cascades.choosing import Cascades
 
-    return Cascades(parts.settings, parts.ledger.store.first, parts.rules)
+    return Cascades(context.settings, context.ledger.store.first, context.rules)
 
 
 FEATURE: Final = Feature(

@@ -28,8 +28,7 @@ from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis, start_watcher
 from worker.base.scans import scan_partitions
 from worker.core.config.settings import Has, Rule, Settings, Where
-from worker.core.export.prometheus import find_exporters
-from worker.core.features import is_installed
+from worker.core.features import find_exporters, is_installed
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry import logs

@@ -24,7 +24,7 @@ from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
-from judges.registry import configured, find_file
+from judges.registry import find_file, load_judges
 from tracejudge import Trace
 from worker.base.commands.options import (
     CONFIG,
@@ -237,7 +237,7 @@ def _check_out(out: Path, name: str, source: str, settings: Settings, *, force: 
         raise click.UsageError(f"--out: there is no folder {out.parent}; make it first")
     if not os.access(out.parent, os.W_OK):
         raise click.UsageError(f"--out: the folder {out.parent} cannot be written to")
-    if out.stem != name and out.stem in configured(settings.judges):
+    if out.stem != name and out.stem in load_judges(settings.judges):
         raise click.UsageError(f"--out: {out.stem} is the name of another judge; choose one of its own")
     folder = find_file(Path(settings.judges_folder), name) if settings.judges_folder else None
     own = [path for path in (Path(source), folder) if path is not None and path.exists()]

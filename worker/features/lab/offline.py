@@ -22,8 +22,8 @@ from tracejudge import Trace
 from worker.base.commands.options import open_model
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
 from worker.core.config.graders import Grader, judge_for, judge_of_panel, panel
+from worker.core.config.serving import configured_user_key
 from worker.core.config.settings import Settings
-from worker.core.config.user_keys import configured_user_key
 from worker.core.judging.evaluator import NO_PRICE, make_verdict
 from worker.core.queue.batch import Evaluation, Item, Session
 from worker.core.selection.stream_entry import TraceEntry

@@ -16,7 +16,7 @@ from judges.agreement.reliability import Threshold as ThresholdFound
 from judges.core.decision import Calibration as FittedMap
 from judges.core.faults import Fault
 from judges.core.verdict import Verdict
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict
 from worker.base.monitor.corrected import Agreement, Confusion, Origin, agreement
 from worker.base.monitor.counts import step_of
@@ -76,7 +76,7 @@ class _Row(NamedTuple):
 
 def find_stale(settings: Settings) -> Iterator[Fault]:
     """Find calibrations that were fitted for another version of their judge."""
-    judges = configured(settings.judges) if settings.calibrations else {}
+    judges = load_judges(settings.judges) if settings.calibrations else {}
     models = {model.judge_model: model for model in settings.models.values() if model.decides}
     for row in settings.calibrations:
         present = judges[row.judge].for_model(models[row.model]).version

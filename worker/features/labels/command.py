@@ -19,7 +19,7 @@ from judges.custom.definition import nearest
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
 from judges.parsing.rows import as_trace
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import (
     JSON,
@@ -312,7 +312,7 @@ def import_labels(
     such as a file that cannot be opened.
     """
     settings, store = connect(config, redis_url)
-    judges = configured(settings.judges)
+    judges = load_judges(settings.judges)
     if judge is not None and judge not in judges:
         raise click.UsageError(f"there is no judge {judge!r}{nearest(judge, judges)}")
     try:

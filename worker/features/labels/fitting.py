@@ -21,7 +21,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
-from judges.registry import configured
+from judges.registry import load_judges
 from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
 from worker.base.lookup.label_store import Labelled, LabelVerdict, joined, outbox_verdicts, read_labels
 from worker.core.config.graders import judge_for
@@ -173,7 +173,7 @@ class Fitting(NamedTuple):
         if options.labels is None:
             return joined(stored, archived)
         defaults = Defaults(*key, "golden", options.field)
-        reader = LineReader(configured(self.settings.judges), defaults, store.now_ms() / 1000)
+        reader = LineReader(load_judges(self.settings.judges), defaults, store.now_ms() / 1000)
         of_file = [line for line in _read(reader, options.labels) if (line.label.judge, line.label.metric) == key]
         beside = [line.verdict for line in of_file if line.verdict is not None]
         verdicts: Mapping[str, Sequence[LabelVerdict]] = {item.label.id: item.verdicts for item in stored}

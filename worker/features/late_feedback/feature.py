@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import Seconds
-from worker.core.features import Feature, PartitionParts, Parts, Selector, Table
+from worker.core.features import Feature, PartitionContext, Selector, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
@@ -26,23 +26,23 @@ class FeedbackKeys(KeySpace):
     )
 
 
-def _select(parts: Parts) -> Selector | None:
+def _select(context: TraceHookContext) -> Selector | None:
     from worker.features.late_feedback.pending import FeedbackIntake
 
     # Feedback that no rule asks for would make every pass over the stream longer.
-    asks = any("negative_feedback" in rule.always for rule in parts.settings.rules)
-    return FeedbackIntake(WAIT.of(parts.settings)) if asks else None
+    asks = any("negative_feedback" in rule.always for rule in context.settings.rules)
+    return FeedbackIntake(WAIT.of(context.settings)) if asks else None
 
 
-def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
+def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: feedback of an earlier configuration may be pending.
     from worker.features.late_feedback.search import LateFeedbackPasses
 
     thread = LateFeedbackPasses(
-        *(parts.settings, parts.store, parts.metrics),
-        rules=parts.rules,
-        notifier=parts.notifier,
-        pressure=parts.pressure,
+        *(context.settings, context.store, context.metrics),
+        rules=context.rules,
+        notifier=context.notifier,
+        pressure=context.pressure,
     )
     return (thread,)
 

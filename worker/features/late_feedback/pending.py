@@ -87,12 +87,12 @@ class PendingFeedback:
 
     def acquire(self) -> bool:
         """Acquire or keep the lease of the pass; False if another worker has it."""
-        return self._store.hold(self._keys.feedback_pass, self._holder, _LEASE_MS)
+        return self._store.acquire_lock(self._keys.feedback_pass, self._holder, _LEASE_MS)
 
     def release(self) -> None:
         """Release the lease."""
         self._passed_at = time.monotonic()
-        self._store.hold(self._keys.feedback_pass, self._holder, 0)
+        self._store.release_lock(self._keys.feedback_pass, self._holder)
 
     def read_all(self) -> list[FeedbackMember]:
         """Read all pending feedback, the oldest first."""

@@ -28,10 +28,11 @@ from tracejudge import Feedback, Trace
 from worker.core.config.settings import Settings
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, Rules
+from worker.core.selection.evaluations import Chosen, EvaluationFactory
+from worker.core.selection.sampling import Choice, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store, StoreError
-from worker.core.storage.group_reader import next_count
+from worker.core.storage.client import Entry, Store, StoreError
+from worker.core.storage.group_reader import CHUNK_BYTES, next_count
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread

@@ -7,7 +7,7 @@ from judges.core.combine import is_disagreement
 from judges.core.faults import Fault
 from judges.core.judge import Judge, has_value
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Assessor, Feature, Parts
+from worker.core.features import Assessor, Feature, TraceHookContext
 
 MAX_MODELS_PER_RULE: Final = 9
 
@@ -45,17 +45,17 @@ def _panel_faults(settings: Settings, rule: Rule, key: str, judges: Sequence[Jud
             yield Fault(f"{key}.judges", what, "rename the judge or its metric, or name one model", "conflict")
 
 
-def _assess(parts: Parts) -> Assessor | None:
+def _assess(context: TraceHookContext) -> Assessor | None:
     # A panel of an earlier configuration is handed back, as is every judge that this worker does not have.
-    graders = parts.rules.graders
+    graders = context.rules.graders
     if not graders.panels:
         return None
     from worker.features.panels.panels import PanelMetrics, Panels
 
-    if parts.metrics is not None:
-        for labels in graders.outvoted:
-            parts.metrics.of(PanelMetrics).panel_member.labels(*labels).set(1)
-    return Panels(parts.ledger, parts.settings, graders.panels)
+    if context.metrics is not None:
+        for labels in graders.only_in_panels:
+            context.metrics.of(PanelMetrics).panel_member.labels(*labels).set(1)
+    return Panels(context.ledger, context.settings, graders.panels)
 
 
 FEATURE: Final = Feature(

@@ -1,7 +1,6 @@
 """Receivers of verdicts beside OpenTelemetry: platforms, webhooks and files.
 
-A further kind is a file with its exporter, a class of settings here, and a row for each in ``KINDS`` and
-``import_exporters``.
+A further kind is a file with its exporter, and here a class of settings and a row of ``_EXPORTERS``.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
-from worker.core.features import Exporter, Feature
+from worker.core.features import Exporter, Feature, import_attribute
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -98,16 +97,17 @@ class StdoutSettings(ReceiverSettings, frozen=True, tag="stdout"):
     """JSON lines on standard output."""
 
 
-KINDS: Final = kinds_of(
-    PhoenixSettings,
-    LangfuseSettings,
-    MlflowSettings,
-    OpikSettings,
-    LangsmithSettings,
-    WebhookSettings,
-    FileSettings,
-    StdoutSettings,
-)
+_EXPORTERS: Final[Mapping[type[ReceiverSettings], str]] = {
+    PhoenixSettings: "worker.features.receivers.phoenix.PhoenixExporter",
+    LangfuseSettings: "worker.features.receivers.langfuse.LangfuseExporter",
+    MlflowSettings: "worker.features.receivers.mlflow.MlflowExporter",
+    OpikSettings: "worker.features.receivers.opik.OpikExporter",
+    LangsmithSettings: "worker.features.receivers.langsmith.LangsmithExporter",
+    WebhookSettings: "worker.features.receivers.webhook.WebhookExporter",
+    FileSettings: "worker.features.receivers.files.FileExporter",
+    StdoutSettings: "worker.features.receivers.files.FileExporter",
+}
+_KINDS: Final = kinds_of(*_EXPORTERS)
 
 
 class ReceiverKeys(KeySpace):
@@ -118,16 +118,7 @@ class ReceiverKeys(KeySpace):
 
 def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
     """Import the exporters; return them by kind."""
-    from worker.features.receivers.files import FileExporter
-    from worker.features.receivers.langfuse import LangfuseExporter
-    from worker.features.receivers.langsmith import LangsmithExporter
-    from worker.features.receivers.mlflow import MlflowExporter
-    from worker.features.receivers.opik import OpikExporter
-    from worker.features.receivers.phoenix import PhoenixExporter
-    from worker.features.receivers.webhook import WebhookExporter
-
-    http = PhoenixExporter, LangfuseExporter, MlflowExporter, OpikExporter, LangsmithExporter, WebhookExporter
-    return {**{each.kind: each for each in http}, "file": FileExporter, "stdout": FileExporter}
+    return {kind: import_attribute(_EXPORTERS[settings]) for kind, settings in _KINDS.items()}
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
@@ -140,7 +131,7 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
 
 FEATURE: Final = Feature(
     name="receivers",
-    tables=(replace(RECEIVERS, kinds=KINDS),),
+    tables=(replace(RECEIVERS, kinds=_KINDS),),
     keys=ReceiverKeys,
     exporters=_exporters,
     eraser="worker.features.receivers.files.ArchiveEraser",

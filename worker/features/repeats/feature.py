@@ -6,7 +6,7 @@ from typing import Final
 from judges.core.faults import Fault
 from worker.core.config.checks import absent_model
 from worker.core.config.settings import Settings
-from worker.core.features import Feature, Follower, Parts
+from worker.core.features import Feature, Follower, TraceHookContext
 
 
 def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
@@ -28,12 +28,12 @@ def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
 
 
-def _after_verdict(parts: Parts) -> Follower | None:
-    if not any(rule.repeat or rule.second_model for rule in parts.settings.rules):
+def _after_verdict(context: TraceHookContext) -> Follower | None:
+    if not any(rule.repeat or rule.second_model for rule in context.settings.rules):
         return None
     from worker.features.repeats.repeats import Repeats
 
-    return Repeats(parts.settings, parts.rules)
+    return Repeats(context.settings, context.rules)
 
 
 FEATURE: Final = Feature(

@@ -36,7 +36,7 @@ class Repeats(Follower):
     def __init__(self, settings: Settings, rules: Rules) -> None:
         self._safety = frozenset(MONITOR.of(settings).safety)
         self._rules = rules
-        self._outvoted = rules.graders.outvoted
+        self._outvoted = rules.graders.only_in_panels
         self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
 
     def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
@@ -67,13 +67,13 @@ class Repeats(Follower):
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
         graders, batches = self._rules.graders, []
-        seconds = [graders.named(rule.second_model) for rule in rules if rule.second_model is not None]
+        seconds = [graders.grader(rule.second_model) for rule in rules if rule.second_model is not None]
         different = [
             grader
             for grader in seconds
             if grader.judge_model != verdict.judge_model and self._rules.allows(item.trace, grader.judge_model)
         ]
-        same = [grader for grader in map(graders.named, graders.models) if grader.judge_model == verdict.judge_model]
+        same = [grader for grader in map(graders.grader, graders.models) if grader.judge_model == verdict.judge_model]
         for grader in (*(same[:1] if is_drawn else ()), *different[:1]):
             # The same model errs alike, so only another model confirms a failure.
             of_grader = structs.replace(first, is_failure=is_failure and grader.judge_model != verdict.judge_model)

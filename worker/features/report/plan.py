@@ -4,7 +4,7 @@ import click
 from msgspec import structs
 
 from judges.custom.definition import nearest
-from judges.registry import configured
+from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
@@ -97,15 +97,15 @@ def _alternatives(
 
 
 def _estimate(estimator: Estimator, name: str, settings: Settings, traces: float) -> Estimate:
-    graders = Graders(settings, configured(settings.judges))
+    graders = Graders(settings, load_judges(settings.judges))
     rules = Rules(settings, graders)
     for rule in settings.rules:
         for judge in rule.judges:
             # As judging does: a judge with a model of its own has no second judgings.
-            alone = judge in graders.own or judge in graders.code
+            alone = judge in graders.model_by_judge or judge in graders.code_judges
             second = [model for name in rule.models if not alone for model in settings.aliases.get(name, ())[1:]]
-            for model in (*graders.of(rule, judge), *second):
-                if graders.judge(judge, graders.named(model).judge_model) is None:
+            for model in (*graders.grader_names(rule, judge), *second):
+                if graders.judge_form(judge, graders.grader(model).judge_model) is None:
                     raise click.UsageError(f"{model!r} cannot be asked for {judge}: name a model that writes text")
     return estimator.estimate(
         name, rules, lambda entry: probabilities(rules, entry.trace), period_s=DAY_S, traces=traces

@@ -34,8 +34,8 @@ from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.selection.sampling import Choice, Rules, Sampling
 from worker.core.selection.stream_entry import TraceEntry, read_entry
-from worker.core.storage.client import CHUNK_BYTES, Entry, Store
-from worker.core.storage.group_reader import entry_position, next_count
+from worker.core.storage.client import Entry, Store
+from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 if TYPE_CHECKING:
     from worker.features.cascades.feature import Cascade
@@ -399,7 +399,7 @@ class Estimator:
         for number, (entry, stands_for, hour) in enumerate(history.traces):
             chosen, weight = choose(entry), stands_for * scale
             for choice in chosen.of_session:
-                grader = rules.graders.named(choice.model)
+                grader = rules.graders.grader(choice.model)
                 of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
                 conversations = weight / history.per_conversation
                 of_pair.judgements += conversations * choice.probability
@@ -441,9 +441,10 @@ class Estimator:
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
         (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
-        grader = graders.named(choice.model)
+        grader = graders.grader(choice.model)
         pair = choice.judge, grader.judge_model
-        of_pair, share, judge = totals.sums[trace.service, *pair], weight * choice.probability, graders.judge(*pair)
+        of_pair, share = totals.sums[trace.service, *pair], weight * choice.probability
+        judge = graders.judge_form(*pair)
         of_pair.judgements += share
         asked = None
         if judge is not None and not grader.members and grader != CODE:
@@ -470,7 +471,7 @@ class Estimator:
             cascade = cascades[called]
             totals.cascades[pair] = cascade
             then = choice.judge, self._settings.models[cascade.then].judge_model
-            second = graders.judge(*then)
+            second = graders.judge_form(*then)
             request = second and self._request(number, second, then[1], rules, entry)
             if request:
                 share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]

@@ -127,7 +127,7 @@ class SafetyWatch(Watch):
         self._is_listed = parts.is_listed
         self._error = MONITOR.of(settings).judge_error
         # The panel of these judge models decides, as their verdicts alone do not.
-        outvoted = graders.outvoted
+        outvoted = graders.only_in_panels
         # Without a rule with a second model, failures do not wait.
         self._confirmed = {
             (judge, settings.models[name].judge_model)
@@ -146,7 +146,7 @@ class SafetyWatch(Watch):
             (judge, settings.models[name].judge_model)
             for rule in settings.rules
             for judge in rule.judges
-            if judge not in graders.code
+            if judge not in graders.code_judges
             for name in graders.models_of(rule, judge)
         }
         self._metrics = parts.metrics.of(SafetyMetrics)

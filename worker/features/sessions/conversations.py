@@ -26,11 +26,12 @@ from tracejudge import Trace
 from worker.base.forget.forget import Eraser, Forgetting, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import Parts, Selector
+from worker.core.features import Selector, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.sampling import Choice, Chosen, EvaluationFactory, not_shed, publication_parts
+from worker.core.selection.evaluations import Chosen, EvaluationFactory, not_shed, publication_parts
+from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.backlog import Backpressure
@@ -118,8 +119,8 @@ def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
 class SessionGathering(Selector):
     """Gathers the traces of conversations."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._settings, self._keys = parts.settings, SessionKeys(parts.ledger.store.keys.prefix)
+    def __init__(self, context: TraceHookContext) -> None:
+        self._settings, self._keys = context.settings, SessionKeys(context.ledger.store.keys.prefix)
 
     def limits(self) -> Mapping[str, object]:
         """Return the limits of worker/core/storage/scripts/sessions.lua."""
@@ -251,7 +252,7 @@ class SessionSelector:
         for place, trace in enumerate(stored.traces):
             for judge, model, probability in trace.gathered.choices:
                 # The configuration may have changed since.
-                if self._units.get(judge) == "session" and self._graders.has(model):
+                if self._units.get(judge) == "session" and self._graders.has_grader(model):
                     places.setdefault((judge, model), []).append(place)
                     best[judge, model] = max(best.get((judge, model), 0.0), probability)
         alike: dict[tuple[int, ...], list[Choice]] = {}
@@ -321,7 +322,7 @@ class SessionPasses(ServiceThread):
             self.pause(_PRESSURE_PAUSE_S)
             return
         ids, is_early = self._due()
-        if not ids or not self._store.hold(self._store.keys.sessions_pass, self._holder, _LEASE_MS):
+        if not ids or not self._store.acquire_lock(self._store.keys.sessions_pass, self._holder, _LEASE_MS):
             self.pause(self._look_every_s)
             return
         for due in self._read(ids):
@@ -340,7 +341,7 @@ class SessionPasses(ServiceThread):
         ended = super().stop(timeout_s)
         if ended:
             with contextlib.suppress(StoreError):
-                self._store.hold(self._store.keys.sessions_pass, self._holder, 0)
+                self._store.release_lock(self._store.keys.sessions_pass, self._holder)
         return ended
 
     def _due(self) -> _Due:

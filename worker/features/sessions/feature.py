@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import HOUR_S, Seconds
-from worker.core.features import Feature, PartitionParts, Parts, Selector, Table
+from worker.core.features import Feature, PartitionContext, Selector, Table, TraceHookContext
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ class SessionKeys(KeySpace):
         return f"{self.prefix}:session:{session}"
 
 
-def _select(parts: Parts) -> Selector:
+def _select(context: TraceHookContext) -> Selector:
     from worker.features.sessions.conversations import SessionGathering
 
-    return SessionGathering(parts)
+    return SessionGathering(context)
 
 
-def _threads(parts: PartitionParts) -> "Sequence[ServiceThread]":
+def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: conversations of an earlier configuration may be gathered.
     from worker.features.sessions.conversations import SessionPasses, SessionSelector
 
     thread = SessionPasses(
-        *(parts.settings, parts.store, parts.metrics),
-        selector=SessionSelector(parts.settings, parts.store, parts.judges, parts.rules.graders),
-        notifier=parts.notifier,
-        pressure=parts.pressure,
+        *(context.settings, context.store, context.metrics),
+        selector=SessionSelector(context.settings, context.store, context.judges, context.rules.graders),
+        notifier=context.notifier,
+        pressure=context.pressure,
     )
     return (thread,)
 

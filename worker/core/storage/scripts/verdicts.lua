@@ -14,7 +14,7 @@
 -- KEYS[12] leases · KEYS[13] waiting · KEYS[14] prefix of ready:<judge model>, see leases.lua
 -- ARGV[1] cap of the outbox in entries · ARGV[2] TTL of the ledger in s · ARGV[3] when a ready batch is due again, in ms
 -- ARGV[4..] per evaluation: id, field in the ledger, period, verdict as JSON, outcome, reason or '', scores or '', the
---           batch that held it or '', and the repeats of it as msgpack or '': {id, field as hex digits, period, its batch,
+--           batch that held it or '', and its follow-ups as msgpack or '': {id, field as hex digits, period, its batch,
 --           the batch's creation time in ms, judge model, the batch as JSON}
 -- Returns 1 for each evaluation that was new, else 0.
 local keys = letter_keys(4)
@@ -27,10 +27,10 @@ if refused then return refused end
 
 local ttl_s, now = tonumber(ARGV[2]), now_ms()
 local fresh, new, seen, letters = {}, {}, {}, {}
-local repeats, models = {}, {}
+local follow_ups, models = {}, {}
 
--- Repeats of a verdict that were not chosen before: a replay may have judged the same trace twice.
-local function choose_repeats(packed)
+-- Follow-ups of a verdict that were not chosen before: a replay may have judged the same trace twice.
+local function choose_follow_ups(packed)
   for _, one in ipairs(cmsgpack.unpack(packed)) do
     local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(one)
     local field = hex:gsub('%x%x', function(digits) return string.char(tonumber(digits, 16)) end)
@@ -38,7 +38,7 @@ local function choose_repeats(packed)
     if not state and not seen[field] then
       seen[field] = true
       models[#models + 1] = judge_model
-      repeats[#repeats + 1] = {
+      follow_ups[#follow_ups + 1] = {
         field = field, part = part, payload = payload,
         batch = {id = batch, made_at_ms = made_at_ms, judge_model = judge_model},
       }
@@ -62,7 +62,7 @@ for first = 4, #ARGV, 9 do
     if reason ~= '' then count(outcome .. ':' .. reason, 1) end
     count('outbox', 1)
     if letter then count_removed_letter(letter) end
-    if packed ~= '' then choose_repeats(packed) end
+    if packed ~= '' then choose_follow_ups(packed) end
   end
 end
 refused = guard_account(KEYS[2], KEYS[3]) or guard_letters(keys, letters) or guard_counters(KEYS[13], models)
@@ -75,7 +75,7 @@ for _, one in ipairs(new) do
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', one.verdict)
   if one.letter then erase_letter(keys, one.id, one.letter) end
 end
-for _, one in ipairs(repeats) do
+for _, one in ipairs(follow_ups) do
   write_evaluation(one.part, one.field, CHOSEN, ttl_s)
   local batch = one.batch
   write_batch({

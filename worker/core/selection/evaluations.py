@@ -1,0 +1,114 @@
+"""Evaluations: their ids, periods and members."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from judges.core.combine import JOINT, PARTS
+from judges.core.verdict import Origin, joined_parts, session_parts
+from tracejudge import Trace
+from worker.core.config.graders import Grader, Graders
+from worker.core.queue.batch import Evaluation, Member, Session
+from worker.core.selection.sampling import Choice
+from worker.core.selection.stream_entry import TraceEntry
+
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+# Other times are wrong: these are the years from 2000 to 2100.
+_EARLIEST_S: Final = 946_684_800
+_LATEST_S: Final = 4_102_444_800
+
+
+class Chosen(NamedTuple):
+    """One chosen evaluation, and its grader."""
+
+    grader: Grader
+    evaluation: Evaluation
+
+
+def not_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
+    """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
+    # A panel is shed with any of its members, since it would wait for their verdicts.
+    away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
+    kept = [each for each, judge_model in zip(chosen, away, strict=True) if judge_model is None]
+    return kept, Counter(name for name in away if name is not None)
+
+
+class _Template(NamedTuple):
+    """The common part of all evaluations by one judge and one grader.
+
+    Attributes:
+        suffix: Of the hashed text that makes the id, behind the trace.
+        members: The judge models of the evaluations that are combined, each with its suffix.
+    """
+
+    grader: Grader
+    version: str
+    keep: bool
+    suffix: bytes
+    members: tuple[tuple[str, bytes], ...]
+
+
+class EvaluationFactory:
+    """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
+
+    def __init__(self, graders: Graders) -> None:
+        """Keep the graders, which know the version of each judge for each model."""
+        self._graders = graders
+        self._templates: dict[tuple[str, str], _Template] = {}
+
+    def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
+        """Make all evaluations that are chosen for a trace."""
+        prefix = publication_parts(entry)
+        return self._made(prefix, period_of(entry), choices, origin)
+
+    def of_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
+        """Make the evaluations of a conversation; ``trace`` is any of its traces."""
+        # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
+        period = f"d{int(time.time()) // _DAY_S}"
+        return self._made(session_parts(trace, session.generation), period, choices, origin, session)
+
+    def _made(
+        self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
+    ) -> list[Chosen]:
+        made = []
+        for judge, name, probability in choices:
+            template = self._templates.get((judge, name))
+            if template is None:
+                grader = self._graders.grader(name)
+                version = self._graders.version(judge, grader.judge_model)
+                # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
+                keep = (judge, grader.judge_model) in self._graders.combined_by_panels
+                suffix = joined_parts(judge, version, grader.judge_model, "0")
+                of_members = tuple(
+                    (member, joined_parts(part, self._graders.version(part, member), member, "0"))
+                    for part in (PARTS if judge == JOINT.name else (judge,))
+                    for member in grader.members
+                )
+                template = _Template(grader, version, keep, suffix, of_members)
+                self._templates[judge, name] = template
+            grader, version, keep, suffix, suffixes = template
+            members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
+            evaluation_id = _id(prefix, suffix)
+            evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members, session)
+            made.append(Chosen(grader, evaluation))
+        return made
+
+
+def period_of(entry: TraceEntry) -> str:
+    """Return the period of the ledger that holds the evaluations of a trace: an hour, or the day of arrival."""
+    for time_s in (entry.trace.ended_at, entry.trace.started_at):
+        if time_s is not None and _EARLIEST_S <= time_s < _LATEST_S:
+            return str(int(time_s) // _HOUR_S)
+    return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
+
+
+def publication_parts(entry: TraceEntry) -> bytes:
+    """Encode the identity of one publication of a trace."""
+    return joined_parts(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
+
+
+def _id(prefix: bytes, suffix: bytes) -> str:
+    return hashlib.blake2b(prefix + suffix, digest_size=16).hexdigest()
