@@ -18,9 +18,9 @@ from worker.core.features import (
     Feature,
     Follower,
     ModelWrapper,
-    Parts,
     Selector,
-    built,
+    TraceHookContext,
+    build_hooks,
     installed,
     installed_tables,
 )
@@ -58,8 +58,8 @@ def test_the_feature_of_the_page_works(folder: Path) -> None:
     for text, count in (("", 0), ("slow_verdict_s = 2.0\n", 1)):
         config.write_text(text, encoding="utf-8")
         settings = load({}, str(config), needs_rules=False)
-        parts = Parts(settings, Metrics(settings), None, None)  # type: ignore[arg-type]
-        assert len(built((feature.after_verdict for feature in installed()), parts)) == count, text
+        context = TraceHookContext(settings, Metrics(settings), None, None)  # type: ignore[arg-type]
+        assert len(build_hooks((feature.after_verdict for feature in installed()), context)) == count, text
 
 
 def test_the_table_has_every_hook() -> None:
