@@ -77,7 +77,7 @@ def test_a_script_is_refused_as_a_whole_while_its_slot_moves(cluster: Cluster, m
             assert answers == [b"2", 0, None], f"after {moved} had moved"
         move.end()
         monkeypatch.undo()
-        assert store.hold(keys.sweeper, "a worker", 1000), "scripts go on at the new owner"
+        assert store.acquire_lock(keys.sweeper, "a worker", 1000), "scripts go on at the new owner"
         store.make_group(keys.verdicts, "another")
         assert set(held(move.target, move.slot)) >= {keys.sweeper, keys.traces, keys.layout}
     finally:

@@ -103,7 +103,7 @@ class Process:
             self._expire()
         self.leases.sweep(["lexical"])
         for held in self.leases.take("lexical", "ours", 10):
-            batch = batches.decode(held.payload)
+            batch = batches.decode_batch(held.payload)
             parts = [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
             ended = self.ledger.already_finished({part.id: part.period for _, part in parts})
             parts = [(item, part) for item, part in parts if part.id not in ended]

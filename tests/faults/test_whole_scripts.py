@@ -182,7 +182,7 @@ class Scene:
         self.store.run("acknowledge", names, ("metrics", ids[-1], *ids))
 
     def _items(self, place: int) -> list[tuple[batches.Item, batches.Evaluation]]:
-        batch = batches.decode(self.held[place].payload)
+        batch = batches.decode_batch(self.held[place].payload)
         return [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
 
     def _evaluations(self, place: int) -> list[tuple[Trace, batches.Evaluation]]:
