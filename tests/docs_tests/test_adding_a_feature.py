@@ -13,6 +13,7 @@ from pages import PAGES, File, read_page, table
 import worker.features
 from worker import installed as rows
 from worker.core.config.loading import load
+from worker.core.config.reading import key_types
 from worker.core.features import (
     Assessor,
     Feature,
@@ -27,6 +28,7 @@ from worker.core.features import (
 from worker.core.telemetry.metrics import Metrics
 
 PAGE = PAGES["docs/adding-a-feature.md"]
+CACHED = (installed, installed_tables, key_types)
 
 
 @pytest.fixture
@@ -40,12 +42,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(worker.features, "__path__", [*worker.features.__path__, str(tmp_path / "worker/features")])
     (row,) = re.findall(r'the row `"([\w.]+)",`', PAGE)
     monkeypatch.setattr(rows, "MODULES", (*rows.MODULES, row))
-    installed.cache_clear()
-    installed_tables.cache_clear()
+    for function in CACHED:
+        function.cache_clear()
     yield tmp_path
     monkeypatch.undo()
-    installed.cache_clear()
-    installed_tables.cache_clear()
+    for function in CACHED:
+        function.cache_clear()
     for name in [name for name in sys.modules if name.startswith("worker.features.slow")]:
         del sys.modules[name]
 
