@@ -1,19 +1,19 @@
 """A Redis Cluster under traffic: masters fail, slots move, masters come and go; nothing is lost or doubled."""
 
+import itertools
 import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
 
 import httpx
 import msgspec
 import pytest
 from experiment import RECOVERY_S, number, seconds
-from support.cluster import Cluster, running_cluster
+from support.cluster import Cluster, Node, running_cluster
 from support.pipeline import SETTLING_S, Pipeline, make_traces
 from support.ports import free_port
 from support.processes import Program, wait_until
@@ -26,7 +26,7 @@ from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError, make_stores
 
 PARTITIONS = 8
-RATE = number(300, 100)
+RATE = number(300, 30)
 """Traces a second, each with one evaluation."""
 SESSIONS = 50
 RULES = [{"name": "all", "judges": ["groundedness"]}]
@@ -34,7 +34,10 @@ TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - of this test
 
 
 class Rig:
-    """A cluster, a broker, two workers, a gateway, and traffic through the SDK and the gateway."""
+    """A cluster, a broker, two workers, a gateway, and traffic through the SDK and the gateway.
+
+    All faults happen to one cluster, one after the other in any order: to start it takes longer than most of them.
+    """
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self.cluster: Cluster = stack.enter_context(running_cluster(appendonly=True))
@@ -55,8 +58,9 @@ class Rig:
         }
         self.gateway = stack.enter_context(Program("-m", "worker.cli", "gateway", folder=folder, env=variables))
         self.published: dict[str, str | None] = {}
+        self.judged_again = self.lost_by_redis = 0
+        self._places = itertools.count(), itertools.count(1_000_000)
         self._recent: set[str] = set()
-        self._stop = threading.Event()
         self._http = stack.enter_context(
             httpx.Client(
                 base_url=f"http://127.0.0.1:{self.gateway_port}",
@@ -66,20 +70,26 @@ class Rig:
             )
         )
         wait_until(self._gateway_answers, what="the gateway")
-        self._threads = [threading.Thread(target=run) for run in (self._publish, self._post)]
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def traffic(self) -> Iterator[None]:
+        """Publish until the end of the block, and deliver everything."""
+        stop = threading.Event()
+        threads = [threading.Thread(target=run, args=(stop,)) for run in (self._publish, self._post)]
         tracejudge.init(service="tests", redis_url=self.cluster.url, max_items=100_000, max_bytes=1 << 30)
-        for thread in self._threads:
-            thread.start()
-        wait_until(lambda: len(self.published) > RATE, what="traffic")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        tracejudge.shutdown()
+        begin = len(self.published)
+        try:
+            for thread in threads:
+                thread.start()
+            wait_until(lambda: len(self.published) - begin > RATE, what="traffic")
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            is_delivered = tracejudge.flush(60)
+            tracejudge.shutdown()
+        assert is_delivered, "the SDK delivers everything"
 
     def _gateway_answers(self) -> bool:
         assert self.gateway.running, self.gateway.stderr
@@ -88,20 +98,20 @@ class Rig:
         except httpx.TransportError:
             return False
 
-    def _publish(self) -> None:
-        place = 0
-        while not self._stop.wait(1 / RATE):
+    def _publish(self, stop: threading.Event) -> None:
+        for place in self._places[0]:
+            if stop.wait(1 / RATE):
+                return
             (trace,) = make_traces(1, first=place, session_id=f"session {place % SESSIONS}" if place % 3 == 0 else None)
             self.published[trace.trace_id] = trace.session_id
             tracejudge.publish(trace)
-            place += 1
 
-    def _post(self) -> None:
+    def _post(self, stop: threading.Event) -> None:
         """Send two traces a second through the gateway, each again until it is taken."""
-        place = 1_000_000
-        while not self._stop.wait(0.5):
+        for place in self._places[1]:
+            if stop.wait(0.5):
+                return
             (trace,) = make_traces(1, first=place)
-            place += 1
             body = msgspec.to_builtins(trace)
             while True:
                 try:
@@ -111,6 +121,11 @@ class Rig:
                     pass
                 time.sleep(0.2)
             self.published[trace.trace_id] = None
+
+    def replicated(self) -> Node:
+        """Return the master of a partition that has a replica."""
+        masters = map(self.cluster.of_partition, range(PARTITIONS))
+        return next(master for master in masters if self.cluster.replicas_of(master))
 
     def verdicts(self, store: Store) -> list[OutboxEntry]:
         entries = store.call(lambda client: client.xrange(store.keys.verdicts))
@@ -144,26 +159,18 @@ class Rig:
     def account(self) -> Account:
         return summed([read_account(store) for store in self.stores])
 
-    def settle(self) -> Account:
-        """End the traffic, and wait until everything is accounted for."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert tracejudge.flush(60), "the SDK delivers everything"
-
-        def settled() -> Account | None:
-            try:
-                account = self.account()
-            except StoreError:
-                return None
-            return account if account.published >= len(self.published) and account.settled else None
-
-        return wait_until(settled, SETTLING_S, "everything to be settled")
+    def settled(self) -> Account | None:
+        """Return the account once everything is accounted for."""
+        try:
+            account = self.account()
+        except StoreError:
+            return None
+        return account if account.published >= len(self.published) and account.settled else None
 
 
 def kill(rig: Rig) -> None:
     """Kill the master of a partition; its replica takes over, and it comes back as a replica."""
-    master = rig.cluster.of_partition(1)
+    master = rig.replicated()
     master.kill()
     rig.wait_until_it_works("kill -9")
     master.restart()
@@ -171,14 +178,15 @@ def kill(rig: Rig) -> None:
 
 def fail_over(rig: Rig) -> None:
     """Make a replica the master, as an upgrade of the servers does."""
-    (replica,) = rig.cluster.replicas_of(rig.cluster.of_partition(1))
+    replica = rig.cluster.replicas_of(rig.replicated())[0]
     replica.ask("CLUSTER", "FAILOVER")
     wait_until(replica.is_master, 30, "the failover")
 
 
 def move(rig: Rig) -> None:
     """Move the slot of a partition to another master and back, ten times."""
-    key = rig.stores[1].keys.traces
+    # redis-cli moves the first slots of a master: the fewer come before, the sooner this one has moved.
+    key = min((store.keys.traces for store in rig.stores), key=rig.cluster.slots_before)
     home = rig.cluster.master_of(key)
     other = next(node for node in rig.cluster.nodes if node.is_master() and node is not home)
     for turn in range(number(10, 2)):
@@ -188,6 +196,7 @@ def move(rig: Rig) -> None:
 def add(rig: Rig) -> None:
     """Add a master, and give it its share of the slots."""
     rig.cluster.add()
+    rig.cluster.wait_agreed()
     rig.cluster.cli("rebalance", rig.cluster.nodes[0].address, "--cluster-use-empty-masters")
 
 
@@ -198,7 +207,7 @@ def remove(rig: Rig) -> None:
 
 def hang(rig: Rig) -> None:
     """Stop the master of a partition without closing its connections, until after the failover."""
-    master = rig.cluster.of_partition(1)
+    master = rig.replicated()
     master.pause()
     try:
         rig.wait_until_it_works("SIGSTOP")
@@ -225,38 +234,41 @@ FAULTS: dict[str, Callable[[Rig], None]] = {
     "hang": hang,
     "two of three": lose_two,
 }
+SLOW = pytest.mark.slow("a cluster of six servers under traffic")
+ENDURANCE = pytest.mark.endurance("redis-cli moves thousands of slots, or a minute passes")
 # A failover may lose the last writes that the replica lacks.
 LOSES = frozenset({"kill", "hang"})
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with ExitStack() as stack:
-        rig = Rig(stack, tmp_path)
-        with rig:
-            yield rig
+        yield Rig(stack, tmp_path_factory.mktemp("cluster"))
 
 
-@pytest.mark.slow("a cluster of six servers under traffic")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(name, marks=SLOW if name in {"kill", "failover"} else ENDURANCE) for name in FAULTS],
+)
 def test_nothing_is_lost_or_doubled(rig: Rig, fault: str) -> None:
     began = time.monotonic()
-    FAULTS[fault](rig)
-    rig.cluster.wait_well()
-    waited_s = rig.wait_until_it_works(fault)
-    account = rig.settle()
+    with rig.traffic():
+        FAULTS[fault](rig)
+        rig.cluster.wait_well()
+        waited_s = rig.wait_until_it_works(fault)
+    account = wait_until(rig.settled, SETTLING_S, "everything to be settled")
     verdicts = [entry.verdict for store in rig.stores for entry in rig.verdicts(store)]
     ids = Counter(verdict.evaluation_id for verdict in verdicts)
-    wait_until(lambda: rig.counted() >= len(ids), SETTLING_S, "the metrics")
-    again = rig.counted() - len(ids)
-    lost = len(rig.published) - len({verdict.trace_id for verdict in verdicts})
-    text = f"{fault}: {len(rig.published)} traces, {account.lost_by_redis} lost by Redis, {again:.0f} judged again"
-    print(f"{text}, works after {waited_s:.1f} s, {time.monotonic() - began:.0f} s in all")  # noqa: T201 - the figures
     assert account.lost == 0, account
     assert [name for name, count in ids.items() if count > 1] == []
-    assert lost <= account.lost_by_redis, f"{text}: {lost} traces have no verdict"
+    wait_until(lambda: rig.counted() >= len(ids) + rig.judged_again, SETTLING_S, "the metrics")
+    again, lost = int(rig.counted()) - len(ids) - rig.judged_again, account.lost_by_redis - rig.lost_by_redis
+    rig.judged_again, rig.lost_by_redis = rig.judged_again + again, account.lost_by_redis
+    text = f"{fault}: of {len(rig.published)} traces {lost} lost by Redis, {again} judged again"
+    print(f"{text}, works after {waited_s:.1f} s, {time.monotonic() - began:.0f} s in all")  # noqa: T201 - the figures
+    assert len(rig.published) - len({verdict.trace_id for verdict in verdicts}) <= rig.lost_by_redis, text
     if fault not in LOSES:
-        assert (account.lost_by_redis, again) == (0, 0), text
+        assert (lost, again) == (0, 0), text
     for store in rig.stores:
         names = {entry.verdict.trace_id for entry in rig.verdicts(store)}
         wrong = [name for name in names if place_of(name, rig.published[name]) % PARTITIONS != store.partition]

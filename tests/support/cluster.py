@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -63,10 +62,17 @@ class Cluster:
         return f"redis+cluster://{self.nodes[0].address},{self.nodes[-1].address}"
 
     def cli(self, *arguments: str) -> str:
-        command = ["redis-cli", "--cluster", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        done = self._run(*arguments)
         assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
         return done.stdout
+
+    def wait_agreed(self) -> None:
+        """Wait until all nodes agree on the owners of slots: redis-cli moves none before."""
+        wait_until(lambda: self._run("check", self.nodes[-1].address).returncode == 0, 60, "the nodes to agree")
+
+    def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = ["redis-cli", "--cluster", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     def slots(self) -> list[tuple[int, int, int]]:
         """List ranges of slots with the port of their master, as a node that answers knows them."""
@@ -110,25 +116,36 @@ class Cluster:
         node = self._stack.enter_context(Node())
         self.cli("add-node", node.address, self.nodes[0].address)
         self.nodes.append(node)
-        wait_until(lambda: len(self.nodes[0].ask("CLUSTER", "NODES").splitlines()) == len(self.nodes), 30, "the node")
-        time.sleep(1)  # redis-cli refuses to move slots until all nodes agree, and has no command that waits for it
+
+        def is_known() -> bool:
+            counts = [len(each.ask("CLUSTER", "NODES").splitlines()) for each in self.nodes]
+            return min(counts) >= len(self.nodes)
+
+        wait_until(is_known, 60, "all nodes to know the new one")
         return node
+
+    def slots_before(self, key: str) -> int:
+        """Count the slots of a key's master up to that of the key, which redis-cli moves before it."""
+        slot, port = key_slot(key.encode()), self.master_of(key).port
+        return sum(
+            min(last, slot) - first + 1 for first, last, owner in self.slots() if owner == port and first <= slot
+        )
 
     def reshard(self, key: str, target: Node) -> None:
         """Move the slot of a key to another master with redis-cli, and all slots that this moves before it."""
-        source, slot = self.master_of(key), key_slot(key.encode())
-        before = [(first, min(last, slot)) for first, last, port in self.slots() if port == source.port]
-        count = sum(last - first + 1 for first, last in before if first <= slot)
+        self.wait_agreed()
+        source, count = self.master_of(key), self.slots_before(key)
         arguments = ("--cluster-from", source.id, "--cluster-to", target.id, "--cluster-slots", str(count))
         self.cli("reshard", source.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
 
     def remove(self, node: Node) -> None:
         """Move all slots of a master to another one, and take it out of the cluster."""
+        self.wait_agreed()
         target = next(each for each in self.nodes if each is not node and each.is_master())
         count = sum(last - first + 1 for first, last, port in self.slots() if port == node.port)
         arguments = ("--cluster-from", node.id, "--cluster-to", target.id, "--cluster-slots", str(count))
         self.cli("reshard", target.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
-        wait_until(self.is_well, 60, "the cluster to be well")
+        self.wait_agreed()
         self.cli("del-node", target.address, node.id)
         self.nodes.remove(node)
         node.kill()

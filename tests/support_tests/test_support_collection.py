@@ -42,7 +42,6 @@ WHOLLY_SLOW = {
     "faults/test_redis_restarts.py",
     "faults/test_repeat_kills.py",
     "faults/test_session_kills.py",
-    "faults/test_cluster_faults.py",
     "faults/test_soak.py",
     "faults/test_upgrade.py",
     "pipeline/test_frozen.py",
