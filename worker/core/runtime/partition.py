@@ -102,14 +102,14 @@ class Partition:
         # Panels add no backlog of their own: their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)
-        heartbeat = Heartbeat(store, self.judging.circuits if process.has("judge") else dict)
+        heartbeat = Heartbeat(store, self.judging.circuits if self._judges else dict)
         self._maintenance = Maintenance(
             settings,
             store,
             metrics,
             groups=tuple(process.exporters),
             readiness=process.readiness,
-            capacity=self.judging.capacity if process.has("judge") else dict,
+            capacity=self.judging.capacity if self._judges else dict,
             backpressure=self._backpressure,
             heartbeat=heartbeat,
             gauges=process.gauges,

@@ -144,7 +144,7 @@ class ServiceThread(ABC):
         self._thread, self.wake = thread, wake
 
     def pause(self, seconds: float) -> None:
-        """Let ``run_once`` be called again after so many seconds, or once ``wake`` is set."""
+        """Schedule the next ``run_once`` after so many seconds; setting ``wake`` brings it forward."""
         self._next_run = time.monotonic() + seconds
 
     def stop(self, timeout_s: float) -> bool:
@@ -205,7 +205,7 @@ class ServiceThread(ABC):
 
 
 def share_threads(threads: Iterable[ServiceThread]) -> None:
-    """Let those of one name run in one thread, if their kind does; called before the start."""
+    """Run threads of one name in one shared thread if their class has ``shares``; called before the start."""
     by_name: dict[str, list[ServiceThread]] = {}
     for thread in threads:
         if thread.shares:
