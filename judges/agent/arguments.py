@@ -12,7 +12,6 @@ class ToolError(ValueError):
     """A call that cannot be answered; the message tells the model what to send instead."""
 
 
-_MAX_TOLD: Final = 200
 _TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
 _SEARCH_TOKEN: Final = re.compile(r"([0-9]{1,12})-([0-9]{1,12})-([0-9]{1,12})")
 _Arguments = TypeVar("_Arguments", bound=Struct)
@@ -41,7 +40,7 @@ def read(arguments: str, form: type[_Arguments]) -> _Arguments:
         # Not strict: models write numbers as strings. Unknown keys are still errors.
         return msgspec.convert({key: value for key, value in fields.items() if value is not None}, form, strict=False)
     except (msgspec.ValidationError, UnicodeError) as error:
-        raise ToolError(f"The arguments do not fit: {str(error)[:_MAX_TOLD]}. {_wanted(form)}") from None
+        raise ToolError(f"The arguments do not fit: {str(error)[:200]}. {_wanted(form)}") from None
 
 
 def page_token(offset: int, size: int) -> str | None:

@@ -9,7 +9,6 @@ import re2
 from judges.agent.arguments import ToolError
 
 _MAX_CHARS: Final = 500
-_MAX_ERROR_CHARS: Final = 200
 # Bounds the compiled program to about 10,000 instructions. The worst pattern of that size needs a second of CPU time
 # for a piece of a content, and RE2 cannot be stopped within it.
 _MAX_MEMORY_BYTES: Final = 256 * 1024
@@ -81,7 +80,7 @@ class Pattern:
         except (re2.error, UnicodeEncodeError) as error:
             message = error.args[0].decode(errors="replace") if isinstance(error, re2.error) else "a lone surrogate"
             raise ToolError(
-                f"The pattern cannot be used: {message[:_MAX_ERROR_CHARS]}. Send another one in the syntax of RE2. It "
+                f"The pattern cannot be used: {message[:200]}. Send another one in the syntax of RE2. It "
                 "has no look-around, back-references or possessive repeats, its counts multiply to at most 1000, and "
                 r"\z stands for \Z."
             ) from None

@@ -156,9 +156,6 @@ class Pieces:
         return readings
 
 
-_MAX_MATCH_BYTES: Final = 1000
-
-
 class Hit(NamedTuple):
     """A match in one view of a piece, and its place in the text of the piece."""
 
@@ -188,7 +185,7 @@ def render_hit(step: Step, piece: Piece, hit: Hit, surrounding_bytes: int) -> di
         "span_id": step.id,
         "span_name": step.name,
         "before": before[max(0, len(before) - surrounding_bytes) :].decode(errors="ignore"),
-        "match": _first(match, _MAX_MATCH_BYTES),
+        "match": _first(match, 1000),
         "match_size_bytes": len(match.encode()),
         "after": _first(hit.view.text[end : end + surrounding_bytes], surrounding_bytes),
         "page_token": page_token(piece.offset(hit.place.start), piece.size),

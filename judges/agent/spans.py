@@ -20,10 +20,8 @@ from judges.agent.arguments import ToolError, page_token
 from judges.core.prompt import neutralise
 from tracejudge import Span, Trace
 
-_MAX_CHARS: Final = 200
 
-
-def short(text: str, max_chars: int = _MAX_CHARS) -> str:
+def short(text: str, max_chars: int = 200) -> str:
     """Make invisible characters of a text visible, and truncate it, so that one value cannot fill a list."""
     shown = neutralise(text[: max_chars + 1])
     return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "\u2026"
@@ -50,8 +48,6 @@ def spoken_time(seconds: float | None) -> str | None:
 
 
 _RECORD_ID: Final = "trace"
-_INPUTS: Final = ("messages", "input", "context")
-_OUTPUTS: Final = ("output", "tool_calls", "error")
 _ATTRIBUTES: Final = ("service", "environment", "release", "provider", "model", "usage", "tags")
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name", "traceloop.span.kind")
 # OpenTelemetry's own kinds describe the transport of a span, not its role.
@@ -65,7 +61,6 @@ _SAME_KINDS: Final[Mapping[str, str]] = {
     "workflow": "chain",
 }
 _STATUSES: Final[Mapping[str, str]] = {"0": "unset", "1": "ok", "2": "error"}
-_NAMED_IDS: Final = 5
 
 
 class Step:
@@ -123,8 +118,8 @@ class Steps:
             started_at=trace.started_at,
             ended_at=trace.ended_at,
             status="error" if trace.error else None,
-            inputs=_fields(trace, _INPUTS),
-            outputs=_fields(trace, _OUTPUTS),
+            inputs=_fields(trace, ("messages", "input", "context")),
+            outputs=_fields(trace, ("output", "tool_calls", "error")),
             attributes=_fields(trace, _ATTRIBUTES),
         )
         self.record: Final = Step(ids.next(_RECORD_ID), record, None, is_root=not spans)
@@ -158,7 +153,7 @@ class Steps:
         """Find a step by its id, or raise ``ToolError``."""
         named = self._by_id.get(step_id) or self._by_id.get(short(step_id.strip()))
         if named is None:
-            some = ", ".join(step.id for step in self._all[:_NAMED_IDS])
+            some = ", ".join(step.id for step in self._all[:5])
             raise ToolError(f"There is no span `{short(step_id, 50)}`. Spans are: {some}. list_spans gives all ids.")
         return named
 
@@ -215,7 +210,6 @@ _LEADING_BITS: Final = 0b1100_0000
 # The value of these two bits in every byte of a character but its first.
 _CONTINUES: Final = 0b1000_0000
 _AT_ONCE_CHARS: Final = 200_000
-_UNSHOWABLE: Final = "[cannot be shown as JSON]"
 
 
 class Contents:
@@ -312,7 +306,7 @@ def _showable(value: Mapping[str, object]) -> dict[str, object]:
         try:
             as_json(part)
         except (ValueError, TypeError, RecursionError):
-            shown[str(key)] = _UNSHOWABLE
+            shown[str(key)] = "[cannot be shown as JSON]"
     return shown
 
 
@@ -329,10 +323,7 @@ _NAMES: Final = (
     "provider",
     "model",
 )
-_MAX_ERROR_CHARS: Final = 500
 MAX_NAMES: Final = 30
-_MAX_NAME_CHARS: Final = 80
-_MAX_LIST_BYTES: Final = 100_000
 _NO_SPANS: Final = (
     "This trace has no recorded spans. It is one step by itself, which get_root_span shows: what went in, what came "
     "out, documents and tool calls."
@@ -348,7 +339,7 @@ def info(trace: Trace, steps: Steps) -> dict[str, object]:
     described: dict[str, object] = {
         **{name: short(value) for name in _NAMES if (value := getattr(trace, name)) is not None},
         "status": "error" if trace.error else root.status,
-        "error": short(trace.error, _MAX_ERROR_CHARS) if trace.error else None,
+        "error": short(trace.error, 500) if trace.error else None,
         "started_at": spoken_time(began_at),
         "ended_at": spoken_time(ended_at),
         "duration_s": rounded(took_s),
@@ -364,7 +355,7 @@ def info(trace: Trace, steps: Steps) -> dict[str, object]:
 def listed(steps: Steps, offset: int, max_results: int) -> dict[str, object]:
     """List steps from a place on, as many as are requested and fit into one answer."""
     rows: list[Mapping[str, object]] = []
-    left_bytes = _MAX_LIST_BYTES
+    left_bytes = 100_000
     for step in islice(steps, offset, offset + max_results):
         row = _row(steps, step)
         left_bytes -= len(as_json(row).encode())
@@ -392,7 +383,7 @@ def _row(steps: Steps, step: Step) -> dict[str, object]:
         "parent_id": step.parent_id,
         "status": step.status,
         "is_root": step.is_root or step is steps.roots[0],
-        "attributes": [short(name, _MAX_NAME_CHARS) for name in islice(names, MAX_NAMES)],
+        "attributes": [short(name, 80) for name in islice(names, MAX_NAMES)],
     }
     return row if len(names) <= MAX_NAMES else row | {"attributes_left_out": len(names) - MAX_NAMES}
 

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from judges.agent.spans import Step, Steps, rounded
 
 _LISTED: Final = 10
-_LISTED_KINDS: Final = 20
 
 
 class _Timed(NamedTuple):
@@ -142,5 +141,5 @@ def _by_kind(timed: Iterable[_Timed]) -> list[dict[str, object]]:
             "self_s": rounded(self_s),
             "duration_s": rounded(duration_s),
         }
-        for self_s, duration_s, kind, group in sorted(sums, key=lambda each: each[:3], reverse=True)[:_LISTED_KINDS]
+        for self_s, duration_s, kind, group in sorted(sums, key=lambda each: each[:3], reverse=True)[:20]
     ]

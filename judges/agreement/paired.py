@@ -16,7 +16,6 @@ from judges.agreement.labelled import Judged, Labelled, says_yes
 
 # The deviation that keeps a figure above its limit four times out of five.
 _Z_POWER: Final = 0.84
-_SALT: Final = b"tracejudge align"
 
 
 class Halves(NamedTuple):
@@ -35,7 +34,7 @@ def halves(labelled: Iterable[Labelled]) -> Halves:
     both: tuple[list[Labelled], list[Labelled]] = [], []
     for case in labelled:
         unit = (case.trace.session_id or case.trace.trace_id).encode("utf-8", "surrogatepass")
-        both[hashlib.blake2b(unit, digest_size=1, key=_SALT).digest()[0] % 2].append(case)
+        both[hashlib.blake2b(unit, digest_size=1, key=b"tracejudge align").digest()[0] % 2].append(case)
     return Halves(*both)
 
 

@@ -19,7 +19,6 @@ _RESAMPLES: Final = 400
 _ROWS_RESAMPLED: Final = 1_000_000  # Bounds the time to some seconds: with many rows fewer resamples are enough.
 _SEED: Final = 20261123  # The same labels give the same limits.
 _MIN_ISOTONIC: Final = 1_000  # With fewer labels the steps of an isotonic map follow their noise.
-_STEPS: Final = 100
 _EXACT: Final = 1e-10
 
 
@@ -230,7 +229,7 @@ def _platt(rows: Sequence[Row]) -> tuple[float, float]:
         return sum(weight * (max(z, 0) + math.log1p(math.exp(-abs(z))) - target * z) for z, target, weight in odds)
 
     reached = loss(slope, intercept)
-    for _ in range(_STEPS):
+    for _ in range(100):
         gradient, offset, xx, x1, total = 0.0, 0.0, _EXACT, 0.0, _EXACT
         for x, target, weight in points:
             p = 1 / (1 + math.exp(-max(-500.0, min(500.0, slope * x + intercept))))

@@ -50,7 +50,6 @@ Your reply:
 agree in other words.", "score": 5}"""
 
 _STEPS: Final = (0.1, 0.35, 0.5, 0.8)
-_MOST_WITH_OTHER_NUMBERS: Final = 2
 
 
 def heuristic(trace: Trace) -> tuple[int, str]:
@@ -61,7 +60,7 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     share = coverage(expected, content_words(trace.output))
     summary = f"{share:.0%} of the words that the reference adds to the question appear in the answer"
     if not numbers(reference) <= numbers(f"{question} {trace.output}"):
-        return min(graded.grade(share, _STEPS), _MOST_WITH_OTHER_NUMBERS), f"{summary}; a number of it is absent."
+        return min(graded.grade(share, _STEPS), 2), f"{summary}; a number of it is absent."
     return graded.grade(share, _STEPS), f"{summary}; no number of it is absent."
 
 

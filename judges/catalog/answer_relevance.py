@@ -56,8 +56,6 @@ Your reply:
 {"justification": "Only the last sentence touches strings, and it recommends none. The lute and the praise are \
 padding.", "score": 2}"""
 
-_STEPS: Final = (0.01, 0.1, 0.2, 0.5)
-_MAX_ASIDE: Final = 0.75
 _MANY_SENTENCES: Final = 4
 
 
@@ -67,8 +65,8 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     share = coverage(question, content_words(trace.output))
     sentences = split(trace.output)
     aside = sum(not question & content_words(sentence) for sentence in sentences)
-    score = graded.grade(share, _STEPS)
-    if len(sentences) >= _MANY_SENTENCES and aside > _MAX_ASIDE * len(sentences):
+    score = graded.grade(share, (0.01, 0.1, 0.2, 0.5))
+    if len(sentences) >= _MANY_SENTENCES and aside > 0.75 * len(sentences):
         score = max(graded.LOWEST, score - 1)
     summary = f"{share:.0%} of the words of the question appear in the answer"
     return score, f"{summary}; {aside} of its {len(sentences)} sentences hold none of them."

@@ -50,19 +50,16 @@ Your reply:
 {"justification": "Both name the 9:40 train. The answer says that one has to change where the reference says the \
 opposite, and it is silent on bicycles, so most of the reference is not shared.", "score": 2}"""
 
-_STEPS: Final = (0.15, 0.3, 0.45, 0.75)
-_MOST_WITH_OTHER_NUMBERS: Final = 3
-
 
 def heuristic(trace: Trace) -> tuple[int, str]:
     """Grade by word overlap."""
     reference = trace.expected_response or ""
     expected, written = content_words(reference), content_words(trace.output)
     there, back = coverage(expected, written), coverage(written, expected)
-    score = graded.grade(2 * there * back / (there + back) if there + back else 0.0, _STEPS)
+    score = graded.grade(2 * there * back / (there + back) if there + back else 0.0, (0.15, 0.3, 0.45, 0.75))
     text = f"{there:.0%} of the words of the reference appear in the answer, and {back:.0%} the other way round"
     if not numbers(reference) <= numbers(trace.output):
-        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{text}; a number of the reference is absent."
+        return min(score, 3), f"{text}; a number of the reference is absent."
     return score, f"{text}; no number of the reference is absent."
 
 

@@ -39,7 +39,6 @@ from tracejudge import Trace
 
 _EVIDENCED: Final = frozenset({"supported", "contradictory"})
 _FINE: Final = frozenset({"supported", "no_rad"})
-_SCORING: Final = f"facts_grounding/3, {SPLITTER}"
 # Tokens of a line besides the sentence and its excerpt: about 30 in the corpus of answers, more in other scripts.
 _LINE_TOKENS: Final = 100
 _WORD: Final = re.compile(r"\w+")
@@ -126,7 +125,7 @@ def make(settings: Settings) -> Judge:
         read=lambda text: _read(menu, text),
         score=lambda trace, answered: _score(menu, trace, answered),
         heuristic=heuristic,
-        scoring=_SCORING,
+        scoring=f"facts_grounding/3, {SPLITTER}",
         settings=settings,
         make=make,
         prepare=with_earlier_messages,

@@ -53,7 +53,6 @@ Your reply:
 document is not used, and need not be.", "score": 5}"""
 
 _MIN_COVERAGE: Final = 0.5
-_STEPS: Final = (0.01, 0.5, 0.85, 1.0)
 
 
 def heuristic(trace: Trace) -> tuple[int, str]:
@@ -67,7 +66,7 @@ def heuristic(trace: Trace) -> tuple[int, str]:
     )
     share = supported / len(sentences) if sentences else 1.0
     summary = f"{supported} of {len(sentences)} sentences share most of their words and all of their numbers with it."
-    return graded.grade(share, _STEPS), f"Compared with the document: {summary}"
+    return graded.grade(share, (0.01, 0.5, 0.85, 1.0)), f"Compared with the document: {summary}"
 
 
 JUDGE: Final = graded.make(

@@ -56,7 +56,6 @@ minor statement that does not come from there. The neighbours were not asked for
 
 _STEPS_QUESTION: Final = (0.01, 0.1, 0.2, 0.4)
 _STEPS_DOCUMENT: Final = (0.1, 0.3, 0.5, 0.7)
-_MOST_WITH_OTHER_NUMBERS: Final = 3
 
 
 def heuristic(trace: Trace) -> tuple[int, str]:
@@ -71,7 +70,7 @@ def heuristic(trace: Trace) -> tuple[int, str]:
         "of the words of the answer in the document or the question"
     )
     if not numbers(trace.output) <= numbers(f"{source} {question}"):
-        return min(score, _MOST_WITH_OTHER_NUMBERS), f"{summary}; a number appears in neither."
+        return min(score, 3), f"{summary}; a number appears in neither."
     return score, f"{summary}; so do all numbers."
 
 

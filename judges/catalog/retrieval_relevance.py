@@ -42,7 +42,6 @@ _DECISIONS: Final = typed_questions.fixed_part(history=True)
 _HALF: Final = 0.5
 # A share such as 0.1 times 30 is slightly more than 3.
 _ROUNDING: Final = 1e-9
-_SCORING: Final = f"{yes_no.SCORING}, precision/2"
 _MIN_COVERAGE: Final = 0.2
 
 
@@ -137,7 +136,7 @@ def make(settings: Settings) -> Judge:
         read=yes_no.read,
         score=score,
         heuristic=heuristic,
-        scoring=_SCORING,
+        scoring=f"{yes_no.SCORING}, precision/2",
         settings=settings,
         make=make,
         max_missing=settings.max_missing,

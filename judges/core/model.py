@@ -42,12 +42,9 @@ REPLY_FIELDS: Final = ("id", "model", "usage")
 Direction = Literal["input", "output"]
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
-_MILLION: Final = 1_000_000
 # Providers whose models answer typed questions with probabilities, and generate no text.
 DECIDING: Final = frozenset({"decisions", "classifier"})
 Dialect = Literal["openai", "systemone"]
-_MAX_QUESTIONS: Final = 400
-_MAX_OPTIONS: Final = 255
 Backend = Literal["http", "onnx"]
 
 
@@ -65,7 +62,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
         usd = input_tokens * self.input + output_tokens * self.output
         if self.cached_input is not None:
             usd += cached_tokens * (self.cached_input - self.input) + written_tokens * self.input / 4
-        return usd / _MILLION
+        return usd / 1_000_000
 
     def is_known(self, used: "Call | ChatResponse") -> bool:
         """Return whether the tokens that cost something were reported: unknown is not free."""
@@ -190,12 +187,12 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     @property
     def question_limit(self) -> int:
         """Maximum number of typed questions in one request."""
-        return self.max_questions or _MAX_QUESTIONS
+        return self.max_questions or 400
 
     @property
     def option_limit(self) -> int:
         """Maximum number of options of one typed question."""
-        return self.max_options or _MAX_OPTIONS
+        return self.max_options or 255
 
 
 class Tool(Struct, frozen=True):

@@ -39,7 +39,6 @@ _UNSEEN: Final = (
 # Invisible characters: control, zero-width and direction characters, and letters without a glyph.
 INVISIBLE: Final = re.compile(f"[{_UNSEEN}]")
 VISIBLE: Final = re.compile(rf"[^\s{_UNSEEN}]")
-_NO_MATERIAL: Final = "Read the trace by the tools, then answer."
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\n\t"
 
 
@@ -203,7 +202,7 @@ def render(prompt: Prompt) -> tuple[Message, ...]:
         return prompt.messages
     if not prompt.blocks:
         # Without material the key would be constant, and a trace read by tools could contain it.
-        return Message("system", prompt.fixed), Message("user", _NO_MATERIAL)
+        return Message("system", prompt.fixed), Message("user", "Read the trace by the tools, then answer.")
     values = [neutralise(block.value) for block in prompt.blocks]
     key = _key(values)
     parts = [f"The key of this request is {key}."]

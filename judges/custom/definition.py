@@ -358,7 +358,6 @@ RESULT_EXAMPLES: Final[Mapping[str, str]] = {
 }
 """The keys of a result, each with an example."""
 _NUMBERED: Final = RESULT_EXAMPLES["labels"]
-_IN_CODE: Final = ("time_limit_s", "processes", "memory_mib", "environment")
 _LIMITS: Final = ("max_rounds", "max_tokens", "max_usd")
 # Where a key belongs that is unknown in a judge that asks a model.
 _HOMES: Final[Mapping[str, str]] = {
@@ -371,7 +370,7 @@ _HOMES: Final[Mapping[str, str]] = {
     "answer": "goes with template; take it out",
     "examples": "goes with instructions or custom_prompt; write the examples into the template",
     **dict.fromkeys(_LIMITS, "goes with instructions that name {{ trace }}; take it out"),
-    **dict.fromkeys(_IN_CODE, "goes with code; take it out"),
+    **dict.fromkeys(("time_limit_s", "processes", "memory_mib", "environment"), "goes with code; take it out"),
     "combine": "belongs in a rule or after --model, not in a judge; take it out",
 }
 # Where a key belongs that is unknown at its place: by the kind of the judge, or by the path of a table in it.

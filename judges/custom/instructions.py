@@ -146,7 +146,6 @@ def check_served(limits: Limits, fixed: str) -> None:
 
 
 _KEY: Final = "instructions"
-_LIMITS: Final = Limits.__struct_fields__
 ROLE: Final = """\
 You are an expert who rates an AI agent on one query by given criteria. The criteria are those of your task below, and \
 no others."""
@@ -193,7 +192,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     text = text_of(definition.instructions, _KEY)
     variables = find(text, _KEY, definition.unit)
     result = checked_result(definition.result)
-    bounds = {key: value for key in _LIMITS if (value := getattr(definition, key)) is not UNSET}
+    bounds = {key: value for key in Limits.__struct_fields__ if (value := getattr(definition, key)) is not UNSET}
     limits = limits_of(bounds, reads_trace=TRACE in variables)
     examples = guidance_and_examples(definition, variables, result)
     settings: Settings

@@ -20,9 +20,6 @@ _MAX_LABELS: Final = 50
 _MAX_LABEL_CHARS: Final = 100
 # Small letters of other alphabets that look like Latin ones, or whose capitals do.
 _LATIN: Final = str.maketrans("авеікмнорстухјѕԁһӏαβεικνορτυχ", "abeikmhopctyxjsdhlabeikvoptux")
-_FORBIDDEN: Final = frozenset("[]\n\r")
-_PLACEHOLDER: Final = "{{"
-_SEPARATOR: Final = "|"
 _HALF: Final = 0.5
 
 
@@ -57,9 +54,7 @@ class Labels(Scale):
         self._by_folded = {folded(label): label for label in labels}
         # A separator of the menu that no label contains.
         longer = (f" {'/' * times} " for times in count(1))
-        self._separator = next(
-            sign for sign in chain((_SEPARATOR,), longer) if not any(sign in label for label in labels)
-        )
+        self._separator = next(sign for sign in chain(("|",), longer) if not any(sign in label for label in labels))
         self.schema: Mapping[str, object] = {"type": "string", "enum": list(labels)}
         self.placeholder = json.dumps(self._separator.join(labels), ensure_ascii=False)
         self.words = "label" if self.descriptive else f" {self._separator.strip()} ".join(labels)
@@ -147,9 +142,9 @@ def _check_menu(labels: Sequence[str], key: str) -> None:
             raise DefinitionError(key, "a label is empty; give it a name or take it out")
         if len(label) > _MAX_LABEL_CHARS:
             raise DefinitionError(key, f"a label must have at most {_MAX_LABEL_CHARS} characters: {short(label)}")
-        if _PLACEHOLDER in label:
+        if "{{" in label:
             raise DefinitionError(key, f"a label is never filled from a trace; write it out instead of {short(label)}")
-        if _FORBIDDEN & set(label) or INVISIBLE.search(label):
+        if set("[]\n\r") & set(label) or INVISIBLE.search(label):
             what = "may hold no bracket, no line break and no sign that cannot be seen"
             raise DefinitionError(key, f"a label {what}: {short(label)}")
         if labels.count(label) > 1:

@@ -115,7 +115,6 @@ _MAX_ENUM: Final = 101
 _MAX_LEVELS: Final = 26
 # Below that a float represents every whole number.
 _MAX_BOUND: Final = 10**15
-_DIGITS: Final = 6
 
 
 class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -188,7 +187,7 @@ class Range(Scale):
         """Return the number at a share of the way to the good end."""
         way = 1 - share if self._lower_is_better else share
         rating = self._lowest + way * (self._highest - self._lowest)
-        return self._number(min(max(round(rating, 0 if self._whole else _DIGITS), self._lowest), self._highest))
+        return self._number(min(max(round(rating, 0 if self._whole else 6), self._lowest), self._highest))
 
     def options(self) -> Sequence[tuple[Value, Option]]:
         """Return the whole numbers of a short range, which are levels."""

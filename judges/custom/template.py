@@ -107,7 +107,6 @@ def blocks(variables: Sequence[str], trace: Trace, document: str | None = None) 
 
 
 _KEY: Final = "template"
-_SCORING: Final = "template/1"
 ROLE: Final = """\
 You assess one request to an AI assistant. You do the task that follows, as it is written, and nothing else."""
 TASK: Final = """\
@@ -222,7 +221,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
         needs=needed(template.variables, KNOWN.__getitem__),
         fixed_parts=(fixed,),
         prompts=lambda trace: (prompt(trace),),
-        scoring=f"{_SCORING}, {form.judge.scoring}",
+        scoring=f"template/1, {form.judge.scoring}",
         settings=settings,
         cuts=cuts(template.variables, KNOWN.__getitem__),
         # These are about the material of that judge.

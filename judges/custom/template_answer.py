@@ -20,7 +20,6 @@ from judges.forms import document_support, graded, sentence_labels, yes_no
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
-_PASSES_AT: Final = 4
 _OWN_FORM: Final = """\
 How to answer
 Answer in the form that the task asks for, and with nothing around it."""
@@ -99,7 +98,7 @@ def _result(name: str, table: AnswerTable, result: object | UnsetType) -> Answer
 
 
 def _graded(name: str, table: AnswerTable, _result: object) -> AnswerForm:
-    pass_at = _PASSES_AT if table.pass_at is None else table.pass_at
+    pass_at = 4 if table.pass_at is None else table.pass_at
     if pass_at == graded.LOWEST:
         fix = "is the bad end of the scale, so that nothing could fail; move the mark, or take it out"
         raise DefinitionError("answer.pass_at", fix)

@@ -23,8 +23,6 @@ from judges.parsing.answer import encodable
 _MAX_DEPTH: Final = 20
 _TEMPLATE: Final = "prompt.template"
 _VARIABLES: Final = "prompt.template_variables"
-_EMPTY: Final = frozenset({"", "~", "null"})
-_PLAIN_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:str"})
 
 
 class _Message(Struct, frozen=True):
@@ -83,7 +81,7 @@ def parse(text: str) -> TemplateFile:
     unused = [name for name in variables if name not in used]
     if single := [name for name in unused if any(f"{{{name}}}" in part.text for part in parts)]:
         raise DefinitionError(_TEMPLATE, f"writes {listed(single)} in single braces; write {{{{ {single[0]} }}}}")
-    if isinstance(metadata, str) and metadata in _EMPTY:
+    if isinstance(metadata, str) and metadata in {"", "~", "null"}:
         metadata = {}
     if not isinstance(metadata, dict):
         raise DefinitionError("prompt.metadata", "must be a table, as {description: ..., version: ...}")
@@ -106,7 +104,7 @@ class _Loader(yaml.SafeLoader):
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             raise _refusal("an alias is not allowed", event)
-        if getattr(event, "tag", None) not in _PLAIN_TAGS:
+        if getattr(event, "tag", None) not in {None, "!", "tag:yaml.org,2002:str"}:
             raise _refusal("a tag is not allowed", event)
         if self._depth == _MAX_DEPTH:
             raise _refusal(f"it is nested deeper than {_MAX_DEPTH}", event)

@@ -29,7 +29,6 @@ _TOKENS_WEIGHT: Final = 0.05
 _MIN_ROW: Final = 5
 _SHARE_WEIGHT: Final = 0.02
 _MAX_SHARE: Final = 0.5
-_HOLD_S: Final = 1.0
 
 
 class Circuit:
@@ -170,7 +169,7 @@ class RateLimitState:
             self._enough = max(_MIN_ROW, (in_flight + 1) // 2)
         self.refused_in_row += 1
         self._refused_share += _SHARE_WEIGHT * (1 - self._refused_share)
-        self.held_until = now + _HOLD_S
+        self.held_until = now + 1.0
         means_all = self.refused_in_row >= self._enough or self._refused_share > _MAX_SHARE
         return means_all or not self._has_answered
 

@@ -26,13 +26,8 @@ from judges.endpoints.limiter import EndpointLimiter
 
 # A request that is refused so often while others are answered is at fault itself, and not the endpoint.
 _MAX_REFUSALS: Final = 3
-_TRANSIENT: Final = (RateLimitedError, ModelTimeoutError, ModelUnavailableError)
-_ATTEMPTS: Final = 4
 _FIRST_BACKOFF_S: Final = 0.5
 _MAX_BACKOFF_S: Final = 8.0
-_EARNED: Final = 0.25
-_RESERVE: Final = 20.0
-_CAP: Final = 100.0
 OFFLINE_PATIENCE_S: Final = 600.0
 """Offline, longer delays that an endpoint asks for, as at the end of a day's quota, are not waited for."""
 OFFLINE_TRIES: Final = 5
@@ -40,13 +35,13 @@ OFFLINE_TRIES: Final = 5
 
 def is_transient(error: ModelError) -> bool:
     """Return whether the same request may succeed a little later."""
-    return isinstance(error, _TRANSIENT)
+    return isinstance(error, (RateLimitedError, ModelTimeoutError, ModelUnavailableError))
 
 
 class RetryBudget:
     """A token bucket that keeps retries a share of all calls, so that they do not multiply the load of an outage."""
 
-    def __init__(self, earned: float = _EARNED, reserve: float = _RESERVE, cap: float = _CAP) -> None:
+    def __init__(self, earned: float = 0.25, reserve: float = 20.0, cap: float = 100.0) -> None:
         """Start with ``reserve`` tokens; each first attempt adds ``earned``, up to ``cap``."""
         self._earned = earned
         self._cap = cap
@@ -67,7 +62,7 @@ class RetryBudget:
 class Retries:
     """The retry policy of one endpoint; all its calls share the budget."""
 
-    def __init__(self, attempts: int = _ATTEMPTS, budget: RetryBudget | None = None, draw: Draw | None = None) -> None:
+    def __init__(self, attempts: int = 4, budget: RetryBudget | None = None, draw: Draw | None = None) -> None:
         """Allow ``attempts`` requests for one answer at most."""
         self._attempts = attempts
         self._budget = budget or RetryBudget()

@@ -29,9 +29,7 @@ SCHEMA: Final = object_schema(
     {"justification": {"type": "string"}, "score": {"type": "integer", "enum": list(range(LOWEST, HIGHEST + 1))}}
 )
 _KEYS: Final = ("justification", "score")
-_SCORING: Final = "graded/2"
 _EXAMPLES: Final = "Examples\nThey show how to weigh. Their material is not yours to assess."
-_STEPS: Final = (0.2, 0.4, 0.6, 0.8)
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,7 +107,7 @@ def make(
             read=read,
             score=score,
             heuristic=guess,
-            scoring=_SCORING,
+            scoring="graded/2",
             settings=settings,
             make=configured,
             prepare=with_earlier_messages if "messages" in cuts else lambda trace: trace,
@@ -130,7 +128,7 @@ def _score(answer: Mapping[str, object], key: str) -> int:
     return rating(answer, key, LOWEST, HIGHEST)
 
 
-def grade(share: float, steps: Sequence[float] = _STEPS) -> int:
+def grade(share: float, steps: Sequence[float] = (0.2, 0.4, 0.6, 0.8)) -> int:
     """Convert a share, 0..1, to a grade: one more for each step that is reached."""
     return LOWEST + bisect_right(steps, share)
 

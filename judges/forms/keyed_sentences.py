@@ -79,9 +79,7 @@ _MIN_RELEVANT: Final = 0.25
 _MIN_USED: Final = 0.5
 _MIN_NAMED: Final = 0.2
 _MIN_SUPPORT: Final = 0.5
-_MAX_NAMED: Final = 3
 _MAX_DESCRIBED: Final = 20  # Maximum number of sentences that an explanation describes; the rest is counted.
-_MAX_SENTENCES: Final = 2000
 _MAX_PLACES: Final = 32  # Only the first sentences with a word are compared: a frequent word says little.
 
 
@@ -110,7 +108,7 @@ class Overlap:
 
     def __init__(self, sentences: Mapping[str, str]) -> None:
         """Index the words of the first sentences, by key."""
-        self._sentences = dict(islice(sentences.items(), _MAX_SENTENCES))
+        self._sentences = dict(islice(sentences.items(), 2000))
         self._words = {key: content_words(sentence) for key, sentence in self._sentences.items()}
         self._rank = {key: rank for rank, key in enumerate(self._sentences)}
         self._places: dict[str, list[str]] = defaultdict(list)
@@ -132,7 +130,7 @@ class Overlap:
             shared = Counter(key for word in words for key in self._places.get(word, ())[:_MAX_PLACES])
             enough = [key for key, count in shared.items() if count >= _MIN_NAMED * len(words)]
             # Rank breaks ties: the order of words in a set differs between processes.
-            best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:_MAX_NAMED]
+            best = sorted(enough, key=lambda key: (-shared[key], self._rank[key]))[:3]
             keys = tuple(sorted(best, key=self._rank.__getitem__))
             held = frozenset[str]().union(*(self._words[key] for key in keys))
             source_numbers = numbers("\n".join(self._sentences[key] for key in keys))

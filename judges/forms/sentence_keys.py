@@ -12,9 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-_MAX_CHARS: Final = 20_000
 _MAX_KEY_CHARS: Final = 120
-_MAX_HEAD_WORDS: Final = 6
 _AROUND: Final = " \t\r\n\u00a0\u3000\"'`\u00ab\u00bb\u2018\u2019\u201a\u201c\u201d\u201e\u2039\u203a*#([{<"
 _AFTER: Final = f"{_AROUND})]}}>.:,;"
 _LETTER: Final = r"[^\W\d_]"
@@ -62,7 +60,7 @@ class SpelledKeys:
 
     def named(self, text: str, words: Collection[str] = ()) -> Named:
         """Find the keys that a text names; ``words`` are lower-case words accepted in place of a key."""
-        text = unicodedata.normalize("NFKC", text[:_MAX_CHARS]).casefold().strip()
+        text = unicodedata.normalize("NFKC", text[:20_000]).casefold().strip()
         plain = text.lstrip(_AROUND).rstrip(_AFTER)
         if plain in _NOTHING:
             return Named((), ())
@@ -128,7 +126,7 @@ class SpelledKeys:
 
     def _leading(self, text: str) -> str | None:
         """Return the key before the text of its sentence."""
-        for blank in list(re.finditer(r"\s+", text[:_MAX_KEY_CHARS]))[:_MAX_HEAD_WORDS]:
+        for blank in list(re.finditer(r"\s+", text[:_MAX_KEY_CHARS]))[:6]:
             head, rest = text[: blank.start()], text[blank.end() :]
             key = self._one(head)
             if key is None:

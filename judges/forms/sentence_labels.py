@@ -191,7 +191,6 @@ _MAX_PLACES: Final = 50  # Only the first sentences with a word are compared: a 
 _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
 _MAX_COURTESY_CHARS: Final = 120
 _WORD: Final = re.compile(r"\w+")
-_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 
 
 _OBJECT: Final = re.compile(r"\{(?=\s*\"sentence\")")
@@ -254,7 +253,7 @@ class ContextIndex:
     def label(self, menu: Menu, sentence: str) -> Line:
         """Label a sentence; the excerpt is the first of the sentences that share the most words with it."""
         words = content_words(sentence)
-        if words <= _COURTESY or sentence.endswith(_QUESTION_MARKS):
+        if words <= _COURTESY or sentence.endswith(("?", "\uff1f", "\u061f")):
             reason = "It is a question, a courtesy, or holds no word that could be looked up."
             return Line(sentence, "no_rad", reason, None)
         if not numbers(sentence) <= self.numbers:

@@ -36,7 +36,6 @@ from judges.parsing.answer import beside_thoughts
 Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
-_API_VERSION: Final = "2023-06-01"
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
@@ -117,7 +116,7 @@ def _below_version(base_url: str | None, path: str) -> str:
 
 
 def _headers(api_key: str | None) -> Mapping[str, str]:
-    headers = {"anthropic-version": _API_VERSION}
+    headers = {"anthropic-version": "2023-06-01"}
     # A gateway may need no key.
     return {**headers, "x-api-key": api_key} if api_key else headers
 

@@ -43,7 +43,6 @@ _CLASSIFY: Final = "/classify"
 _MAX_INPUTS: Final = 32  # The default limit of text-embeddings-inference.
 _SMALLER_BATCH: Final = re.compile(r"maximum allowed batch size (\d{1,6})")
 _TOO_MANY_TOKENS: Final = "must have less than"
-_TOKENS_HEADER: Final = "x-compute-tokens"
 # Estimates the tokens of a text that the server divides: three letters of Latin scripts, or one of another, each.
 _ESTIMATE: Final = re.compile(r"[\x00-\x7f]{1,3}|[^\x00-\x7f]", re.DOTALL)
 _TOKENS_DIGITS: Final = 9
@@ -160,7 +159,7 @@ class HttpClassifier:
             if by_label.keys() != set(self._description.labels):
                 raise _other_labels(", ".join(sorted(by_label)[: len(self._description.labels) + 1]))
             values.append(by_label[support])
-        tokens = reply.headers.get(_TOKENS_HEADER, "")
+        tokens = reply.headers.get("x-compute-tokens", "")
         is_count = tokens.isdecimal() and tokens.isascii() and len(tokens) <= _TOKENS_DIGITS
         return _Read(values, int(tokens) if is_count else 0)
 

@@ -23,7 +23,6 @@ _STATUS: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?(?:\r\n|\Z)")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[^\r\n]*\r\n")
 _MAX_HEAD_BYTES: Final = 64 * 1024
 _FIRST_FINAL_STATUS: Final = 200
-_WITHOUT_BODY: Final = frozenset({204, 304})
 Headers = Mapping[str, str]
 
 
@@ -106,7 +105,7 @@ class ReplyParser:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise BrokenReplyError("the reply is compressed, which was not asked for")
         length = headers.get("content-length")
-        if status in _WITHOUT_BODY:
+        if status in {204, 304}:
             self._length = 0
         elif "transfer-encoding" in headers:
             if headers["transfer-encoding"].lower() != "chunked":

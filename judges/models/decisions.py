@@ -22,8 +22,6 @@ from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_
 from judges.models.reply_errors import read_fault, translated
 
 T = TypeVar("T")
-_TOKEN_FIELDS: Final = ("input_tokens", "output_tokens")
-_MIN_OPTIONS: Final = 2
 _INCOMPLETE: Final = Decision(problem="incomplete")
 _INVALID: Final = Decision(problem="invalid_answer")
 _REFUSED: Final = Decision(problem="refusal")
@@ -203,7 +201,7 @@ class DecisionModel:
             response = self._form.read(questions, reply.body)
         except UNREADABLE as error:
             raise no_chat_reply(reply, "the reply holds no decisions", "an endpoint for decisions") from error
-        fields = reply_fields(None, response.model, response.usage, _TOKEN_FIELDS)
+        fields = reply_fields(None, response.model, response.usage, ("input_tokens", "output_tokens"))
         return ChatResponse(
             text="",
             input_tokens=fields.tokens[0],
@@ -221,7 +219,7 @@ class DecisionModel:
 
 def _check(settings: ModelSettings) -> None:
     check_endpoint(settings)
-    for name, least in (("max_questions", 1), ("max_options", _MIN_OPTIONS)):
+    for name, least in (("max_questions", 1), ("max_options", 2)):
         value = getattr(settings, name)
         if value is not None and value < least:
             raise ModelSettingsError(f"{name}: must be at least {least}")

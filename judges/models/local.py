@@ -24,11 +24,8 @@ from judges.models.provider import ModelSettingsError
 _MODEL: Final = "model.onnx"
 _TOKENIZER: Final = "tokenizer.json"
 _CONFIG: Final = "config.json"
-_BATCH: Final = 32
 _BATCH_TOKENS: Final = 16_384  # Padding included: it bounds the memory of one run.
 _SPARE: Final = (8, 64)  # Tokens that stay free; more if tokens grow because evidence was cut between them.
-_KNOWN_INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
-_PADS: Final = ("[PAD]", "<pad>")
 _TOKENS_AXIS: Final = 3  # Axes of an output with one result for each token.
 _ERROR_LEVEL: Final = 3
 
@@ -67,7 +64,7 @@ class LocalClassifier:
         self._tokenizer.no_padding()
         special = [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
         self._special = re.compile("|".join(map(re.escape, special))) if special else None
-        self._pad = next(filter(None, map(self._tokenizer.token_to_id, _PADS)), 0)
+        self._pad = next(filter(None, map(self._tokenizer.token_to_id, ("[PAD]", "<pad>"))), 0)
         options = ort.SessionOptions()
         # One processor stays free for the event loop.
         options.intra_op_num_threads = max(1, (os.cpu_count() or 1) - 1)
@@ -84,7 +81,7 @@ class LocalClassifier:
     def _check(self, folder: Path) -> None:
         """Compare the model with `judge.toml` by one run."""
         labels = self._description.labels
-        if unknown := sorted({*self._inputs} - _KNOWN_INPUTS):
+        if unknown := sorted({*self._inputs} - {"input_ids", "attention_mask", "token_type_ids"}):
             fix = "export the model for classification, without a decoder"
             raise ModelSettingsError(f"path: {folder / _MODEL} needs the input {unknown[0]}; {fix}")
         if (folder / _CONFIG).is_file():
@@ -138,7 +135,7 @@ class LocalClassifier:
         while by_length:
             if is_cancelled():
                 raise ModelUnavailableError("the request was cancelled")
-            size = max(1, min(_BATCH, _BATCH_TOKENS // len(encodings[by_length[-1]])))
+            size = max(1, min(32, _BATCH_TOKENS // len(encodings[by_length[-1]])))
             batch, by_length = by_length[-size:], by_length[:-size]
             chosen = [encodings[place] for place in batch]
             for place, encoding, logits in zip(batch, chosen, self._run(chosen), strict=True):

@@ -39,7 +39,6 @@ from judges.models.request_options import Asked, Options, OutputBound, Parts, wi
 from judges.parsing.answer import beside_thoughts
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
-_TOKEN_FIELDS: Final = ("prompt_tokens", "completion_tokens")
 # OpenAI's, DeepSeek's, and what OpenAI's newer models and OpenRouter report as written.
 _CACHE_FIELDS: Final = ("cached_tokens", "prompt_cache_hit_tokens", "cache_write_tokens")
 _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
@@ -179,7 +178,7 @@ def _read(reply: Reply, request: ChatRequest) -> tuple[ChatResponse, bool]:
             reasoning_content=message.reasoning_content,
             reasoning_details=message.reasoning_details,
         )
-    fields = reply_fields(completion.id, completion.model, completion.usage, _TOKEN_FIELDS)
+    fields = reply_fields(completion.id, completion.model, completion.usage, ("prompt_tokens", "completion_tokens"))
     usage = completion.usage if isinstance(completion.usage, dict) else {}
     details = usage.get("prompt_tokens_details")
     counts = usage | details if isinstance(details, dict) else usage

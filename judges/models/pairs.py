@@ -19,7 +19,6 @@ from judges.models.provider import ModelSettingsError
 from judges.parsing.sentences import split
 
 DESCRIPTION: Final = "judge.toml"
-_ENTAILMENT: Final = "entailment"
 _EVIDENCE: Final = "{evidence}"
 _CLAIM: Final = "{claim}"
 _MARKS: Final = re.compile(r"\{evidence\}|\{claim\}")
@@ -63,7 +62,7 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def support_label(self) -> str:
         """The label of support."""
-        return self.support or (_ENTAILMENT if self.task == "nli" else "")
+        return self.support or ("entailment" if self.task == "nli" else "")
 
     @property
     def supported(self) -> int:

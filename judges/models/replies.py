@@ -153,9 +153,6 @@ def _unix_time(text: str) -> float | None:
         return None
 
 
-_MAX_RETRY_AFTER_S: Final = 3600.0
-
-
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read `Retry-After`, in seconds or as a date, as 0 to 3600 s; None if it is absent or neither."""
     value = headers.get("retry-after", "")
@@ -167,12 +164,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
             # Years and zones out of range raise more than ValueError.
             return None
-    return None if math.isnan(seconds) else min(_MAX_RETRY_AFTER_S, max(0.0, seconds))
+    return None if math.isnan(seconds) else min(3600.0, max(0.0, seconds))
 
 
 _NO_ARGUMENTS: Final = "{}"
 _REFUSED_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_MAX_NAME_CHARS: Final = 64
 
 
 def read_call(call_id: object, name: object, arguments: object, number: int) -> ToolCall:
@@ -222,7 +218,7 @@ def sendable_object(arguments: str) -> dict[str, object]:
 
 def sendable_name(name: str) -> str:
     """Return a name that endpoints accept: 1 to 64 letters, digits, `_` and `-`."""
-    return _REFUSED_IN_NAMES.sub("_", name)[:_MAX_NAME_CHARS] or "unnamed"
+    return _REFUSED_IN_NAMES.sub("_", name)[:64] or "unnamed"
 
 
 class ReplyFields(NamedTuple):

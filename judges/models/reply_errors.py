@@ -25,8 +25,6 @@ from tracejudge.content.redact import redact_credentials
 if TYPE_CHECKING:
     from judges.models.http import HttpEndpoint, Reply
 
-_MAX_SHOWN_CHARS: Final = 300
-_MAX_READ_CHARS: Final = 2_000
 # A message that has so many characters in a row in common with the request quotes it.
 _QUOTED_CHARS: Final = 20
 _BLOCK_CHARS: Final = _QUOTED_CHARS // 2
@@ -37,14 +35,14 @@ _MASKED_KEY: Final = re.compile(r"\S*\*{3,}\S*")
 
 def quote_message(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
     """Return the first 300 characters of an endpoint's message on one line, without secrets and request texts."""
-    text = message[:_MAX_READ_CHARS]
+    text = message[:2_000]
     for secret in secrets:
         if len(secret) >= _MIN_SECRET_CHARS:
             text = text.replace(secret, "[key]")
     text = _MASKED_KEY.sub("[key]", redact_credentials(text, text.encode("utf-8", "surrogatepass")))
     text = _without_quotes(text, [each for each in _texts(request) if len(each) >= _QUOTED_CHARS])
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return line[:_MAX_SHOWN_CHARS]
+    return line[:300]
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -78,7 +76,6 @@ def _without_quotes(text: str, quotable: Sequence[str]) -> str:
 # proxies and gateways, and passes: 408, 409, 423, 424, 425, 498, 499 and so on.
 REJECTED: Final = frozenset({401, 402, 403, 404, 405, 407, 410, 421, 451})
 _ABSENT: Final = frozenset({404, 405, 410})
-_BAD: Final = frozenset({400, 406, 411, 413, 414, 415, 416, 417, 422, 431, 494})
 _REJECTED_CODES: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_error"})
 _REJECTED_WORDS: Final = ("credit balance is too low", "your specified api usage limits")
 _FILTERED_CODES: Final = frozenset(
@@ -217,7 +214,7 @@ def _chosen(reply: "Reply", fault: Fault, address: str) -> ModelError:
     too_long = code in _TOO_LONG_CODES or any(words in fault.message.lower() for words in _TOO_LONG_WORDS)
     if is_client_error and (too_long or status == httpx.codes.REQUEST_ENTITY_TOO_LARGE):
         return InputTooLongError(f"the endpoint finds the request too long: HTTP {status}")
-    if status in _BAD:
+    if status in {400, 406, 411, 413, 414, 415, 416, 417, 422, 431, 494}:
         return BadModelRequestError(f"the endpoint does not take this request: HTTP {status}")
     return ModelUnavailableError(f"the endpoint fails: HTTP {status}")
 

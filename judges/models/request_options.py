@@ -107,9 +107,6 @@ _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
 BOUNDS: Final = ("max_tokens", "max_completion_tokens")
-_BOUND_STATUS: Final = frozenset({400, 413, 422})
-_REFUSING: Final = frozenset({400, 422, 500, 501})
-_MAX_COMPLAINT_CHARS: Final = 500
 MAX_EXTRA: Final = 4
 """Requests that are sent again without options, for a model and process, within one attempt."""
 # The number of them that may fail at a failing endpoint, so that it can still be understood afterwards.
@@ -290,10 +287,10 @@ class Options:
             if reply.status == httpx.codes.OK:
                 break
             fault = read_fault(reply.body)
-            complaint = f"{fault.param or ''} {fault.message}"[:_MAX_COMPLAINT_CHARS].lower()
+            complaint = f"{fault.param or ''} {fault.message}"[:500].lower()
             error = translated(reply, fault, asked.body, self._endpoint, with_tools=bool(asked.request.tools))
             bounds = [value for name, value in whole.items() if name in BOUNDS and isinstance(value, int)]
-            if is_first and bounds and reply.status in _BOUND_STATUS and is_about_bound(complaint):
+            if is_first and bounds and reply.status in {400, 413, 422} and is_about_bound(complaint):
                 smaller = self._output.smaller(complaint, bounds[0])
                 # Without a bound the rest of the context is one.
                 if smaller is not None or not self._required:
@@ -302,7 +299,7 @@ class Options:
             # A failing endpoint must say something.
             is_fault = httpx.codes.is_server_error(reply.status)
             is_cause = bool(complaint.strip()) if is_fault else isinstance(error, BadModelRequestError)
-            may_be_ours = is_cause and reply.status in _REFUSING
+            may_be_ours = is_cause and reply.status in {400, 422, 500, 501}
             words = frozenset(_WORD.findall(complaint)) - asked.body.keys()
             named = frozenset(name for name in names if not words.isdisjoint({name, *options[name]}))
             demanded = {field: value for field, value in _demand(complaint, whole).items() if field not in asked.body}

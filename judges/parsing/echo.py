@@ -27,7 +27,6 @@ _WORD: Final = re.compile(r"\w{5,}")
 # Minimum length, without white space, of a piece of a copy in more than two pieces: an honest answer shares shorter
 # phrases with the trace.
 _PIECE_CHARS: Final = 30
-_MAX_PIECES: Final = 50
 # A copy of this length is never the model's own answer. Shorter ones can be foretold, such as three bare grades: a
 # planted one must not suppress the same honest answer.
 MIN_ECHO_CHARS: Final = 120
@@ -49,7 +48,6 @@ _FORMATTING: Final = re.compile(
 )
 _TAG: Final = re.compile(r"</?[a-zA-Z]")
 _MAX_WORD_CHARS: Final = 40
-_END_CHARS: Final = 60
 _MIN_LINE_WORDS: Final = 8
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
@@ -99,7 +97,7 @@ def _is_two_pieces(text: str, shown: Sequence[str]) -> bool:
 def _is_pieces(text: str, shown: Sequence[str]) -> bool:
     """Cut the longest piece off each time: a shorter one would leave no fewer pieces."""
     left = text
-    for _ in range(_MAX_PIECES):
+    for _ in range(50):
         if not any(left[:_PIECE_CHARS] in each for each in shown):
             return False
         left = left[_longest(left, shown) :]
@@ -190,7 +188,7 @@ class _Material:
     def holds_pieces(self, words: str) -> bool:
         """Return whether words are a copy in pieces; see ``is_echo``."""
         # An object often begins with a sentence of the material, and ends with words of the model's own.
-        end = words[-_END_CHARS:].partition(" ")[2]
+        end = words[-60:].partition(" ")[2]
         may_hold = _may_hold(end, self._may_have) and _may_hold(words, self._may_have)
         return may_hold and is_echo(words, (self.words,))
 

@@ -22,7 +22,6 @@ _FENCE: Final = re.compile(r"\n[ \t]*```")
 _INDENTED_LIST: Final = re.compile(r"(?:(?:[ \t]+\S|- )[^\n]*(?:\n|\Z))+")
 _LIST: Final = re.compile(r"[ \t]*\n[ \t]*- |[ \t]*\[(?!\[)")
 _BLOCK_SIGNS: Final[Mapping[str, str]] = {sign + end: sign for sign in "|>" for end in ("", "-", "+")}
-_NULLS: Final = frozenset({"null", "~"})
 _QUOTES: Final[Mapping[str, str]] = {'"': '"', "'": "'", "\u201c": "\u201d"}
 
 
@@ -168,7 +167,7 @@ def _block(block: str) -> object:
 
 
 def _plain(text: str) -> str | None:
-    if text in _NULLS:
+    if text in {"null", "~"}:
         return None
     inner = text[1:-1]
     return inner if text[-1:] == _QUOTES.get(text[:1]) and len(text) > 1 and text[0] not in inner else text

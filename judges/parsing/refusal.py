@@ -14,7 +14,6 @@ _MAX_APOLOGY_CHARS: Final = 60
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。\uff01\uff1f।])\s*|\n+")
 # Vowel marks and the stretching sign of Arabic, which many texts leave out.
 _ARABIC_MARKS: Final = re.compile("[\u0640\u064b-\u0652]")
-_DECORATION: Final = " \t\n*_#>-"
 _VERDICT: Final = re.compile(
     r"[{}]|<\w+>|\b(?:result|score|verdict|rating|grade|label)\b\W{0,4}[:=]"
     r"|\b(?:yes|no|true|false|safe|unsafe|supported|unsupported|sí|ja|nein|oui|non|sim|да|нет)\W*\Z"
@@ -98,7 +97,7 @@ def is_refusal(text: str) -> bool:
     if len(text) > _MAX_CHARS:
         return False
     folded = _ARABIC_MARKS.sub("", unicodedata.normalize("NFC", text)).casefold().replace("\u2019", "'")
-    folded = folded.strip(_DECORATION)
+    folded = folded.strip(" \t\n*_#>-")
     if not folded or _VERDICT.search(folded) is not None:
         return False
     first, *rest = _SENTENCE_END.split(folded, maxsplit=2)

@@ -15,13 +15,9 @@ from judges.core.judge import has_text
 from judges.parsing.answer import decode_json, encodable
 from tracejudge import Document, Span, Trace
 
-_KINDS: Final = frozenset({"retriever", "retrieval"})
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name")
 _DOCUMENT_ATTRIBUTES: Final = ("gen_ai.retrieval.documents", "mlflow.spanOutputs", "output.value")
 _TOOL_ATTRIBUTES: Final = ("gen_ai.tool.name", "tool.name")
-_RESULT_ATTRIBUTES: Final = ("gen_ai.tool.call.result", "mlflow.spanOutputs", "output.value")
-_NO_RESULTS: Final = frozenset({"", "null", '""', "[]", "{}"})
-_LIST_KEYS: Final = ("documents", "results")
 _ITEM_KEYS: Final = ("document", "node")  # An item may contain its document beside a score.
 _TEXT_KEYS: Final = ("page_content", "pageContent", "text", "content", "document.content")
 # A span may record how many documents were found, not which.
@@ -115,7 +111,7 @@ def _results(trace: Trace, tools: Collection[str]) -> list[object]:
         # The GenAI conventions write the operation before the name: `execute_tool search`.
         names = (span.name, span.name.removeprefix("execute_tool "), *map(attributes.get, _TOOL_ATTRIBUTES))
         if any(isinstance(name, str) and name in tools for name in names):
-            results.append(_output(span, _RESULT_ATTRIBUTES))
+            results.append(_output(span, ("gen_ai.tool.call.result", "mlflow.spanOutputs", "output.value")))
     return results
 
 
@@ -133,7 +129,7 @@ def _of_tool(result: object) -> Sequence[Retrieved]:
         text = encodable(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False))
     except RecursionError:
         return ()
-    return (Retrieved(1, text),) if text.strip() not in _NO_RESULTS else ()
+    return (Retrieved(1, text),) if text.strip() not in {"", "null", '""', "[]", "{}"} else ()
 
 
 class _Tree:
@@ -167,7 +163,7 @@ def _is_retrieval(span: Span) -> bool:
     attributes = span.attributes or {}
     kinds = (span.kind, *(attributes.get(key) for key in _KIND_ATTRIBUTES))
     # MLflow's exporter encodes attributes as JSON, so that the kind is in quotation marks.
-    return any(isinstance(kind, str) and kind.strip(' "').casefold() in _KINDS for kind in kinds)
+    return any(isinstance(kind, str) and kind.strip(' "').casefold() in {"retriever", "retrieval"} for kind in kinds)
 
 
 def _documents(span: Span) -> tuple[Retrieved, ...]:
@@ -197,7 +193,7 @@ def _from_outputs(outputs: object) -> tuple[Retrieved, ...]:
             outputs = decode_json(outputs)
         elif isinstance(outputs, Mapping):
             mapping = outputs
-            outputs = next((mapping[key] for key in _LIST_KEYS if mapping.get(key) is not None), None)
+            outputs = next((mapping[key] for key in ("documents", "results") if mapping.get(key) is not None), None)
     return _ranked([_from_item(item) for item in outputs]) if isinstance(outputs, list | tuple) else ()
 
 

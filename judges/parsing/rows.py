@@ -23,7 +23,6 @@ SERVICE: Final = "offline"
 _INPUTS: Final = ("question", "query", "input", "request", "prompt", "message", "text", "content")
 _OUTPUTS: Final = ("response", "answer", "output", "completion", "content", "text", "message")
 _CONTEXTS: Final = ("context", "contexts", "retrieved_context", "retrieval_context", "documents")
-_TEXTS: Final = ("text", "content", "page_content")
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "input": ("inputs", "question", "query", "request", "prompt"),
     "output": ("outputs", "response", "answer", "completion"),
@@ -34,7 +33,6 @@ _STRUCTURED: Final = frozenset(
     {"inputs", "outputs", "expectations", "messages", "tool_calls", "spans", "usage", "feedback", "tags"}
     | {"expected_facts", "guidelines", *_CONTEXTS}
 )
-_LISTS: Final = ("expected_facts", "guidelines")
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
 _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
 _MAX_COLUMNS: Final = 20  # Number of columns that an error names.
@@ -151,7 +149,7 @@ def as_trace(row: Mapping[str, object]) -> dict[str, object]:
         fields = {**expected, **fields}
         rest = {**{name: value for name, value in expectations.items() if name not in expected}, **rest}
     fields |= {name: cell(name, text) for name, text in fields.items() if isinstance(text, str) and name in _STRUCTURED}
-    for name in _LISTS:
+    for name in ("expected_facts", "guidelines"):
         if isinstance(fields.get(name), str):
             fields[name] = [fields[name]]
     if isinstance(context := fields.get("context"), list):
@@ -226,7 +224,7 @@ def _text(value: object, keys: Sequence[str]) -> str:
 def _document(value: object) -> object:
     if not isinstance(value, Mapping) or "text" in value:
         return value
-    text = next((value[name] for name in _TEXTS if name in value), None)
+    text = next((value[name] for name in ("text", "content", "page_content") if name in value), None)
     if not isinstance(text, str):
         return value
     name: Any = value.get("id", value.get("doc_uri"))

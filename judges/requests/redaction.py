@@ -24,12 +24,9 @@ MAX_MATCH_CHARS: Final = 1_024
 WINDOW_CHARS: Final = 2 * MAX_MATCH_CHARS
 _MAX_PATTERN_CHARS: Final = 1_000
 _MAX_SECONDS: Final = 0.5
-_FIRST_SIZE: Final = 12
 # Growth of the next text, by the seconds of the last: where a time is exponential, no step may hang the start.
 _GROWTH: Final = ((0.001, 1.5), (0.02, 1.25), (_MAX_SECONDS, 1.1))
 _USUAL_UNITS: Final = ("a", "A", "0", " ", "-", ".", "@", "a0", "a ")
-_MAX_OWN_UNITS: Final = 10
-_MAX_STARTS: Final = 2
 _END: Final = "\x00"
 
 
@@ -118,9 +115,9 @@ def pattern_fault(pattern: str, clock: Callable[[], float] = time.thread_time) -
         return "matches an empty text; let it ask for at least one character"
     literals = list(dict.fromkeys(re.findall(r"(?<![\\(?A-Za-z0-9_:#@-])[A-Za-z0-9_:#@-]{1,40}", pattern)))
     # How a text begins, and what is repeated in it, so that a repeat of the pattern may run away.
-    starts = ["", *sorted(literals, key=len, reverse=True)[:_MAX_STARTS]]
+    starts = ["", *sorted(literals, key=len, reverse=True)[:2]]
     own = [*dict.fromkeys(sign for sign in pattern if sign not in r"\\()[]{}*+?|^$"), *literals]
-    units = dict.fromkeys((*_USUAL_UNITS, *own[:_MAX_OWN_UNITS]))
+    units = dict.fromkeys((*_USUAL_UNITS, *own[:10]))
     if any(_is_slow(compiled, (start, unit), clock) for start in starts for unit in units):
         return "takes too long on some texts; take a repeat out of another, as (a+)+, or one of two side by side"
     return None
@@ -128,7 +125,7 @@ def pattern_fault(pattern: str, clock: Callable[[], float] = time.thread_time) -
 
 def _is_slow(pattern: re.Pattern[str], text: tuple[str, str], clock: Callable[[], float]) -> bool:
     start, unit = text
-    size = _FIRST_SIZE
+    size = 12
     while True:
         hostile = f"{start}{unit * (size // len(unit))}{_END}"
         begun_s = clock()

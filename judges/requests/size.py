@@ -11,7 +11,6 @@ from judges.requests.request import BYTES_PER_TOKEN
 
 # About what an API writes around a message or a call.
 MESSAGE_OVERHEAD_BYTES: Final = 40
-_DEFAULT_OUTPUT_TOKENS: Final = 1024
 
 
 def size_bytes(messages: Iterable[Message]) -> int:
@@ -41,7 +40,7 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
         for one in request.questions
     ]
     size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
-    answer = request.max_output_tokens or _DEFAULT_OUTPUT_TOKENS
+    answer = request.max_output_tokens or 1024
     output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
     return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
 

@@ -27,7 +27,6 @@ _OUTPUT_TOKENS: Final = 4096
 _MAX_WRONG: Final = 16
 _MAX_RIGHT: Final = 6
 _MAX_CASE_CHARS: Final = 6000
-_NO_GUIDANCE: Final = "none yet"
 _FIXED_TEXT: Final = f"""\
 You write the guidance of a judge. The judge is a model that rates the work of AI applications by criteria. People \
 have given the right verdicts for some traces, and the judge disagrees with them on part of these. Find out by what \
@@ -171,7 +170,7 @@ class Alignment:
             trace_id="alignment",
             service="alignment",
             input=self._make(()).fixed_parts[0],
-            output="\n".join(f"- {rule}" for rule in trial.rules) or _NO_GUIDANCE,
+            output="\n".join(f"- {rule}" for rule in trial.rules) or "none yet",
             context=[_case(judge, case) for case in (*cases, *right)],
         )
         assessment = _judged(await self._ask(_DERIVER, shown))

@@ -32,7 +32,6 @@ _HOSTED: Final[Mapping[str, Mapping[str, object]]] = {
 }
 _NAMED: Final = re.compile(r"(\w+):/{0,2}(\S+)")
 _FORMS: Final = '"openai:/NAME", "anthropic:/NAME", "lexical", or a dict with base_url, model and api_key_env'
-_CLOSE_S: Final = 2.0
 
 
 class Background:
@@ -93,7 +92,7 @@ class Background:
         """Close connections and the processes of judges, within a bound."""
         if self._loop is not None:
             with suppress(Exception):
-                asyncio.run_coroutine_threadsafe(self._aclose(), self._loop).result(_CLOSE_S)
+                asyncio.run_coroutine_threadsafe(self._aclose(), self._loop).result(timeout=2.0)
 
     async def _aclose(self) -> None:
         closing = [*(model.aclose() for model in self._models.values()), *(close() for close in self._closers.values())]

@@ -169,7 +169,6 @@ def text_of(module: ModuleType) -> bytes:
     return Path(getattr(module, "__file__", None) or "").read_bytes() if text is None else text
 
 
-_TIME_LIMIT_S: Final = 10.0
 _NEEDS: Final[Mapping[str, Needs]] = {"trace": ("output",), "session": (AnyOf(("messages", "input", "output")),)}
 _SAYS_BOOL: Final = re.compile(r"\bbool\b")
 _SAYS_TEXT: Final = re.compile(r"\bstr\b")
@@ -284,7 +283,7 @@ def judge(
     pass_at: float | None = None,
     version: str | None = None,
     asks: str | None = None,
-    time_limit_s: float = _TIME_LIMIT_S,
+    time_limit_s: float = 10.0,
     labels: Mapping[str, float] = {},
     unit: Unit = "trace",
 ) -> Any:

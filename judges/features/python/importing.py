@@ -132,7 +132,6 @@ def _is_found_in(module: ModuleType, folder: Path) -> bool:
 
 
 log = logging.getLogger("judges.code")
-_LONG_S: Final = 5.0
 
 
 def load_at_start(target: str, environment: Collection[str] = ()) -> Loaded:
@@ -145,7 +144,7 @@ def load_at_start(target: str, environment: Collection[str] = ()) -> Loaded:
 
 
 @contextmanager
-def announced(target: str, after_s: float = _LONG_S) -> Iterator[None]:
+def announced(target: str, after_s: float = 5.0) -> Iterator[None]:
     """Log an import that takes long, because one that hangs would look like a start that hangs."""
     note = threading.Timer(after_s, log.warning, ("importing %s takes long: it runs until this ends", target))
     note.daemon = True

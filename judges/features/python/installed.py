@@ -15,8 +15,6 @@ from judges.features.python.importing import load_at_start
 from judges.features.python.process import Limits
 from judges.features.python.runner import make as make_judge
 
-_KEY: Final = "code"
-
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True):
     """The table of such a judge.
@@ -40,7 +38,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True):
 
 def make(name: str, table: Mapping[str, object]) -> Judge:
     """Make a judge from its table, or raise ``DefinitionError``."""
-    return _load(name, convert(table, Definition), _KEY)
+    return _load(name, convert(table, Definition), "code")
 
 
 def _load(name: str, definition: Definition, key: str) -> Judge:

@@ -26,7 +26,6 @@ from tracejudge import Trace
 
 log = logging.getLogger("judges.code")
 _LOG_AGAIN_S: Final = 600.0
-_MIB: Final = 1 << 20
 _PAIR: Final = 2
 
 
@@ -55,7 +54,7 @@ def make(name: str, target: str, loaded: Loaded, *, asks: str, limits: Limits | 
     written = loaded.judge
     path = [*map(str, sys.path), *([loaded.folder] if loaded.folder is not None else [])]
     limits = limits or Limits(written.time_limit_s)
-    start = Start(name, path, loaded.text, None if limits.memory_mib is None else limits.memory_mib * _MIB)
+    start = Start(name, path, loaded.text, None if limits.memory_mib is None else limits.memory_mib * (1 << 20))
     runner = _Runner(name, Program(target, start, written.fingerprint, limits))
     return Judge(
         name=name,

@@ -275,13 +275,12 @@ def _identity(value: Any, field: str) -> Any:
     if not isinstance(written, list | dict) and type(written) is not TypeMark:
         return value
     record = record_of(value) or {}
-    name = next((record[key] for key in (field, *_IDENTITIES) if type(record.get(key)) in (str, int)), None)
+    name = next(
+        (record[key] for key in (field, "id", "_id", "uuid", "name") if type(record.get(key)) in (str, int)), None
+    )
     if name is None:
         raise UnreadableError
     return name
-
-
-_IDENTITIES: Final = ("id", "_id", "uuid", "name")
 
 
 def _span_id(value: Any, notes: Notes) -> str | None:

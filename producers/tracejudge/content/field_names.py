@@ -70,9 +70,8 @@ OUTPUT_TOKENS: Final = (
 )
 """Names of the counts in `usage`; they are read at the top of a trace as well."""
 
-_FIELDS: Final = Trace.__struct_fields__
 _FIELD_OF: Final = {name: field for field, names in OTHER_NAMES.items() for name in names} | {
-    field: field for field in _FIELDS
+    field: field for field in Trace.__struct_fields__
 }
 _RANK: Final = {name: place for names in OTHER_NAMES.values() for place, name in enumerate(names, 1)}
 _BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})

@@ -17,7 +17,6 @@ from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
-_SOURCES: Final = (Role.RETRIEVER, Role.RERANKER, Role.TOOL)
 
 
 class SpanGroup(Struct, frozen=True):
@@ -122,7 +121,7 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
     ended_at = judged.span.ended_at or float("inf")
     began = [
         step
-        for step in steps.of_role(*_SOURCES)
+        for step in steps.of_role(Role.RETRIEVER, Role.RERANKER, Role.TOOL)
         if step.reading.documents and (step.span.started_at or 0.0) <= ended_at
     ]
     # A retriever made of retrievers is one retrieval, the outer one's.

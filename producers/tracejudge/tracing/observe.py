@@ -14,7 +14,6 @@ from tracejudge.tracing.stream import UNOBSERVED, Stream, async_wrapper, drive
 Choice = str | Callable[..., Any] | None
 """The input of a decorated function: a parameter's name, or a function of the same arguments."""
 _POSITIONAL = frozenset({inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD})
-_RECEIVERS = frozenset({"self", "cls"})
 
 
 class Calls:
@@ -36,7 +35,7 @@ class Calls:
             parameters = []
         self._names = [part.name for part in parameters if part.kind in _POSITIONAL]
         self._rest = next((part.name for part in parameters if part.kind is part.VAR_POSITIONAL), "args")
-        self._receiver = self._names[0] if self._names and self._names[0] in _RECEIVERS else None
+        self._receiver = self._names[0] if self._names and self._names[0] in {"self", "cls"} else None
         self._input = input
         self._output = output
         self._kind = kind_text(kind)

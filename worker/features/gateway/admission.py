@@ -34,7 +34,6 @@ from worker.features.gateway.feature import GATEWAY
 log = structlog.get_logger("tracejudge.gateway")
 _GZIP: Final = 31  # zlib's window size of gzip
 _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
-_TOO_MANY: Final = HTTPStatus.TOO_MANY_REQUESTS
 # Codes of google.rpc.Status, in which OTLP reports errors.
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 _VARINT_BASE: Final = 128
@@ -85,7 +84,7 @@ class RefusedError(Exception):
 
 def full(message: str, retry_s: float = 1.0) -> RefusedError:
     """Make the error of a request that finds no room; the client sends it again later."""
-    return RefusedError(_TOO_MANY, "full", message, retry_s)
+    return RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "full", message, retry_s)
 
 
 def too_many_values() -> RefusedError:

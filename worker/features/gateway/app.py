@@ -43,7 +43,6 @@ _LARGE_BYTES: Final = 128 * 1024
 """Larger bodies are read beside the event loop, and only two at once, so that others have threads left."""
 _LATE: Final = "Redis does not answer; send this again later"
 _BUSY: Final = "the gateway is busy; send fewer items at once, or this again later"
-_MAX_KEY_CHARS: Final = 200
 _OTLP_FORMS: Final = (Form.PROTOBUF, Form.JSON)
 Handler = Callable[[Request, Client, Form], Awaitable[Response]]
 
@@ -140,7 +139,7 @@ class Gateway:
                     form,
                     self._encoder(),
                     service=client.service,
-                    repeat_key=key and f"{client.name}\0{key[:_MAX_KEY_CHARS]}",
+                    repeat_key=key and f"{client.name}\0{key[:200]}",
                     now_s=time.time(),
                 ),
                 body.size_bytes,

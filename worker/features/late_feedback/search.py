@@ -43,13 +43,8 @@ log = structlog.get_logger("tracejudge.ingest")
 
 # About as much is searched at once: Redis and the other threads of the process wait meanwhile.
 _PIECE_COUNT: Final = 300
-_FIRST_PIECE_COUNT: Final = 32
-_MAX_PUBLICATIONS: Final = 100
 _MAX_PUBLICATION_BYTES: Final = 32 * 1024 * 1024
 _READ_AT_ONCE: Final = 100
-_LOOK_EVERY_S: Final = 1.0
-_PIECE_PAUSE_S: Final = 0.005
-"""The pause between two pieces, so that a pass never delays reading and judging."""
 _PRESSURE_PAUSE_S: Final = 0.2
 # Bounds of one script call.
 _PART_MEMBERS: Final = 500
@@ -108,7 +103,7 @@ class TraceIndex:
 
     def find(self, trace_ids: Iterable[str]) -> dict[str, deque[PublicationRef]]:
         """Find the publications of traces; only the newest of a trace that has very many."""
-        publications: dict[str, deque[PublicationRef]] = {name: deque(maxlen=_MAX_PUBLICATIONS) for name in trace_ids}
+        publications: dict[str, deque[PublicationRef]] = {name: deque(maxlen=100) for name in trace_ids}
         by_hash = {hash(trace_id): trace_id for trace_id in publications}
         for row in [row for row, value in enumerate(self._hashes) if value in by_hash]:
             entry_id = f"{self._times[row]}-{self._numbers[row]}"
@@ -127,7 +122,7 @@ class Search:
         self._trace_ids = list(trace_ids)
         self._publications: dict[str, deque[PublicationRef]] = {}
         self._last: _EntryId | None = None
-        self._count = _FIRST_PIECE_COUNT
+        self._count = 32
 
     def step(self) -> bool:
         """Index the next piece of the stream; True while there may be more.
@@ -350,7 +345,7 @@ class LateFeedbackPasses(ServiceThread):
         self._selector = FeedbackSelector(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
-        self._look_every_s = min(_LOOK_EVERY_S, WAIT.of(settings))
+        self._look_every_s = min(1.0, WAIT.of(settings))
         self._index = TraceIndex()
         self._pass: _Pass | None = None
 
@@ -368,7 +363,8 @@ class LateFeedbackPasses(ServiceThread):
         elif current.seeking:
             current.seeking = current.search.step()
             if current.seeking:
-                self.pause(_PIECE_PAUSE_S)
+                # So that a pass never delays reading and judging.
+                self.pause(0.005)
             else:
                 current.advance()
         elif current.part is None:

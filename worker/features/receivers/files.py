@@ -31,10 +31,8 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.feature import FileSettings
 
 PREFIX: Final = "verdicts-"
-_DAY_S: Final = 86_400.0
 _QUIET_S: Final = 3600.0
 """A file is complete so long after the end of its day."""
-_TIDY_EVERY_S: Final = 600.0
 
 
 class _Lines(Channel):
@@ -107,14 +105,14 @@ class FileExporter(ReceiverExporter):
             file.flush()
             os.fsync(file.fileno())
         if time.monotonic() >= self._next_tidy:
-            self._next_tidy = time.monotonic() + _TIDY_EVERY_S
+            self._next_tidy = time.monotonic() + 600.0
             tidy(folder, files)
 
 
 def tidy(folder: Path, files: FileSettings) -> None:
     """Compress complete files of past days, and delete those that are too old."""
     now, keep = time.time(), files.keep_days
-    oldest = "" if keep is None else _day(now - keep * _DAY_S)
+    oldest = "" if keep is None else _day(now - keep * 86_400)
     _remove_leftovers(folder)
     for path in sorted(folder.glob(f"{PREFIX}*.jsonl*")):
         day = path.name.removeprefix(PREFIX)[:10]

@@ -7,8 +7,6 @@ from judges.core.prompt import neutralise
 from worker.base.commands.options import aligned
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
-_LEFT: Final = ":--"
-_RIGHT: Final = "--:"
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
 _NO_LIMIT: Final = "Nothing is known to limit these figures."
 
@@ -27,7 +25,7 @@ def as_markdown(report: Report) -> str:
     """Write the same as `as_text` with a table and lists of Markdown."""
     titles, rows = table(report)
     left = len(label_titles(report))
-    marks = [_LEFT if place < left else _RIGHT for place in range(len(titles))]
+    marks = [":--" if place < left else "--:" for place in range(len(titles))]
     lines = [f"## {heading(report)}", ""]
     lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in (titles, *rows)]
     lines.insert(3, f"| {' | '.join(marks)} |")

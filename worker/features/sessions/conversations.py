@@ -40,7 +40,6 @@ from worker.core.telemetry.service import ServiceThread
 from worker.features.sessions.feature import SESSION_IDLE, SESSION_KEEP, SessionKeys
 
 log = structlog.get_logger("tracejudge.ingest")
-_LOOK_EVERY_S: Final = 1.0
 _PRESSURE_PAUSE_S: Final = 0.2
 _LEASE_MS: Final = 15_000
 _LOG_EARLY_EVERY_S: Final = 60.0
@@ -313,7 +312,7 @@ class SessionPasses(ServiceThread):
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
         self._next_log = 0.0
-        self._look_every_s = min(_LOOK_EVERY_S, SESSION_IDLE.of(settings))
+        self._look_every_s = min(1.0, SESSION_IDLE.of(settings))
 
     def run_once(self) -> None:
         """Choose the evaluations of some conversations that are due, or wait."""
