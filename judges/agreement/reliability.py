@@ -23,63 +23,37 @@ _EXACT: Final = 1e-10
 
 
 class Row(NamedTuple):
-    """One labelled verdict.
+    """One labelled verdict."""
 
-    Attributes:
-        probability: That the trace passes, by the judge model.
-        passed: The label.
-        weight: How many traces it represents.
-    """
-
-    probability: float
-    passed: bool
-    weight: float = 1.0
+    probability: float  # That the trace passes, by the judge model.
+    passed: bool  # The label.
+    weight: float = 1.0  # How many traces it represents.
 
 
 class Bin(NamedTuple):
-    """A tenth of the labelled verdicts, by their probabilities.
+    """A tenth of the labelled verdicts, by their probabilities."""
 
-    Attributes:
-        low: The lowest probability.
-        high: The highest probability.
-        labels: The number of labels.
-        mean: The mean probability.
-        passing: The share of labels that say pass.
-    """
-
-    low: float
-    high: float
-    labels: int
-    mean: float
-    passing: Interval
+    low: float  # The lowest probability.
+    high: float  # The highest probability.
+    labels: int  # The number of labels.
+    mean: float  # The mean probability.
+    passing: Interval  # The share of labels that say pass.
 
 
 class Reliability(NamedTuple):
-    """How probabilities compare with labels.
+    """How probabilities compare with labels."""
 
-    Attributes:
-        bins: Ten of equally many labels, for a reliability diagram.
-        error: Expected calibration error: the mean distance of probability and share of passes in the bins.
-        brier: Brier score: the mean squared distance of probability and label.
-    """
-
-    bins: Sequence[Bin]
-    error: Interval
-    brier: Interval
+    bins: Sequence[Bin]  # Ten of equally many labels, for a reliability diagram.
+    error: Interval  # Expected calibration error: the mean distance of probability and share of passes in the bins.
+    brier: Interval  # Brier score: the mean squared distance of probability and label.
 
 
 class Threshold(NamedTuple):
-    """A probability from which traces would pass.
+    """A probability from which traces would pass."""
 
-    Attributes:
-        value: The threshold, with the limits between which resampled labels place it.
-        agreement: The share of other traces that would then be judged as labelled.
-        precision: The share of passing traces that are labelled pass; None if none passes.
-    """
-
-    value: Interval
-    agreement: Interval
-    precision: Interval | None
+    value: Interval  # The threshold, with the limits between which resampled labels place it.
+    agreement: Interval  # The share of other traces that would then be judged as labelled.
+    precision: Interval | None  # The share of passing traces that are labelled pass; None if none passes.
 
 
 class ThresholdNotFoundError(ValueError):

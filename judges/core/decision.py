@@ -28,19 +28,14 @@ class Option(NamedTuple):
 
 
 class Question(Struct, frozen=True):
-    """One question about the material of a request.
+    """One question about the material of a request."""
 
-    Attributes:
-        kind: What is asked for.
-        instructions: The statement of a predicate, or the question of a choice or score.
-        options: The options of a choice, or the levels of a score from the lowest; empty for a predicate.
-        pair: Evidence and claim of a predicate that says "the evidence supports the claim", for classifiers of pairs;
-            None if only a decision model can answer.
-    """
-
-    kind: Kind
-    instructions: str
+    kind: Kind  # What is asked for.
+    instructions: str  # The statement of a predicate, or the question of a choice or score.
+    # The options of a choice, or the levels of a score from the lowest; empty for a predicate.
     options: tuple[Option, ...] = ()
+    # Evidence and claim of a predicate that says "the evidence supports the claim", for classifiers of pairs; None if
+    # only a decision model can answer.
     pair: tuple[str, str] | None = None
 
     @property
@@ -50,16 +45,12 @@ class Question(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """The answer to one question.
+    """The answer to one question."""
 
-    Attributes:
-        probabilities: Of a predicate the probability that it is true; else one of each option, in their order, with
-            sum 1. Empty if there is no usable answer.
-        problem: Why there is no usable answer: the model declined, the endpoint left the answer out, or the answer
-            cannot be used.
-    """
-
+    # Of a predicate the probability that it is true; else one of each option, in their order, with sum 1. Empty if
+    # there is no usable answer.
     probabilities: tuple[float, ...] = ()
+    # Why there is no usable answer: the model declined, the endpoint left the answer out, or the answer cannot be used.
     problem: Problem | None = None
 
     @property
@@ -85,19 +76,14 @@ def logit(probability: float) -> float:
 
 
 class Calibration(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The correction of one model's probabilities for one metric, and the least that passes.
+    """The correction of one model's probabilities for one metric, and the least that passes."""
 
-    Attributes:
-        threshold: The lowest corrected probability that passes.
-        platt: Slope and intercept of a Platt map: logit(p') = slope * logit(p) + intercept.
-        isotonic: Points (p, p') of an isotonic map with rising p, joined by straight lines.
-        judge_version: The version of the uncalibrated judge whose verdicts it was fitted to.
-    """
-
-    threshold: float = 0.5
+    threshold: float = 0.5  # The lowest corrected probability that passes.
+    # Slope and intercept of a Platt map: logit(p') = slope * logit(p) + intercept.
     platt: tuple[float, float] | None = None
+    # Points (p, p') of an isotonic map with rising p, joined by straight lines.
     isotonic: tuple[tuple[float, float], ...] = ()
-    judge_version: str | None = None
+    judge_version: str | None = None  # The version of the uncalibrated judge whose verdicts it was fitted to.
 
     def apply(self, probability: float) -> float:
         """Correct a probability."""

@@ -36,16 +36,11 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     endpoint broke down, is retried until ``2 * max_rounds + 10`` calls were made in all attempts, and then ends
     unscored with ``over_budget``: it costs at most about three times the limits. An exploration that was never answered
     is retried like any other evaluation.
-
-    Attributes:
-        max_rounds: Answers with tool calls; the one after the last must be the verdict.
-        max_tokens: Tokens of all requests and answers about one trace.
-        max_usd: Their cost; the model needs a price for it.
     """
 
-    max_rounds: int = 30
-    max_tokens: int = 1_000_000
-    max_usd: float | None = None
+    max_rounds: int = 30  # Answers with tool calls; the one after the last must be the verdict.
+    max_tokens: int = 1_000_000  # Tokens of all requests and answers about one trace.
+    max_usd: float | None = None  # Their cost; the model needs a price for it.
 
 
 class Exploration(Struct, frozen=True):

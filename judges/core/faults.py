@@ -22,21 +22,13 @@ Kind = Literal[
 
 
 class Fault(Struct, frozen=True):
-    """A mistake in the configuration.
+    """A mistake in the configuration."""
 
-    Attributes:
-        key: The key, as `rules[0].where.service`; empty for a mistake of the whole place.
-        text: What is wrong. It repeats no value that could be a secret.
-        fix: How to correct it; empty if the text says so.
-        code: The kind.
-        place: The file, variable or argument; empty for the one that sets the key.
-    """
-
-    key: str
-    text: str
-    fix: str = ""
-    code: Kind = "wrong-value"
-    place: str = ""
+    key: str  # The key, as `rules[0].where.service`; empty for a mistake of the whole place.
+    text: str  # What is wrong. It repeats no value that could be a secret.
+    fix: str = ""  # How to correct it; empty if the text says so.
+    code: Kind = "wrong-value"  # The kind.
+    place: str = ""  # The file, variable or argument; empty for the one that sets the key.
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (": ".join(filter(None, (self.place, self.key, self.text))), self.fix)))
@@ -54,11 +46,7 @@ def one_line(text: str) -> str:
 
 
 class SettingsError(ValueError):
-    """The configuration is wrong.
-
-    Attributes:
-        fault: The mistake.
-    """
+    """The configuration is wrong."""
 
     def __init__(self, message: str | Fault) -> None:
         """Keep the message on one line, whatever names it quotes."""

@@ -74,21 +74,14 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Spent(Struct, frozen=True, array_like=True):
-    """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter.
+    """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter."""
 
-    Attributes:
-        calls: Requests to the judge model.
-        cost_usd: None if a round had no price, or an answer lacked a count that has one.
-        is_known: Whether the endpoint reported the tokens of each answer: unknown is not free.
-        refusals: Those that count towards a final `bad_request`.
-    """
-
-    calls: int = 0
+    calls: int = 0  # Requests to the judge model.
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: float | None = 0.0
-    is_known: bool = True
-    refusals: Refusals = Refusals()
+    cost_usd: float | None = 0.0  # None if a round had no price, or an answer lacked a count that has one.
+    is_known: bool = True  # Whether the endpoint reported the tokens of each answer: unknown is not free.
+    refusals: Refusals = Refusals()  # Those that count towards a final `bad_request`.
 
     @property
     def reported(self) -> "Spent":

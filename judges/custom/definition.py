@@ -20,17 +20,12 @@ MAX_BYTES: Final = 1 << 20  # No file of a configuration is longer; another one 
 
 
 class DefinitionError(SettingsError):
-    """The definition of a judge is wrong.
-
-    Attributes:
-        key: The place in the table, as a dotted path: `result.pass_at`.
-        fix: What is wrong there and what to write instead, in one line.
-    """
+    """The definition of a judge is wrong."""
 
     def __init__(self, key: str, fix: str, code: Kind = "wrong-value") -> None:
         super().__init__(fault_of(key, fix, code))
-        self.key = key
-        self.fix = fix
+        self.key = key  # The place in the table, as a dotted path: `result.pass_at`.
+        self.fix = fix  # What is wrong there and what to write instead, in one line.
 
 
 def read_text(path: Path, advice: str, key: str = "", place: str = "") -> str:

@@ -32,12 +32,9 @@ _MAX_NUMBER: Final = 1 << 63
 
 
 class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):
-    """A `result` with an object.
+    """A `result` with an object."""
 
-    Attributes:
-        object: The type of each field: `text`, `integer`, `number`, `boolean` or `list`, a list of texts.
-    """
-
+    # The type of each field: `text`, `integer`, `number`, `boolean` or `list`, a list of texts.
     object: dict[str, FieldType]
 
 

@@ -26,15 +26,10 @@ _INNER_END: Final = re.compile(
 
 
 class Unit(NamedTuple):
-    """A sentence; or a row, record, line, heading, list item or block of code with a single sentence or none.
+    """A sentence; or a row, record, line, heading, list item or block of code with a single sentence or none."""
 
-    Attributes:
-        text: The unit on one line with single blanks.
-        shown: What a model is shown: a row with the names of its columns, else the text.
-    """
-
-    text: str
-    shown: str
+    text: str  # The unit on one line with single blanks.
+    shown: str  # What a model is shown: a row with the names of its columns, else the text.
 
 
 def units(text: str) -> tuple[Unit, ...]:

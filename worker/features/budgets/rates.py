@@ -50,12 +50,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
 
 
 class RateSelector(Selector):
-    """Adjusts the rates of rules by the factors in Redis, and writes counts there; for the thread that samples.
-
-    Attributes:
-        rates: The factors; without any in Redis, rates are whole.
-        new_values: Chooses the first traces of new values.
-    """
+    """Adjusts the rates of rules by the factors in Redis, and writes counts there; for the thread that samples."""
 
     def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -63,8 +58,8 @@ class RateSelector(Selector):
         self._clock = clock
         self._next = 0.0
         self._counts: Counter[tuple[str, str]] = Counter()
-        self.rates = Rates()
-        self.new_values = NewValues(store.first)
+        self.rates = Rates()  # The factors; without any in Redis, rates are whole.
+        self.new_values = NewValues(store.first)  # Chooses the first traces of new values.
         self._applied = self.rates, self.new_values.known
         fields = {label for rule in settings.rules for label in rule.stratify}
         self.fields = fields.union(_NEW_LABELS) if any(rule.first_per_hour for rule in settings.rules) else fields
@@ -148,17 +143,13 @@ class RateSelector(Selector):
 
 
 class NewValues:
-    """Chooses the first traces of new values in an hour, of all workers together.
-
-    Attributes:
-        known: The values that are not new any more.
-    """
+    """Chooses the first traces of new values in an hour, of all workers together."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = BudgetKeys(store.keys.prefix)
         self._has_read = False
-        self.known: frozenset[str] = frozenset()
+        self.known: frozenset[str] = frozenset()  # The values that are not new any more.
         self._hour = 0
         # Traces of this hour that rules choose: of all workers until the last exchange, the same plus our own since
         # then, and our own alone.

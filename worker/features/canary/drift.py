@@ -37,19 +37,13 @@ class Verdicts(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """Recent verdicts beside earlier ones of the same traces.
+    """Recent verdicts beside earlier ones of the same traces."""
 
-    Attributes:
-        probability: Of so many recent disagreements by a judge that has not changed, without the trace that fell most.
-        before: The earlier agreement.
-        now: The recent agreement.
-        fallen: The traces whose agreement fell, the one that fell most first.
-    """
-
+    # Of so many recent disagreements by a judge that has not changed, without the trace that fell most.
     probability: float
-    before: float
-    now: float
-    fallen: tuple[str, ...]
+    before: float  # The earlier agreement.
+    now: float  # The recent agreement.
+    fallen: tuple[str, ...]  # The traces whose agreement fell, the one that fell most first.
 
 
 def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:

@@ -29,21 +29,13 @@ _READ_EVERY_S: Final = 60.0
 
 
 class _Pair(NamedTuple):
-    """A judge with the first model of a cascade.
+    """A judge with the first model of a cascade."""
 
-    Attributes:
-        cascade: The name of the cascade.
-        then: The grader of second judgings.
-        then_version: The version of the judge for it.
-        version: The version of the cascade.
-        is_only: Whether only rules with this cascade ask the first model for the judge.
-    """
-
-    cascade: str
-    then: Grader
-    then_version: str
-    version: str
-    is_only: bool
+    cascade: str  # The name of the cascade.
+    then: Grader  # The grader of second judgings.
+    then_version: str  # The version of the judge for it.
+    version: str  # The version of the cascade.
+    is_only: bool  # Whether only rules with this cascade ask the first model for the judge.
 
 
 class Cascades(Follower):

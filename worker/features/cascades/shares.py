@@ -48,39 +48,22 @@ _ENOUGH_SECOND: Final = 30
 
 
 class CascadeSums(NamedTuple):
-    """Sums over the verdicts of one metric of a cascade.
+    """Sums over the verdicts of one metric of a cascade."""
 
-    Attributes:
-        first: First verdicts.
-        weight: Σ w
-        expected: Σ w·g
-        spread: Σ w(w - 1)
-        expected_spread: Σ w(w - 1)g
-        chosen: First verdicts that were chosen for a second judging.
-        chosen_weight: Σ w/π of these.
-        second: Second verdicts with a score.
-        second_weight: Σ w/π of these, as all sums below.
-        correction: Σ (w/π)(z - g)
-        squares: Σ (w/π)²(z - g)²
-        sampled_squares: Σ (w²/π)(z - g)²
-        correction_spread: Σ (w(w - 1)/π)(z - g)
-        no_score: Second verdicts without a score.
-    """
-
-    first: float = 0
-    weight: float = 0
-    expected: float = 0
-    spread: float = 0
-    expected_spread: float = 0
-    chosen: float = 0
-    chosen_weight: float = 0
-    second: float = 0
-    second_weight: float = 0
-    correction: float = 0
-    squares: float = 0
-    sampled_squares: float = 0
-    correction_spread: float = 0
-    no_score: float = 0
+    first: float = 0  # First verdicts.
+    weight: float = 0  # Σ w
+    expected: float = 0  # Σ w·g
+    spread: float = 0  # Σ w(w - 1)
+    expected_spread: float = 0  # Σ w(w - 1)g
+    chosen: float = 0  # First verdicts that were chosen for a second judging.
+    chosen_weight: float = 0  # Σ w/π of these.
+    second: float = 0  # Second verdicts with a score.
+    second_weight: float = 0  # Σ w/π of these, as all sums below.
+    correction: float = 0  # Σ (w/π)(z - g)
+    squares: float = 0  # Σ (w/π)²(z - g)²
+    sampled_squares: float = 0  # Σ (w²/π)(z - g)²
+    correction_spread: float = 0  # Σ (w(w - 1)/π)(z - g)
+    no_score: float = 0  # Second verdicts without a score.
 
     @property
     def waiting(self) -> float:

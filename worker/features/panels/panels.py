@@ -40,17 +40,11 @@ class PanelMetrics(MetricTable):
 
 
 class PanelVotes(NamedTuple):
-    """The verdicts of the members of a batch's panels, by evaluation id.
+    """The verdicts of the members of a batch's panels, by evaluation id."""
 
-    Attributes:
-        assessments: Of members that have ended.
-        given_up: Why members were given up; empty while the rest is waited for.
-        wait_s: Seconds until the rest is read again; None if it has taken too long.
-    """
-
-    assessments: Mapping[str, Assessment] = {}
-    given_up: Mapping[str, Reason] = {}
-    wait_s: float | None = _MIN_WAIT_S
+    assessments: Mapping[str, Assessment] = {}  # Of members that have ended.
+    given_up: Mapping[str, Reason] = {}  # Why members were given up; empty while the rest is waited for.
+    wait_s: float | None = _MIN_WAIT_S  # Seconds until the rest is read again; None if it has taken too long.
 
     def combine(self, grader: Grader, judge: Judge, evaluation: Evaluation) -> Assessment:
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""

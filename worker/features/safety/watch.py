@@ -65,24 +65,16 @@ Change = Literal["page", "recovery"]
 
 
 class Watched(msgspec.Struct, array_like=True):
-    """The stored state of one safety series.
+    """The stored state of one safety series."""
 
-    Attributes:
-        state: The sum.
-        done: The last bucket that was counted, in buckets of five minutes since the epoch.
-        pending: Failures that wait for their second judging, as pairs of bucket and number, oldest first.
-        learned_at: When the rates were computed, in seconds since the epoch.
-        rates: Of confirmed failures; None before the first verdict.
-        alone: Of single failures.
-        incidents: Pairs of the first and last bucket of incidents of the last 28 days; 0 for the end of an open one.
-    """
-
-    state: State = msgspec.field(default_factory=State)
-    done: int = 0
+    state: State = msgspec.field(default_factory=State)  # The sum.
+    done: int = 0  # The last bucket that was counted, in buckets of five minutes since the epoch.
+    # Failures that wait for their second judging, as pairs of bucket and number, oldest first.
     pending: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    learned_at: float = 0.0
-    rates: Rates | None = None
-    alone: Rates | None = None
+    learned_at: float = 0.0  # When the rates were computed, in seconds since the epoch.
+    rates: Rates | None = None  # Of confirmed failures; None before the first verdict.
+    alone: Rates | None = None  # Of single failures.
+    # Pairs of the first and last bucket of incidents of the last 28 days; 0 for the end of an open one.
     incidents: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
     def is_masked(self, bucket: int) -> bool:

@@ -50,18 +50,13 @@ _READ_AT_ONCE: Final = 8
 
 
 class GatheredTrace(Struct, frozen=True, omit_defaults=True):
-    """A trace of a conversation, without what only judges of single traces need.
+    """A trace of a conversation, without what only judges of single traces need."""
 
-    Attributes:
-        entry_id: Its entry in the stream.
-        choices: The evaluations of the conversation that it was chosen for; another trace may have others.
-        origin: `live`, or `replay` in the conversations that a replay gathers.
-    """
-
-    entry_id: str
+    entry_id: str  # Its entry in the stream.
+    # The evaluations of the conversation that it was chosen for; another trace may have others.
     choices: tuple[Choice, ...]
     trace: Trace
-    origin: Origin = "live"
+    origin: Origin = "live"  # `live`, or `replay` in the conversations that a replay gathers.
 
 
 class StoredTrace(NamedTuple):
@@ -150,19 +145,12 @@ class SessionGathering(Selector):
 
 
 class SessionAnswer(Struct):
-    """The answer of ``session_choose``.
+    """The answer of ``session_choose``."""
 
-    Attributes:
-        made: The new batches.
-        ended: The number of conversations by outcome.
-        waiting: The bytes of waiting batches by judge model.
-        shed: The number of shed evaluations by judge model.
-    """
-
-    made: tuple[str, ...] = ()
-    ended: Mapping[str, int] = {}
-    waiting: Mapping[str, int] = {}
-    shed: Mapping[str, int] = {}
+    made: tuple[str, ...] = ()  # The new batches.
+    ended: Mapping[str, int] = {}  # The number of conversations by outcome.
+    waiting: Mapping[str, int] = {}  # The bytes of waiting batches by judge model.
+    shed: Mapping[str, int] = {}  # The number of shed evaluations by judge model.
 
 
 class DueSession(NamedTuple):
