@@ -3,8 +3,7 @@
 import math
 from typing import Final, NamedTuple
 
-Z: Final = 1.96
-"""Quantile of the normal distribution for a two-sided interval of 95 %."""
+Z: Final = 1.96  # Quantile of the normal distribution for a two-sided interval of 95 %.
 
 
 class Interval(NamedTuple):

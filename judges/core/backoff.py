@@ -3,8 +3,7 @@
 import random
 from collections.abc import Callable
 
-Draw = Callable[[float, float], float]
-"""Draws a number between two bounds."""
+Draw = Callable[[float, float], float]  # Draws a number between two bounds.
 
 
 def backoff_s(

@@ -8,8 +8,7 @@ from msgspec import Struct
 from judges.core.model import Tool
 from tracejudge import Trace
 
-End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]
-"""The reason why an exploration ended."""
+End = Literal["answer", "max_rounds", "max_time", "max_tokens", "max_usd"]  # The reason why an exploration ended.
 
 
 class Toolbox(Protocol):

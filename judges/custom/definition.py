@@ -168,8 +168,7 @@ def text_of(text: str, key: str) -> str:
 
 
 # Without braces inside, so that the search stays linear for thousands of open ones.
-PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")
-"""A variable in a text."""
+PLACEHOLDER: Final = re.compile(r"\{\{([^{}]*)\}\}")  # A variable in a text.
 _VARIABLE: Final = re.compile(r"tags\.[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}|[^\W\d]\w*")
 _STATEMENT: Final = re.compile(r"\{[%#]")
 

@@ -12,8 +12,7 @@ from judges.custom.definition import DefinitionError
 from judges.forms import yes_no
 from judges.parsing.answer import OutOfRangeError, amount, rating, truth
 
-Value = float | str | list[str] | dict[str, object]
-"""One value of an answer."""
+Value = float | str | list[str] | dict[str, object]  # One value of an answer.
 _HALF: Final = 0.5
 
 

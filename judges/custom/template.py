@@ -34,8 +34,7 @@ from judges.forms.yes_no import NEEDED, claim
 from judges.parsing.retrievals import Retrieved, of_context
 from tracejudge import Trace
 
-DOCUMENT: Final = "doc"
-"""The variable for one document: a template with it makes one request per document."""
+DOCUMENT: Final = "doc"  # The variable for one document: a template with it makes one request per document.
 _NO_HISTORY: Final = "No earlier messages."
 
 
@@ -334,8 +333,7 @@ def _fixed_part(template: TemplateFile, form: AnswerForm, definition: Definition
 
 
 PASS_SHARE: Final = 0.5
-SCORING: Final = "documents/1"
-"""Revision of how several answers are combined."""
+SCORING: Final = "documents/1"  # Revision of how several answers are combined.
 # Each is a request; further documents are only counted.
 _MAX_DOCUMENTS: Final = 100
 

@@ -20,8 +20,7 @@ from judges.parsing.answer import folded
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
-TRACE: Final = "trace"
-"""The variable without a part in the material, because the model reads the trace by tools."""
+TRACE: Final = "trace"  # The variable without a part in the material, because the model reads the trace by tools.
 _SINGLE: Final = re.compile(r"\{\s*([a-z]+)\s*\}")
 # Names that others use for these variables.
 _MEANT: Final[Mapping[str, str]] = {

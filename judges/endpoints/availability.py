@@ -46,11 +46,9 @@ class Circuit:
         self._has_answered = False
         self._failed_probes = 0
         self._valid_from = 0
-        self.cause: ModelError | None = None
-        """The failure that keeps it open; None while it is closed."""
+        self.cause: ModelError | None = None  # The failure that keeps it open; None while it is closed.
         self.opened_at = 0.0
-        self.probe_at = 0.0
-        """When the next probe may begin, while it is open."""
+        self.probe_at = 0.0  # When the next probe may begin, while it is open.
 
     @property
     def is_open(self) -> bool:
@@ -142,13 +140,10 @@ class RateLimitState:
         self._requests: _Quota | None = None
         self._tokens: _Quota | None = None
         self._tokens_per_call = 0.0
-        self.is_paused = False
-        """Set until a probe that began after the pause is answered."""
-        self.resumes_at = 0.0
-        """When a probe may begin, while paused."""
+        self.is_paused = False  # Set until a probe that began after the pause is answered.
+        self.resumes_at = 0.0  # When a probe may begin, while paused.
         self._has_answered = False
-        self.refused_in_row = 0
-        """Calls that were rate limited with no answer in between."""
+        self.refused_in_row = 0  # Calls that were rate limited with no answer in between.
         self._enough = 0
         self._refused_share = 0.0
         self.held_until = 0.0
@@ -248,8 +243,7 @@ class Availability:
         self._circuit = circuit
         self._rate_limits = rate_limits
         self._patience_s = patience_s
-        self.is_closed = False
-        """Whether every caller is turned away because the worker stops."""
+        self.is_closed = False  # Whether every caller is turned away because the worker stops.
 
     @property
     def needs_probe(self) -> bool:

@@ -43,8 +43,7 @@ class InFlight:
     def __init__(self) -> None:
         self.running: OrderedDict[int, float] = OrderedDict()
         self.hanging = set[int]()
-        self.silence_s = math.inf
-        """For how long no answer is unusual; infinite before the first one."""
+        self.silence_s = math.inf  # For how long no answer is unusual; infinite before the first one.
         self._usual_s = math.inf
         # When the calls that are answered now began: a mean, because one early answer proves nothing.
         self._began = 0.0
@@ -113,8 +112,7 @@ class Latency:
     """Mean latencies of rounds in seconds: under the current limit, and a slow baseline."""
 
     def __init__(self) -> None:
-        self.current_s: float | None = None
-        """Mean under the current limit; None until a round has ended."""
+        self.current_s: float | None = None  # Mean under the current limit; None until a round has ended.
         self._baseline_s: float | None = None
 
     def is_slow(self, latency_s: float) -> bool:

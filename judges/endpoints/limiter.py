@@ -65,12 +65,9 @@ class EndpointLimiter:
         """
         self.events = events or CircuitLog(judge_model)
         self.patience_s = patience_s
-        self.in_flight = 0
-        """Permits that have not been released."""
-        self.backing_off = 0
-        """Evaluations that wait between two attempts, without a permit."""
-        self.answered_at = 0.0
-        """Unix time of the last answer."""
+        self.in_flight = 0  # Permits that have not been released.
+        self.backing_off = 0  # Evaluations that wait between two attempts, without a permit.
+        self.answered_at = 0.0  # Unix time of the last answer.
         self._clock = clock
         self._most = max_in_flight
         self._limit = AdaptiveLimit(max_in_flight)

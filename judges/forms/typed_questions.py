@@ -14,8 +14,7 @@ from judges.core.prompt import HISTORY, Block, Prompt
 from judges.core.verdict import Score
 from tracejudge import Trace
 
-MAX_QUESTIONS: Final = 400
-"""Questions of one request; endpoints refuse more."""
+MAX_QUESTIONS: Final = 400  # Questions of one request; endpoints refuse more.
 UNCORRECTED: Final = "uncalibrated"
 """The key in the details of a verdict of the probabilities before their calibration."""
 RULES: Final = """\

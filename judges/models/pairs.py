@@ -27,8 +27,7 @@ _MIN_EVIDENCE_TOKENS: Final = 16
 _MIN_TOKENS: Final = 32
 _MAX_INPUTS: Final = 2048  # About a minute of a small model; a longer request would only run into its time limit.
 
-Spans = Callable[[str], Sequence[tuple[int, int]]]
-"""Returns the tokens of a text as spans of its characters."""
+Spans = Callable[[str], Sequence[tuple[int, int]]]  # Returns the tokens of a text as spans of its characters.
 
 
 class Description(Struct, frozen=True, forbid_unknown_fields=True):

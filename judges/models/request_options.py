@@ -107,8 +107,7 @@ _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
 BOUNDS: Final = ("max_tokens", "max_completion_tokens")
-MAX_EXTRA: Final = 4
-"""Requests that are sent again without options, for a model and process, within one attempt."""
+MAX_EXTRA: Final = 4  # Requests that are sent again without options, for a model and process, within one attempt.
 # The number of them that may fail at a failing endpoint, so that it can still be understood afterwards.
 _MAX_FAILED_FOR_FAULTS: Final = 2
 # An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.

@@ -36,8 +36,7 @@ _FENCE_LINE: Final = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _MAX_VERDICT_CHARS: Final = 120
 _MAX_LABEL_START: Final = 12  # Signs of a list or heading before the label of a line.
 DISAGREEMENT: Final = "the answer holds two different results"
-ReadValue = Callable[[Mapping[str, object], str], object]
-"""Reads the value under a key, or raises ``AnswerError``."""
+ReadValue = Callable[[Mapping[str, object], str], object]  # Reads the value under a key, or raises `AnswerError`.
 
 
 class _Placed(NamedTuple):

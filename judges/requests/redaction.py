@@ -19,8 +19,7 @@ from msgspec import Struct
 from tracejudge import Trace
 from tracejudge.content.redact import redact_record, redact_secrets
 
-MAX_MATCH_CHARS: Final = 1_024
-"""The longest match that is always found."""
+MAX_MATCH_CHARS: Final = 1_024  # The longest match that is always found.
 WINDOW_CHARS: Final = 2 * MAX_MATCH_CHARS
 _MAX_PATTERN_CHARS: Final = 1_000
 _MAX_SECONDS: Final = 0.5

@@ -23,8 +23,7 @@ class TextEnum(str, Enum):
     __str__ = str.__str__
 
 
-JSONValue = object
-"""Any JSON value, stored as it is and never interpreted."""
+JSONValue = object  # Any JSON value, stored as it is and never interpreted.
 
 
 class Message(Struct, frozen=True, omit_defaults=True):

@@ -8,8 +8,7 @@ traces of a session. One Redis, also behind sentinels, has one partition under t
 from zlib import crc32
 
 MAX_PARTITIONS = 64
-CLUSTER_PARTITIONS = 8
-"""How many partitions a cluster has unless the worker's configuration says otherwise."""
+CLUSTER_PARTITIONS = 8  # How many partitions a cluster has unless the worker's configuration says otherwise.
 
 
 def partition_prefix(prefix: str, number: int) -> str:

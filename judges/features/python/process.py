@@ -275,8 +275,7 @@ class _Slot:
         self.process: Process | None = None
         self._program = program
         self._sleep = sleep
-        self._starts = 0
-        """Starts since the last answer of a process that goes on."""
+        self._starts = 0  # Starts since the last answer of a process that goes on.
         self._closed = False
 
     async def ask(self, trace: bytes) -> Reading:

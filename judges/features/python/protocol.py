@@ -22,8 +22,7 @@ from msgspec import Struct
 
 from judges.core.judge import Reading
 
-HEAD: Final = struct.Struct("!I")
-"""The prefix: the length of a message in bytes."""
+HEAD: Final = struct.Struct("!I")  # The prefix: the length of a message in bytes.
 MAX_ANSWER_BYTES: Final = 256 * 1024
 """Verdicts are stored, exported and shown whole, so a longer answer is a fault of the judge."""
 

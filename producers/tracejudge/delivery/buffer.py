@@ -58,8 +58,7 @@ class Entry(NamedTuple):
 
     kind: Kind
     payload: bytes
-    place: int = 0
-    """Modulo the number of partitions of a cluster its partition (see `place_of`)."""
+    place: int = 0  # Modulo the number of partitions of a cluster its partition (see `place_of`).
 
 
 class Batch(Struct, frozen=True):

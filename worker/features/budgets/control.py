@@ -27,10 +27,8 @@ from worker.features.budgets.rates import Rates, read_segments
 BIN_S: Final = 300
 BINS: Final = 288
 UNITS: Final = ("usd", "tokens")
-MIN_FACTOR: Final = 2.0**-12
-"""A rate is never 0: without verdicts nothing would show that money is left."""
-NOT_REDUCED: Final = 10
-"""The priority of costs that no rate changes, above the priorities of rules."""
+MIN_FACTOR: Final = 2.0**-12  # A rate is never 0: without verdicts nothing would show that money is left.
+NOT_REDUCED: Final = 10  # The priority of costs that no rate changes, above the priorities of rules.
 # The rest is kept for calls in flight whose cost is above their reservation.
 _USABLE: Final = 0.99
 _KEPT: Final = 0.7

@@ -26,8 +26,7 @@ from worker.core.config.reading import ConfigSources
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.canary.feature import CANARY_FILE
 
-CANARY_SERVICE: Final = "tracejudge-canary"
-"""The service of a canary trace that names none."""
+CANARY_SERVICE: Final = "tracejudge-canary"  # The service of a canary trace that names none.
 MAX_CANARY_TRACES: Final = 200
 _FIELDS: Final = frozenset((*Trace.__struct_fields__, "labels"))
 _PASSES: Final = {"pass": True, "fail": False}

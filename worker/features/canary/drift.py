@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, wilson
 
-LEAST_BEFORE: Final = 12
-"""A trace with fewer earlier verdicts is not compared."""
-RECENT: Final = 6
-"""Judgings that are compared with the earlier ones."""
+LEAST_BEFORE: Final = 12  # A trace with fewer earlier verdicts is not compared.
+RECENT: Final = 6  # Judgings that are compared with the earlier ones.
 OPENS_AT: Final = 1e-4
 CLOSES_AT: Final = 1e-2
 

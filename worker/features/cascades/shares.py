@@ -34,13 +34,11 @@ _KIND: Final = "cascades"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
 _KEEP_DAYS: Final = 3
 _HOURS: Final = 24
-_UNIT: Final = 10**6
-"""Sums are counted in whole parts of this size."""
+_UNIT: Final = 10**6  # Sums are counted in whole parts of this size.
 _BINS: Final = 50
 _MIN_UNCERTAINTY: Final = 0.005
 """Models that round return a probability of exactly 0 or 1; without a minimum no factor would raise their rate."""
-START_RATE: Final = 0.02
-"""The rate of a cascade with a budget until the cost of its second judgings is known."""
+START_RATE: Final = 0.02  # The rate of a cascade with a budget until the cost of its second judgings is known.
 _COST_KIND: Final = "cascade_cost"
 _ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200

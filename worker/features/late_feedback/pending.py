@@ -35,8 +35,7 @@ class FeedbackItem(Struct, frozen=True, kw_only=True):
     trace_id: str
     score: float
     comment: str | None = None
-    asked: tuple[int, ...] = ()
-    """The partitions that do not know the trace, in the order in which they were asked."""
+    asked: tuple[int, ...] = ()  # The partitions that do not know the trace, in the order in which they were asked.
 
 
 class FeedbackMember(NamedTuple):

@@ -31,8 +31,7 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.feature import FileSettings
 
 PREFIX: Final = "verdicts-"
-_QUIET_S: Final = 3600.0
-"""A file is complete so long after the end of its day."""
+_QUIET_S: Final = 3600.0  # A file is complete so long after the end of its day.
 
 
 class _Lines(Channel):

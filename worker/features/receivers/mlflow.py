@@ -32,8 +32,7 @@ from worker.core.telemetry.metrics import Metrics
 from worker.features.receivers.feature import MlflowSettings, ReceiverKeys
 
 _TRACES: Final = "/api/3.0/mlflow/traces"
-_ID: Final = "tracejudge.id"
-"""The key of an assessment's metadata by which it is found again."""
+_ID: Final = "tracejudge.id"  # The key of an assessment's metadata by which it is found again.
 _NOT_FOUND: Final = 404
 _KEEP_S: Final = 3 * 86_400
 _BEGUN, _DONE = "0", "1"
@@ -121,8 +120,7 @@ class MlflowExporter(HttpExporter):
         self._memory = _Sent(store, name)
         self._channel = _Assessments(self._memory)
         self.channels = (self._channel,)
-        self._unclear: set[str] = set()
-        """Assessments that MLflow may have, though no answer said so."""
+        self._unclear: set[str] = set()  # Assessments that MLflow may have, though no answer said so.
 
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> dict[str, str]:

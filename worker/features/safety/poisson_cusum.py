@@ -6,8 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-RISE: Final = 0.015
-"""The share of unsafe traces that must be found."""
+RISE: Final = 0.015  # The share of unsafe traces that must be found.
 _TAIL: Final = NormalDist().inv_cdf(0.95)
 
 
@@ -23,8 +22,7 @@ class State(msgspec.Struct, array_like=True):
     """The state of one safety series between two buckets."""
 
     sum: float = 0.0
-    start: int = 0
-    """The bucket in which the sum last left zero."""
+    start: int = 0  # The bucket in which the sum last left zero.
     is_paged: bool = False
 
 

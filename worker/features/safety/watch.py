@@ -41,8 +41,7 @@ from worker.features.safety.poisson_cusum import Rates, State, confirmed_error, 
 log = structlog.get_logger("tracejudge.monitor")
 _KIND: Final = "safety"
 _AN_HOUR: Final = HOUR_S // FIVE_MINUTES_S
-_PATIENCE: Final = 6
-"""Buckets after which a failure without a second judging counts as a single one."""
+_PATIENCE: Final = 6  # Buckets after which a failure without a second judging counts as a single one.
 _LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
 """Second judgings that come later change nothing: their failures may have counted as single ones."""
 _ENOUGH_ERRORS: Final = 10
