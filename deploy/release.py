@@ -33,8 +33,7 @@ _BUILT: Final = (
     *("tracejudge_worker.py", "judges", "worker", "producers"),
 )
 _DESCRIBED: Final = {"tracejudge": _ROOT / "producers/pyproject.toml", "tracejudge_worker": _ROOT / "pyproject.toml"}
-# Times in wheels do not depend on the moment of the build.
-_EPOCH: Final = "1580601600"
+_EPOCH: Final = "1580601600"  # Times in wheels do not depend on the moment of the build.
 _LINK: Final = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final, get_args
 from deploy.rules.table import seconds
 from judges.core.combine import Combine
 
-# A recording or alerting rule, as Prometheus reads it.
-Rule = dict[str, Any]
+Rule = dict[str, Any]  # A recording or alerting rule, as Prometheus reads it.
 
 # Labels of a quality series. Others, as instance and job, are summed away: two workers count for one series.
 SERIES: Final = ("service", "environment", "judge", "version", "judge_model")

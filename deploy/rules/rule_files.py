@@ -72,11 +72,9 @@ class Alert(Struct, frozen=True, forbid_unknown_fields=True):
     summary: str
     description: str
     severity: Literal["page", "ticket", "info"] | None = None
-    # Alertmanager inhibits alerts by this label.
-    kind: Literal["quality", "watcher", "info"] = "watcher"
+    kind: Literal["quality", "watcher", "info"] = "watcher"  # Alertmanager inhibits alerts by this label.
     dashboard: Literal["quality", "pipeline", "cost"] = "pipeline"
-    # Labels that the dashboard is opened with.
-    opens: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()  # Labels that the dashboard is opened with.
     keep_firing_for: str | None = None
 
 

@@ -10,8 +10,7 @@ from msgspec import Meta, Struct
 
 from worker.base.monitor.objectives import Name, Objective, Positive, Share, Speed, mistakes_in
 
-# The folder `deploy`.
-FOLDER: Final = Path(__file__).parent.parent
+FOLDER: Final = Path(__file__).parent.parent  # The folder `deploy`.
 PATH: Final = FOLDER / "prometheus" / "objectives.toml"
 
 Count = Annotated[int, Meta(ge=1)]

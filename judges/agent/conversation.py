@@ -16,13 +16,11 @@ from judges.core.model import Tool
 from judges.core.prompt import Message, marked, neutralise
 from judges.requests.size import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes
 
-# The beginning of a toolbox's answer to a wrong call.
-_FAULT: Final = '{"error"'
+_FAULT: Final = '{"error"'  # The beginning of a toolbox's answer to a wrong call.
 # An upper bound for the marks and notes around a truncated result.
 _MARKS_BYTES: Final = 500
 _LEAST_SHOWN_BYTES: Final = 500
-# The shortest piece that a tool returns.
-_LEAST_ASKED_BYTES: Final = 100
+_LEAST_ASKED_BYTES: Final = 100  # The shortest piece that a tool returns.
 
 
 class Result(NamedTuple):
@@ -90,12 +88,9 @@ class ExplorationStats:
         return details
 
 
-# A result that does not fit gets a quarter of the room, so that more can be read after it.
-_SHARE: Final = 4
-# About how much longer a piece of content becomes as a text in JSON.
-_ESCAPED: Final = 2
-# Withholding a result of this length, with the note about it, would gain nothing.
-_SHORT_BYTES: Final = 400
+_SHARE: Final = 4  # A result that does not fit gets a quarter of the room, so that more can be read after it.
+_ESCAPED: Final = 2  # About how much longer a piece of content becomes as a text in JSON.
+_SHORT_BYTES: Final = 400  # Withholding a result of this length, with the note about it, would gain nothing.
 
 
 class Size(NamedTuple):

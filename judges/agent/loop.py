@@ -41,8 +41,7 @@ class RoundTimer:
 
 
 _ATTEMPTS_FACTOR: Final = 2
-# An endpoint that fails for a moment must not use up the attempts of a judge with few rounds.
-_EXTRA_CALLS: Final = 10
+_EXTRA_CALLS: Final = 10  # An endpoint that fails for a moment must not use up the attempts of a judge with few rounds.
 
 
 class RetryGuard(NamedTuple):
@@ -68,10 +67,8 @@ class RetryGuard(NamedTuple):
         return UnscoredError("over_budget", note)
 
 
-# Reserved for an answer; its length can only be predicted from earlier ones.
-_LEAST_ANSWER_TOKENS: Final = 1_000
-# In listings of a trace, which consist of ids, times and figures.
-_LEAST_BYTES_PER_TOKEN: Final = 2
+_LEAST_ANSWER_TOKENS: Final = 1_000  # Reserved for an answer; its length can only be predicted from earlier ones.
+_LEAST_BYTES_PER_TOKEN: Final = 2  # In listings of a trace, which consist of ids, times and figures.
 _FREE: Final = Price(input=0.0, output=0.0)
 
 

@@ -19,8 +19,7 @@ _MEANT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SINGLE: Final = {"\\" + sign: _MEANT.get(sign, sign) for sign in '"/bfnrt'}
 # Replaces an escaped backslash while other escapes are decoded, if the text does not contain it.
 _BACKSLASH: Final = "\0"
-# Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
-_MAX_WRAPPINGS: Final = 3
+_MAX_WRAPPINGS: Final = 3  # Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
 
 
 class View:
@@ -85,10 +84,8 @@ def _meant(escape: re.Match[str]) -> str:
 
 
 _PIECE_BYTES: Final = 20_000
-# Length by which a match may see, and extend, beyond the piece in which it begins.
-_AHEAD_BYTES: Final = 4_000
-# As much text as is shown before a match.
-_BEHIND_BYTES: Final = 1_000
+_AHEAD_BYTES: Final = 4_000  # Length by which a match may see, and extend, beyond the piece in which it begins.
+_BEHIND_BYTES: Final = 1_000  # As much text as is shown before a match.
 _CUT_ESCAPE_CHARS: Final = 64
 _MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
 

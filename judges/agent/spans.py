@@ -207,8 +207,7 @@ _OUTPUT_ATTRIBUTES: Final = (
     "traceloop.entity.output",
 )
 _LEADING_BITS: Final = 0b1100_0000
-# The value of these two bits in every byte of a character but its first.
-_CONTINUES: Final = 0b1000_0000
+_CONTINUES: Final = 0b1000_0000  # The value of these two bits in every byte of a character but its first.
 _AT_ONCE_CHARS: Final = 200_000
 
 

@@ -14,8 +14,7 @@ from judges.core.prompt import ToolCall
 
 T = TypeVar("T")
 MAX_CALLS: Final = 16  # The number of calls of one answer that are run.
-# A guard only: tools end by themselves within about a second.
-_MAX_TOOL_S: Final = 5.0
+_MAX_TOOL_S: Final = 5.0  # A guard only: tools end by themselves within about a second.
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import Interval, Z, wilson
 from judges.agreement.labelled import Judged, Labelled, says_yes
 
-# The deviation that keeps a figure above its limit four times out of five.
-_Z_POWER: Final = 0.84
+_Z_POWER: Final = 0.84  # The deviation that keeps a figure above its limit four times out of five.
 
 
 class Halves(NamedTuple):

@@ -19,10 +19,8 @@ from tracejudge import Trace
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-# Evaluations begun, per call in flight.
-_BEGUN: Final = 2
-# Traces that judges in Python hold at once: none of them runs in more processes.
-_CODE_IN_FLIGHT: Final = 64
+_BEGUN: Final = 2  # Evaluations begun, per call in flight.
+_CODE_IN_FLIGHT: Final = 64  # Traces that judges in Python hold at once: none of them runs in more processes.
 
 
 class TimedAssessment(NamedTuple):

@@ -182,8 +182,7 @@ def _decision_form(settings: Settings) -> DecisionForm:
     return DecisionForm(prompts, (fixed, QUESTION, *meanings), score, scoring, options=len(options))
 
 
-# An answer is divided for the request, and for the check of its lines.
-_sentences = lru_cache(maxsize=4)(split)
+_sentences = lru_cache(maxsize=4)(split)  # An answer is divided for the request, and for the check of its lines.
 
 
 def _read(menu: Menu, text: str) -> tuple[Line, ...]:
@@ -290,8 +289,7 @@ class Coverage(NamedTuple):
         )
 
 
-# An answer is checked, and scored right after.
-_coverage = lru_cache(maxsize=4)(Coverage.measure)
+_coverage = lru_cache(maxsize=4)(Coverage.measure)  # An answer is checked, and scored right after.
 
 
 def _check(settings: Settings, trace: Trace, lines: tuple[Line, ...]) -> None:

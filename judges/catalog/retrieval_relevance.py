@@ -40,8 +40,7 @@ question, helps to answer it, or is on its subject and of use to an answer. Word
 It need not be true, recent or well written."""
 _DECISIONS: Final = typed_questions.fixed_part(history=True)
 _HALF: Final = 0.5
-# A share such as 0.1 times 30 is slightly more than 3.
-_ROUNDING: Final = 1e-9
+_ROUNDING: Final = 1e-9  # A share such as 0.1 times 30 is slightly more than 3.
 _MIN_COVERAGE: Final = 0.2
 
 

@@ -153,8 +153,7 @@ class Judge:
     # Returns the complete lines of an answer that was cut off, empty if there is none; None if one answer is one
     # object, of which a part is of no use.
     whole_lines: Callable[[str], str] | None = None
-    # Name of the model of the configuration that judges, whatever model a rule names.
-    model: str | None = None
+    model: str | None = None  # Name of the model of the configuration that judges, whatever model a rule names.
     temperature: float | None = None  # Sent in place of 0.
     # Tools by which the model reads the trace; None if the request shows everything. A judge with an exploration
     # makes one request.
@@ -306,8 +305,7 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-# Scales of results that have no value.
-FREE_FORMS: Final = ("text", "list", "object", "integer", "number", "label")
+FREE_FORMS: Final = ("text", "list", "object", "integer", "number", "label")  # Scales of results that have no value.
 
 
 def has_value(judge: Judge) -> bool:

@@ -204,8 +204,7 @@ class ChatRequest(Struct, frozen=True):
     schema: Mapping[str, object]
     # Returns the answer of the built-in lexical model, JSON or a text; endpoints never see it.
     heuristic: Callable[[], object]
-    # Called by a model that queues requests each time it sends one.
-    begins: Callable[[], object] | None = None
+    begins: Callable[[], object] | None = None  # Called by a model that queues requests each time it sends one.
     # The caller's list, to which a model that sends the request again adds the failed calls.
     failed: list[Call] = field(default_factory=list)
     tools: tuple[Tool, ...] = ()  # Tools that the messages refer to.

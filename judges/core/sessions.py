@@ -17,8 +17,7 @@ from tracejudge import Message, Trace
 _OF_ONE_ANSWER: Final = dict.fromkeys(
     ("context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback")
 )
-# LangChain's names of roles.
-_ROLES: Final = {"human": "user", "ai": "assistant"}
+_ROLES: Final = {"human": "user", "ai": "assistant"}  # LangChain's names of roles.
 
 
 def lacking(needs: Needs) -> str | None:

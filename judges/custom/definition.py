@@ -113,8 +113,7 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 _MAX_TEXT_CHARS: Final = 100_000
 _MAX_ASKS_CHARS: Final = 300
 _MAX_SHOWN_CHARS: Final = 100
-# High, because any key may be there: `model` is not meant as `code`.
-_MEANT_AS_KIND: Final = 0.75
+_MEANT_AS_KIND: Final = 0.75  # High, because any key may be there: `model` is not meant as `code`.
 UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 PATH: Final = re.compile(r" - at `\$\.?([^`]*)`")

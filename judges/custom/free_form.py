@@ -27,8 +27,7 @@ _PLACEHOLDERS: Final[Mapping[FieldType, str]] = {
 }
 _FIELD: Final = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 _MAX_FIELDS: Final = 50
-# Larger whole numbers cannot be encoded; infinity and NaN are above it too.
-_MAX_NUMBER: Final = 1 << 63
+_MAX_NUMBER: Final = 1 << 63  # Larger whole numbers cannot be encoded; infinity and NaN are above it too.
 
 
 class ObjectFields(Struct, frozen=True, forbid_unknown_fields=True):

@@ -114,8 +114,7 @@ def guidance_and_examples(definition: InWords, variables: Sequence[str], result:
     return "\n\n".join(filter(None, sections))
 
 
-# More than any fixed part with the tools takes.
-_MOST_TOKENS: Final = 10**6
+_MOST_TOKENS: Final = 10**6  # More than any fixed part with the tools takes.
 
 
 def limits_of(limits: Mapping[str, object], *, reads_trace: bool) -> Limits | None:

@@ -108,12 +108,9 @@ class Boolean(YesNo):
 
 
 Direction = Literal["higher", "lower", "none"]
-# Longer ranges are not listed in the schema; values are checked all the same.
-_MAX_ENUM: Final = 101
-# The fewest levels that an endpoint of decisions is known to take.
-_MAX_LEVELS: Final = 26
-# Below that a float represents every whole number.
-_MAX_BOUND: Final = 10**15
+_MAX_ENUM: Final = 101  # Longer ranges are not listed in the schema; values are checked all the same.
+_MAX_LEVELS: Final = 26  # The fewest levels that an endpoint of decisions is known to take.
+_MAX_BOUND: Final = 10**15  # Below that a float represents every whole number.
 
 
 class IntegerRange(Struct, frozen=True, forbid_unknown_fields=True):

@@ -334,8 +334,7 @@ def _fixed_part(template: TemplateFile, form: AnswerForm, definition: Definition
 
 PASS_SHARE: Final = 0.5
 SCORING: Final = "documents/1"  # Revision of how several answers are combined.
-# Each is a request; further documents are only counted.
-_MAX_DOCUMENTS: Final = 100
+_MAX_DOCUMENTS: Final = 100  # Each is a request; further documents are only counted.
 
 
 class _DocumentResult(NamedTuple):

@@ -12,15 +12,12 @@ from judges.core.model import ModelError, ModelRejectedError, ModelUnavailableEr
 
 log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10
-# Different evaluations: one request that is always refused says nothing about the others.
-_MAX_REFUSED: Final = 5
+_MAX_REFUSED: Final = 5  # Different evaluations: one request that is always refused says nothing about the others.
 _REFUSED_KEY: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.PROXY_AUTHENTICATION_REQUIRED})
 _FIRST_INTERVAL_S: Final = 1.0
 _MAX_INTERVAL_S: Final = 15.0
-# Jitter, so that many workers do not probe together.
-_MIN_INTERVAL_SHARE: Final = 0.75
-# An outage has no known end: even the most patient caller waits no longer for it.
-_MAX_OUTAGE_PATIENCE_S: Final = 60.0
+_MIN_INTERVAL_SHARE: Final = 0.75  # Jitter, so that many workers do not probe together.
+_MAX_OUTAGE_PATIENCE_S: Final = 60.0  # An outage has no known end: even the most patient caller waits no longer for it.
 _ERROR_LOG_INTERVAL_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 20.0

@@ -14,8 +14,7 @@ Phase = Literal["ramp", "double", "settle", "steady"]
 _START: Final = 64
 _QUIET_S: Final = 0.2
 _MIN_ENDS: Final = 10
-# Trials of a few calls would measure chance rather than the endpoint.
-_MIN_ENDS_STEADY: Final = 40
+_MIN_ENDS_STEADY: Final = 40  # Trials of a few calls would measure chance rather than the endpoint.
 # Each step that helps makes the next one longer: after an error of measurement there may be far to go.
 _STEPS: Final = (1.25, 1.5, 2.0)
 _STEP_DOWN: Final = 0.8
@@ -26,15 +25,12 @@ _LOST_SETTLING: Final = 0.04
 _SLOW: Final = 2.0
 _SHRINK: Final = 0.75
 _MIN_SHARE: Final = 0.1
-# An overloaded endpoint answers about as many requests with half of the calls.
-_HELPED: Final = 0.75
+_HELPED: Final = 0.75  # An overloaded endpoint answers about as many requests with half of the calls.
 _MIN_LATENCY_S: Final = 1e-6
-# Rounds before the next trial; each unsuccessful trial doubles them.
-_FIRST_REST: Final = 5
+_FIRST_REST: Final = 5  # Rounds before the next trial; each unsuccessful trial doubles them.
 _MAX_REST: Final = 80
 _REST_LOWERED: Final = 3
-# A call hangs when calls that began so many usual latencies after it are answered.
-_OVERTAKEN: Final = 3.0
+_OVERTAKEN: Final = 3.0  # A call hangs when calls that began so many usual latencies after it are answered.
 
 
 class InFlight:

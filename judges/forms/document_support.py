@@ -40,8 +40,7 @@ _KEYS: Final = (
 _ENTRY_TOKENS: Final = 120
 _EXPLANATION_TOKENS: Final = 800
 _KEY_TOKENS: Final = 8
-# Endpoints limit the values of all enumerations of a schema, most to 1,000.
-_MAX_ENUM: Final = 300
+_MAX_ENUM: Final = 300  # Endpoints limit the values of all enumerations of a schema, most to 1,000.
 METRICS: Final = (
     Metric("relevance", "0..1", None, descriptive=True),
     Metric("utilization", "0..1", None, descriptive=True),

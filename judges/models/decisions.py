@@ -28,8 +28,7 @@ _REFUSED: Final = Decision(problem="refusal")
 
 
 class _Answer(Struct):
-    # Any: an odd value here must not make the answers to other questions unreadable.
-    type: Any = None
+    type: Any = None  # Any: an odd value here must not make the answers to other questions unreadable.
     name: Any = None
     probability: Any = None
     noul: Any = None

@@ -45,8 +45,7 @@ _NO_THOUGHTS: Final = frozenset({b"", b"null", b'""', b"[]"})
 
 
 class _Message(Struct):
-    # Any: an odd value must not make the answer beside it unreadable.
-    content: Any = None
+    content: Any = None  # Any: an odd value must not make the answer beside it unreadable.
     refusal: Any = None
     tool_calls: Raw = ABSENT
     reasoning_content: Raw = ABSENT

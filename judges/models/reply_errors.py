@@ -25,12 +25,10 @@ from tracejudge.content.redact import redact_credentials
 if TYPE_CHECKING:
     from judges.models.http import HttpEndpoint, Reply
 
-# A message that has so many characters in a row in common with the request quotes it.
-_QUOTED_CHARS: Final = 20
+_QUOTED_CHARS: Final = 20  # A message that has so many characters in a row in common with the request quotes it.
 _BLOCK_CHARS: Final = _QUOTED_CHARS // 2
 _MIN_SECRET_CHARS: Final = 6
-# OpenAI shows the beginning and the end of a wrong key.
-_MASKED_KEY: Final = re.compile(r"\S*\*{3,}\S*")
+_MASKED_KEY: Final = re.compile(r"\S*\*{3,}\S*")  # OpenAI shows the beginning and the end of a wrong key.
 
 
 def quote_message(message: str, request: object = None, secrets: Iterable[str] = ()) -> str:
@@ -96,8 +94,7 @@ _TOO_LONG_WORDS: Final = ("maximum context length", "prompt is too long", "excee
 _OVERSIZED_WORDS: Final = ("request too large",)
 _LIMIT_AND_REQUESTED: Final = re.compile(r"\blimit:? (\d{1,15})\b[^.;]{0,60}\brequested:? (\d{1,15})\b")
 _OPENING_CHARS: Final = 80
-# llama.cpp reports it with 500, OpenRouter with 404.
-_TOOLS_STATUS: Final = frozenset({400, 404, 422, 500, 501})
+_TOOLS_STATUS: Final = frozenset({400, 404, 422, 500, 501})  # llama.cpp reports it with 500, OpenRouter with 404.
 _TOOLS: Final = re.compile(r"\btools\b(?![.\[])|\btool[ _-]?(use|calling|choice)\b|function[ _-]?call|toolconfig")
 _REFUSED: Final = re.compile(
     r"support|enable|not permitted|not allowed|unrecogni[sz]ed|unknown|unexpected|requires|must be defined"

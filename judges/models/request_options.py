@@ -112,8 +112,7 @@ MAX_EXTRA: Final = 4  # Requests that are sent again without options, for a mode
 _MAX_FAILED_FOR_FAULTS: Final = 2
 # An endpoint checks a request before it answers it: one that is not refused by then is answered, or hangs.
 _PATIENCE_S: Final = 2.0
-# So many refusals in a row of what was answered before: the endpoint has changed.
-_MAX_IN_ROW: Final = 3
+_MAX_IN_ROW: Final = 3  # So many refusals in a row of what was answered before: the endpoint has changed.
 _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT: Final = re.compile(rf"['\"`]({'|'.join(_EFFORTS)})['\"`]")
 # Without quotation marks an effort is a value only behind such a word or sign: others say that it is too high.

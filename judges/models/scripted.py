@@ -31,8 +31,7 @@ Failure = Literal[
 ]
 
 _ERRORS: Final[Mapping[str, type[ModelError]]] = {kind.reason: kind for kind in ModelError.__subclasses__()}
-# A rehearsal may run for days.
-_MAX_REQUESTS: Final = 1000
+_MAX_REQUESTS: Final = 1000  # A rehearsal may run for days.
 
 
 class _Plain(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,8 +5,7 @@ from typing import Final
 
 _OPENING: Final = re.compile(r"\{\{(?=\s*(?:\"|\}\}))")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|\{\{|[{}"]', re.DOTALL)
-# Each attempt may read the rest of the text.
-_MAX_BROKEN: Final = 3
+_MAX_BROKEN: Final = 3  # Each attempt may read the rest of the text.
 _MAX_CHARS: Final = 64_000
 
 

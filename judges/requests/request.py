@@ -82,8 +82,7 @@ Your answer is not complete: {error}. Send the whole assessment once more, with 
 that was asked and with nothing around it."""
 _CONTINUE: Final = """\
 Your answer was cut off after these lines. Go on with the next sentence, in the same form, and repeat no line."""
-# The model may not write more than it did.
-_NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})
+_NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})  # The model may not write more than it did.
 _LINES: Final = msgspec.json.Decoder()
 _REPETITIONS, _END_CHARS, _MIN_REPEATED_CHARS, _MAX_REPEATED_CHARS = 4, 40, 200, 12_000
 

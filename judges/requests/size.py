@@ -9,8 +9,7 @@ from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Message, ToolCall
 from judges.requests.request import BYTES_PER_TOKEN
 
-# About what an API writes around a message or a call.
-MESSAGE_OVERHEAD_BYTES: Final = 40
+MESSAGE_OVERHEAD_BYTES: Final = 40  # About what an API writes around a message or a call.
 
 
 def size_bytes(messages: Iterable[Message]) -> int:

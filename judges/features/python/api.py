@@ -56,8 +56,7 @@ class NotStartedError(PassingError):
     """No process runs the judge: a disk is full, a mount is gone, or its code changed after the worker started."""
 
 
-# As in a judge's table. Timers cannot be set without a limit.
-_MAX_TIME_S: Final = 3600
+_MAX_TIME_S: Final = 3600  # As in a judge's table. Timers cannot be set without a limit.
 
 
 def check_function(function: object) -> None:

@@ -23,8 +23,7 @@ from judges.features.python.api import ClosedError, NotStartedError
 from judges.features.python.protocol import HEAD, MAX_ANSWER_BYTES, Answer, Start, framed, passed_on
 from tracejudge import Trace
 
-# A message may be longer than the answer in it.
-_OVERHEAD_BYTES: Final = 64 * 1024
+_OVERHEAD_BYTES: Final = 64 * 1024  # A message may be longer than the answer in it.
 
 
 class NoAnswerError(Exception):
@@ -177,8 +176,7 @@ def _start(
     return program, ours
 
 
-# Time limit of a judge's imports.
-_START_LIMIT_S: Final = 120.0
+_START_LIMIT_S: Final = 120.0  # Time limit of a judge's imports.
 # Starts since the last answer without a pause before the next: one trace that ends a process is no reason for a pause.
 _WITHOUT_PAUSE: Final = 2
 _FIRST_PAUSE_S: Final = 0.1

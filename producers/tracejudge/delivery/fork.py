@@ -20,13 +20,11 @@ from weakref import WeakSet
 from tracejudge.ids import reseed
 from tracejudge.log import report_internal_error
 
-# A healthy network connects faster; a hanging one must not hold up the forks of the host.
-_CONNECT_TIMEOUT_S = 0.2
+_CONNECT_TIMEOUT_S = 0.2  # A healthy network connects faster; a hanging one must not hold up the forks of the host.
 
 
 class _ExitCallback:
-    # Only the latest: a client that `init` replaces is shut down by `init`.
-    callback: Callable[[], None] | None = None
+    callback: Callable[[], None] | None = None  # Only the latest: a client that `init` replaces is shut down by `init`.
 
 
 def run_at_child_exit(callback: Callable[[], None]) -> None:
@@ -127,8 +125,7 @@ class NativeThread:
 
 
 class _Forks:
-    # Weak: what is gone in the parent needs no reset in the child.
-    registered: ClassVar[WeakSet[Any]] = WeakSet()
+    registered: ClassVar[WeakSet[Any]] = WeakSet()  # Weak: what is gone in the parent needs no reset in the child.
     importing: Any = native_lock()
     connecting: Any = native_lock()
     # The thread that forks, and the locks it holds until the fork is over.

@@ -62,8 +62,7 @@ def span_bytes(span: RawSpan) -> int:
 
 
 _MAX_CLOSED: Final = 20_000
-# Spans are refused above this multiple of the bounds: they end faster than the thread joins them.
-_OVERFLOW: Final = 2
+_OVERFLOW: Final = 2  # Spans are refused above this multiple of the bounds: they end faster than the thread joins them.
 Key = tuple[str, str]
 
 

@@ -32,8 +32,7 @@ from worker.features.report.sources import read_sums
 
 _DAYS: Final = 7
 _MOST_ROWS: Final = 200
-# A smaller change is no news, however certain.
-_FALL: Final = 0.02
+_FALL: Final = 0.02  # A smaller change is no news, however certain.
 _SPLIT_GAIN: Final = math.log(15)
 
 

@@ -29,8 +29,7 @@ BINS: Final = 288
 UNITS: Final = ("usd", "tokens")
 MIN_FACTOR: Final = 2.0**-12  # A rate is never 0: without verdicts nothing would show that money is left.
 NOT_REDUCED: Final = 10  # The priority of costs that no rate changes, above the priorities of rules.
-# The rest is kept for calls in flight whose cost is above their reservation.
-_USABLE: Final = 0.99
+_USABLE: Final = 0.99  # The rest is kept for calls in flight whose cost is above their reservation.
 _KEPT: Final = 0.7
 _SMOOTHED_BINS: Final = 3
 

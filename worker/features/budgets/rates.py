@@ -26,8 +26,7 @@ HOUR_S: Final = 3600
 _EVERY_S: Final = 5.0
 _NEW_HOURS: Final = 24
 _MAX_SEEN: Final = 10_000
-# A label whose values have no end, such as a random name, must not fill Redis.
-_MAX_SEGMENTS: Final = 1_000
+_MAX_SEGMENTS: Final = 1_000  # A label whose values have no end, such as a random name, must not fill Redis.
 _MAX_SEGMENT_CHARS: Final = 100
 _NEW_LABELS: Final = ("service", "model", "release")
 # Further new values of an hour choose no trace by themselves: names without end must not fill the memory.

@@ -35,8 +35,7 @@ from worker.features.canary.feature import CanaryKeys
 log = structlog.get_logger("tracejudge.monitor")
 _DAYS: Final = "canary"
 _HOURS: Final = "canary_hours"
-# Then the new level is the reference.
-_LONGEST_DRIFT_S: Final = 30 * DAY_S
+_LONGEST_DRIFT_S: Final = 30 * DAY_S  # Then the new level is the reference.
 
 OfTraces = Mapping[str, Verdicts]
 

@@ -36,8 +36,7 @@ from worker.core.telemetry.backlog import measure
 from worker.features.demo.final_report import Results, percent, services, summary
 from worker.features.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
 
-# In a shorter run too few traces come before and after the drop to tell it from chance.
-_MIN_SECONDS: Final = 4
+_MIN_SECONDS: Final = 4  # In a shorter run too few traces come before and after the drop to tell it from chance.
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VARIABLES: Final = "TRACEJUDGE_"
 _ENVIRONMENT: Final = "demo"

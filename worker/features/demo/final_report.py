@@ -15,8 +15,7 @@ from worker.features.demo.sample_traffic import DROP
 
 ALERT: Final = "TraceJudgeQualityDrop"
 SEVERITY: Final = "page"
-# Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
-_Z: Final = 3.0
+_Z: Final = 3.0  # Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
 
 
 class Half(NamedTuple):

@@ -15,8 +15,7 @@ import tracejudge
 
 T = TypeVar("T")
 
-# For each service.
-TRACES_PER_S: Final = 8.5
+TRACES_PER_S: Final = 8.5  # For each service.
 # Each repetition of a sample is another trace, and another conversation: in one its verdicts would count as dependent.
 _IDS: Final = ("trace_id", "span_id", "id", "session_id")
 # Judges for which shared words are some evidence: code shares few words with its documents, and a request for a summary

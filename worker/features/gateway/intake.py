@@ -41,8 +41,7 @@ _MAX_SHOWN: Final = 100
 _ID_DIGITS: Final = 16
 _DERIVED: Final = {"id": 0, "span_id": _ID_DIGITS}
 _OTLP_PATHS: Final = {"resourceSpans": "/v1/traces", "resourceLogs": "/v1/logs"}
-# Feedback may carry both beside its score.
-_CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}
+_CONTENT: Final = CONTENT_FIELDS - {"feedback", "tags"}  # Feedback may carry both beside its score.
 _objects_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 

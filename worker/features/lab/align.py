@@ -51,8 +51,7 @@ from worker.features.lab.test import TracesError, labelled_traces
 
 Optimizer = Literal["memory", "gepa"]
 _MIN_LABELLED: Final = 20
-# With fewer, only a large improvement can be told from chance.
-_FEW_LABELLED: Final = 100
+_FEW_LABELLED: Final = 100  # With fewer, only a large improvement can be told from chance.
 # The first line of each file that is written.
 _HEADING: Final = "# Guidance of `tracejudge judges align`: read it before you use it."
 

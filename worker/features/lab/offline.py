@@ -30,8 +30,7 @@ from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
 
 _MIN_COMBINED: Final = 2
-# Invalid lines that are named one by one.
-_MAX_SHOWN: Final = 10
+_MAX_SHOWN: Final = 10  # Invalid lines that are named one by one.
 # Most bytes of the file that evaluations under way may come from; a single trace may be larger.
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 
@@ -41,8 +40,7 @@ class Panel(NamedTuple):
 
     grader: Grader
     members: Sequence[JudgeRunner]
-    # A combined verdict costs nothing by itself: those that it combines have the cost.
-    price: Price = NO_PRICE
+    price: Price = NO_PRICE  # A combined verdict costs nothing by itself: those that it combines have the cost.
     is_free: bool = True
 
     @property

@@ -20,8 +20,7 @@ _MAX_NOTES: Final = 20
 @dataclass
 class _MetricSum:
     scored: int = 0
-    # Results without a value, such as texts.
-    valueless: int = 0
+    valueless: int = 0  # Results without a value, such as texts.
     value: float = 0.0
     rated: int = 0
     passed: int = 0
@@ -54,8 +53,7 @@ class JudgeSum:
     judge_model: str
     metric_names: Sequence[str]
     is_named: bool = False
-    # Combined verdicts have no cost: those that they combine have it.
-    is_combined: bool = False
+    is_combined: bool = False  # Combined verdicts have no cost: those that they combine have it.
     is_free: bool = False
     has_price: bool = False
     evaluations: int = 0

@@ -28,16 +28,14 @@ from worker.features.lab.measuring import (
 from worker.features.lab.offline import open_graders
 
 MAX_UNSCORED: Final = 0.1
-# The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
-_ROUNDING: Final = 1e-9
+_ROUNDING: Final = 1e-9  # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
 
 
 class Minimum(NamedTuple):
     """The requirements of ``--min``: the least balanced accuracy, and the largest share of unscored traces."""
 
     accuracy: float
-    # Abstaining is an answer and does not count.
-    unscored: float = MAX_UNSCORED
+    unscored: float = MAX_UNSCORED  # Abstaining is an answer and does not count.
 
 
 def exit_code(measured: Measured, minimum: Minimum | None, *, rated: bool) -> int:

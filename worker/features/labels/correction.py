@@ -44,8 +44,7 @@ _STEPS_AT_ONCE: Final = 20
 LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
 _SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
 _FINE_S: Final = 6 * HOUR_S
-# As for the window of the raw share.
-_ENOUGH_JUDGEMENTS: Final = 50
+_ENOUGH_JUDGEMENTS: Final = 50  # As for the window of the raw share.
 
 
 class Pair(NamedTuple):

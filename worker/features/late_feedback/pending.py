@@ -21,8 +21,7 @@ from worker.core.storage.client import Store, StoreError, redis_now_ms
 from worker.features.late_feedback.feature import FeedbackKeys
 
 MAX_PENDING: Final = 10_000
-# This many members start a pass early, so that new feedback still has room.
-_PASS_FROM: Final = MAX_PENDING // 2
+_PASS_FROM: Final = MAX_PENDING // 2  # This many members start a pass early, so that new feedback still has room.
 _LEASE_MS: Final = 15_000
 _VERSION: Final = 1
 

@@ -27,8 +27,7 @@ from worker.core.telemetry.metrics import Metric, MetricTable
 log = structlog.get_logger("tracejudge.judging")
 _MIN_WAIT_S: Final = 1.0
 _MAX_WAIT_S: Final = 30.0
-# The reason of a member that neither ended nor was given up.
-_UNKNOWN: Final[Reason] = "timeout"
+_UNKNOWN: Final[Reason] = "timeout"  # The reason of a member that neither ended nor was given up.
 
 
 class PanelMetrics(MetricTable):

@@ -35,8 +35,7 @@ class _Feedback(Channel):
 
     path = "/feedback"
     max_items = 1
-    # LangSmith takes 5,000 requests a minute.
-    interval_s = 60 / 5_000
+    interval_s = 60 / 5_000  # LangSmith takes 5,000 requests a minute.
 
     def request(self, items: Sequence[Item]) -> Request:
         return Request(self.path, items[0].body)

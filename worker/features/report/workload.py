@@ -48,8 +48,7 @@ _USED: Final = 50
 # With fewer past verdicts the estimate is better than their mean.
 _LEAST_SPAN_S: Final = 60.0
 _LEAST_PAST: Final = 10
-# How many probabilities stand for a first model without past verdicts.
-_ASSUMED: Final = 1000
+_ASSUMED: Final = 1000  # How many probabilities stand for a first model without past verdicts.
 
 Pair = tuple[str, str]  # A judge and a judge model.
 
