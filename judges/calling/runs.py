@@ -111,11 +111,7 @@ def internal_error(error: Exception) -> Assessment:
 
 
 async def in_order(
-    jobs: AsyncIterator[T],
-    work: Callable[[T], Awaitable[Result]],
-    keep: Callable[[T, Result], None],
-    *,
-    window: int,
+    jobs: AsyncIterator[T], work: Callable[[T], Awaitable[Result]], keep: Callable[[T, Result], None], *, window: int
 ) -> None:
     """Work on jobs concurrently, and keep each result as soon as it and all before it are ready.
 

@@ -16,13 +16,7 @@ from typing import Final, NamedTuple
 import aiohttp
 import httpx
 
-from judges.core.model import (
-    ModelError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelUnavailableError,
-)
+from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelTimeoutError, ModelUnavailableError
 from judges.models.connections import BrokenReplyError, Connections
 from judges.models.credentials import AddressRefusedError, GuardedResolver, KeyRefusedError, pem_fault
 from judges.models.reply_errors import REJECTED, as_named

@@ -189,11 +189,7 @@ def _no_pair() -> BadModelRequestError:
 
 
 def _chunked(
-    description: Description,
-    evidence: str,
-    tokens: Sequence[tuple[int, int]],
-    claim: str,
-    room: int,
+    description: Description, evidence: str, tokens: Sequence[tuple[int, int]], claim: str, room: int
 ) -> list[Input]:
     """Divide evidence into chunks of at most ``room`` tokens, each in an input with the claim."""
     if room < min(_MIN_EVIDENCE_TOKENS, len(tokens)):

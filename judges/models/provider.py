@@ -12,14 +12,7 @@ import httpx
 
 from judges.core.faults import Kind
 from judges.core.model import ChatModel, ModelSettings
-from judges.models.credentials import (
-    KeyRefusedError,
-    ProxyRefusedError,
-    is_endpoint,
-    is_guarded,
-    proxy_for,
-    read_key,
-)
+from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_endpoint, is_guarded, proxy_for, read_key
 from judges.models.http import tls_context
 
 # Settings of the providers whose endpoints bound an answer.

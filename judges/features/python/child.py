@@ -25,14 +25,7 @@ from judges.core.judge import JudgeFailedError, Metric
 from judges.core.verdict import class_name, declared_errors
 from judges.features.python.api import CodeError, CodeJudge
 from judges.features.python.importing import load
-from judges.features.python.protocol import (
-    MAX_ANSWER_BYTES,
-    Answer,
-    Start,
-    framed,
-    read_frame,
-    where,
-)
+from judges.features.python.protocol import MAX_ANSWER_BYTES, Answer, Start, framed, read_frame, where
 from judges.features.python.runner import reading_of
 from tracejudge import Trace
 

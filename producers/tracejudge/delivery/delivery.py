@@ -50,10 +50,7 @@ class Delivery:
         self.producer = fresh_id()
         self._flushes = Flushes()
         self._reporter = Reporter(
-            producer=self.producer,
-            service=settings.service,
-            now_s=clock(),
-            is_cluster=settings.redis_url.is_cluster,
+            producer=self.producer, service=settings.service, now_s=clock(), is_cluster=settings.redis_url.is_cluster
         )
         self._wakeup = Wakeup()
         self._thread: NativeThread | None = None
