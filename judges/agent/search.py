@@ -245,7 +245,11 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
             continue
         there_are_more = len(new) > room
         matches += [render_hit(step, piece, hit, request.surrounding_bytes) for hit in new[:room]]
-        position = _behind(piece, new[:room], position, is_searched=not there_are_more)
+        # Go on behind the matches that are shown, and behind a piece that is searched.
+        ends = [piece.offset(hit.place.end) for hit in new[:room][-1:]]
+        offset = max(ends if there_are_more else (*ends, piece.stop_offset), default=position.offset)
+        is_within = offset < piece.size
+        position = Position(position.step, offset) if is_within else Position(position.step + 1, 0)
         # Not before the first piece: each call gets further, also on a machine that is suspended.
         if position.step < len(steps) and not there_are_more and budget.is_spent:
             note = _OUT_OF_TIME.format(span_id=steps[position.step].id)
@@ -256,12 +260,3 @@ def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget
         "page_token": token,
     }
     return result | ({"stopped": True, "note": note} if note else {})
-
-
-def _behind(piece: Piece, used: Sequence[Hit], position: Position, *, is_searched: bool) -> Position:
-    """Return where a search continues behind the matches that are shown, and behind a piece that is searched."""
-    ends = [piece.offset(used[-1].place.end)] if used else []
-    if is_searched:
-        ends.append(piece.stop_offset)
-    offset = max(ends, default=position.offset)
-    return Position(position.step, offset) if offset < piece.size else Position(position.step + 1, 0)

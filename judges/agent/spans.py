@@ -220,12 +220,8 @@ class Contents:
     def whole(self, step: Step) -> bytes:
         """Encode the whole step."""
         if step.id not in self._kept:
-            self._kept[step.id] = _encoded(step, None)
+            self._kept[step.id] = encoded(step, None)
         return self._kept[step.id]
-
-    def with_attributes(self, step: Step, names: Sequence[str]) -> bytes:
-        """Encode a step with no other attributes than these."""
-        return _encoded(step, names)
 
 
 def page(content: bytes, offset: int, max_bytes: int) -> dict[str, object]:
@@ -259,7 +255,8 @@ def boundary(content: bytes, place: int, step: int = 1) -> int:
     return place
 
 
-def _encoded(step: Step, names: Sequence[str] | None) -> bytes:
+def encoded(step: Step, names: Sequence[str] | None) -> bytes:
+    """Encode a step, with all attributes or those that are named."""
     span, attributes = step.span, step.span.attributes or {}
     inputs, input_name = _content(span.inputs, attributes, _INPUT_ATTRIBUTES)
     outputs, output_name = _content(span.outputs, attributes, _OUTPUT_ATTRIBUTES)

@@ -187,6 +187,6 @@ class TraceToolbox:
 
     def _read(self, step: Step, request: ReadRootSpan | ReadSpan) -> dict[str, object]:
         names = request.attributes_to_fetch
-        content = self._contents.whole(step) if names is UNSET else self._contents.with_attributes(step, names)
+        content = self._contents.whole(step) if names is UNSET else overview.encoded(step, names)
         offset = offset_of(request.page_token, len(content))
         return {"span_id": step.id, **page(content, offset, request.max_content_length)}

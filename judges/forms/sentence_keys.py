@@ -60,17 +60,13 @@ class SpelledKeys:
 
     def named(self, text: str, words: Collection[str] = ()) -> Named:
         """Find the keys that a text names; ``words`` are lower-case words accepted in place of a key."""
-        text = unicodedata.normalize("NFKC", text[:20_000]).casefold().strip()
-        plain = text.lstrip(_AROUND).rstrip(_AFTER)
-        if plain in _NOTHING:
+        whole = unicodedata.normalize("NFKC", text[:20_000]).casefold().strip()
+        text = whole.lstrip(_AROUND).rstrip(_AFTER)
+        if text in _NOTHING:
             return Named((), ())
-        keys = self._part(text, words) or self._part(plain, words)
-        if keys:
+        if keys := self._part(whole, words) or self._part(text, words):
             return Named(keys, ())
-        return self._several(plain, words)
-
-    def _several(self, text: str, words: Collection[str]) -> Named:
-        """Read a list of keys, or a key before the text of its sentence."""
+        # A list of keys, or a key before the text of its sentence.
         parts = [part for part in map(_trimmed, _PARTS.split(_BETWEEN.sub(r"\1 to ", text))) if part]
         if len(parts) > 1:
             listed = self._listed(parts, words)

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Final, NamedTuple
 
@@ -211,7 +212,10 @@ def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], boo
         rest.append(text[position : run[0].start])
         position = run[-1].end
         chars = max(chars, verdicts[-1].end - verdicts[0].start)
-    whole = _unfenced(_without_thinking(text)).strip()
+    whole = text
+    with suppress(InvalidAnswerError):
+        whole = without_thinking(text)
+    whole = _unfenced(whole).strip()
     if is_echo(whole, shown) if len(whole) >= MIN_ECHO_CHARS else _is_line(whole, shown):
         chars = max(chars, len(whole))
     elif not rest:
@@ -238,13 +242,6 @@ def _is_line(text: str, shown: Sequence[str]) -> bool:
         return False
     line = re.compile(rf'(?:^[ \t]*|\\n|"){re.escape(text)}(?:[ \t]*$|[\\"])', re.MULTILINE)
     return any(map(line.search, shown))
-
-
-def _without_thinking(text: str) -> str:
-    try:
-        return without_thinking(text)
-    except InvalidAnswerError:
-        return text
 
 
 def _parts(text: str) -> list[_Part]:

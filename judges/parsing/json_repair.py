@@ -103,7 +103,13 @@ class _Reader:
         while not self._at(position, "}"):
             if depth == 1 and fields and _END.match(self.text, position):
                 return fields, position
-            key, position = self._key(position)
+            if self._at(position, *_CLOSERS):
+                key, end = self._text(position, _AFTER_KEY)
+            elif bare := _BARE_KEY.match(self.text, position):
+                key, end = bare[1], bare.end(1)
+            else:
+                raise UnrepairableError(position)
+            position = self._gap(end) + 1
             if key in fields:
                 raise UnrepairableError(position)
             fields[key], position = self._value(self._gap(position), depth, self._after_value)
@@ -128,17 +134,17 @@ class _Reader:
             return read(position, depth + 1)
         if sign in _CLOSERS:
             return self._text(position, after)
-        return self._bare(position)
-
-    def _key(self, position: int) -> tuple[str, int]:
-        if self._at(position, *_CLOSERS):
-            key, end = self._text(position, _AFTER_KEY)
-        else:
-            bare = _BARE_KEY.match(self.text, position)
-            if bare is None:
-                raise UnrepairableError(position)
-            key, end = bare[1], bare.end(1)
-        return key, self._gap(end) + 1
+        match = _BARE_VALUE.match(self.text, position)
+        if match is None:
+            raise UnrepairableError(None)
+        word = match[0].strip()
+        if word.casefold() in _LITERALS:
+            return _LITERALS[word.casefold()], match.end()
+        if word[:1].isalpha():
+            return word, match.end()
+        if _NUMBER.fullmatch(word) is None:
+            raise UnrepairableError(match.end())
+        return (float(word) if "." in word else int(word)), match.end()
 
     def _text(self, start: int, after: re.Pattern[str]) -> tuple[str, int]:
         """Read a text up to the first quotation mark that is followed by a part of the structure."""
@@ -162,19 +168,6 @@ class _Reader:
             return str(json.loads(f'"{quoted}"', strict=False))
         except ValueError:
             return raw
-
-    def _bare(self, position: int) -> tuple[object, int]:
-        match = _BARE_VALUE.match(self.text, position)
-        if match is None:
-            raise UnrepairableError(None)
-        word = match[0].strip()
-        if word.casefold() in _LITERALS:
-            return _LITERALS[word.casefold()], match.end()
-        if word[:1].isalpha():
-            return word, match.end()
-        if _NUMBER.fullmatch(word) is None:
-            raise UnrepairableError(match.end())
-        return (float(word) if "." in word else int(word)), match.end()
 
     def _separator(self, position: int) -> int:
         """Skip one comma, which may be missing: the next key is unmistakable."""

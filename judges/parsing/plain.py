@@ -68,7 +68,13 @@ def simplify(text: str, seam: re.Pattern[str] | None = None) -> str:
     if text.isascii():
         text, apart = text.translate(_ASCII), _APART_ASCII
     else:
-        text, apart = _folded(text), _APART
+        # Fold case, compatibility forms, quotation marks, dashes, and marks on letters.
+        text = _APOSTROPHES.sub("'", _QUOTES.sub(" ", text))
+        text = _POWER.sub("^", _LONG_DASH.sub(" - ", _MINUS.sub("-", text)))
+        text = unicodedata.normalize("NFKC", text).casefold().translate(_DASHES)
+        if _MAY_HAVE_MARKS.search(text):
+            text = unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
+        text, apart = _VOWEL_SIGNS.sub("", text), _APART
     if "'" in text:
         text = _OUTER_APOSTROPHE.sub(" ", text)
     if ".." in text:
@@ -102,16 +108,6 @@ def undecorated(text: str, *, line_hyphen: str = "") -> str:
     if "--" in text:
         text = _LONG_DASH.sub(" - ", text)
     return text
-
-
-def _folded(text: str) -> str:
-    """Fold case, compatibility forms, quotation marks, dashes, and marks on letters."""
-    text = _APOSTROPHES.sub("'", _QUOTES.sub(" ", text))
-    text = _POWER.sub("^", _LONG_DASH.sub(" - ", _MINUS.sub("-", text)))
-    text = unicodedata.normalize("NFKC", text).casefold().translate(_DASHES)
-    if _MAY_HAVE_MARKS.search(text):
-        text = unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
-    return _VOWEL_SIGNS.sub("", text)
 
 
 def _unsigned(sign: re.Match[str]) -> str:

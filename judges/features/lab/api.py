@@ -490,7 +490,7 @@ def _model_of(judge: JudgeFunction, model: Model | None) -> LimitedModel | None:
     definition = judge.definition
     if definition.run is not None:
         if definition.close is not None:
-            background().close_later(judge.name, definition.close)
+            background().closers[judge.name] = definition.close
         return None
     model = judge.model if model is None else model
     if model is None:

@@ -42,7 +42,7 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id: int | None = None
         self._models: dict[Hashable, LimitedModel] = {}
-        self._closers: dict[str, Callable[[], Awaitable[None]]] = {}
+        self.closers: dict[str, Callable[[], Awaitable[None]]] = {}  # By name, such as the processes of a judge.
 
     def submit(self, work: Coroutine[Any, Any, T], *, blocks: bool) -> Future[T]:
         """Run a coroutine in the loop; ``blocks`` says that the caller waits for it without an event loop."""
@@ -84,10 +84,6 @@ class Background:
             self._models[key] = offline_model(chat_model, notes)
         return self._models[key]
 
-    def close_later(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
-        """Close something by a name, such as the processes of a judge, when the interpreter exits."""
-        self._closers[name] = close
-
     def close(self) -> None:
         """Close connections and the processes of judges, within a bound."""
         if self._loop is not None:
@@ -95,9 +91,9 @@ class Background:
                 asyncio.run_coroutine_threadsafe(self._aclose(), self._loop).result(timeout=2.0)
 
     async def _aclose(self) -> None:
-        closing = [*(model.aclose() for model in self._models.values()), *(close() for close in self._closers.values())]
+        closing = [*(model.aclose() for model in self._models.values()), *(close() for close in self.closers.values())]
         self._models.clear()
-        self._closers.clear()
+        self.closers.clear()
         await asyncio.gather(*closing, return_exceptions=True)
 
 

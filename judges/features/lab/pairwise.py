@@ -194,9 +194,6 @@ def _make(
         result = "tie" if first == second else ("first" if first > second else "second")
         return {"rationale": f"The first answer is rated {first:.2f}, the second {second:.2f}.", "result": result}
 
-    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
-        return _reading(name, trace, answered)
-
     return Judge(
         name=name,
         asks=asks,
@@ -206,7 +203,7 @@ def _make(
         schema=SCHEMA,
         prompts=prompts,
         read=read,
-        score=score,
+        score=lambda trace, answered: _reading(name, trace, answered),
         heuristic=heuristic,
         scoring=SCORING if by is None else f"{SCORING} {by.version}",
         prepare=with_earlier_messages if by is None else by.prepare,

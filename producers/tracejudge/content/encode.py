@@ -194,7 +194,10 @@ def _converted(value: Any, budget: Budget, depth: int) -> object:
     if issubclass(kind, Enum):
         return plain(value._value_, budget, depth + 1) if depth < _MAX_DEPTH else _type_mark(value)
     if issubclass(kind, int):
-        return _whole_number(value)
+        bits = int.bit_length(value)
+        # Python refuses to write out integers of thousands of digits.
+        number = int.__int__(value) if bits <= _MAX_INT_TEXT_BITS else _type_mark(value)
+        return str(number) if _MAX_INT_BITS < bits <= _MAX_INT_TEXT_BITS else number
     if issubclass(kind, str):
         return limit_text(str.__str__(value), budget)
     if issubclass(kind, float):
@@ -320,13 +323,6 @@ def _sequence(items: Iterable[object], count: int, budget: Budget, depth: int) -
             sequence.append(written)
     # An empty list would say that nothing was found.
     return sequence if sequence or not count else _NO_CONTENT
-
-
-def _whole_number(value: int) -> int | str:
-    bits = int.bit_length(value)
-    # Python refuses to write out integers of thousands of digits.
-    number = int.__int__(value) if bits <= _MAX_INT_TEXT_BITS else _type_mark(value)
-    return str(number) if _MAX_INT_BITS < bits <= _MAX_INT_TEXT_BITS else number
 
 
 def _too_deep(value: object, kind: type) -> str:

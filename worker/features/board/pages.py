@@ -288,7 +288,7 @@ class Board:
             session_id=verdict.session_id,
             user_id=verdict.user_id,
         )
-        published = self._pages.trace_anywhere(verdict)
+        published = self._pages.trace(verdict) or self._pages.trace(verdict, whole=True)
         if published is not None and KEEP_LABELLED.of(self._settings) and published.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
             keep_trace(self._store, published.trace, MAX_LABELLED_BYTES.of(self._settings))

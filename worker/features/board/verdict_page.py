@@ -108,10 +108,6 @@ class VerdictPages:
             entry = entry._replace(trace=self._redaction.trace(entry.trace))
         return entry
 
-    def trace_anywhere(self, verdict: Verdict) -> FoundTrace | None:
-        """Find the redacted trace of a verdict, if need be in the whole stream."""
-        return self.trace(verdict) or self.trace(verdict, whole=True)
-
     def page(self, verdict: Verdict, published: FoundTrace, *, explained: bool = True) -> TracePage:
         """Lay out the texts of a trace; without ``explained`` nothing of what the verdict says."""
         explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)

@@ -172,7 +172,8 @@ class MlflowExporter(HttpExporter):
             reply = self.send(Request(f"{_TRACES}/tr-{items[0].target}", b"", method="GET"))
             if reply.kind != "accepted" and not _is_unknown(reply):
                 return reply
-            if _holds(reply, about):
+            stored = decoded(reply, _Read)  # None if the answer is unreadable, which means no.
+            if stored and any(each.metadata.get(_ID) == about for each in stored.trace.trace_info.assessments):
                 self._unclear.discard(about)
                 return reply
         self._unclear.add(about)
@@ -184,12 +185,6 @@ class MlflowExporter(HttpExporter):
 
 def _is_unknown(reply: Reply) -> bool:
     return reply.status == _NOT_FOUND and b"RESOURCE_DOES_NOT_EXIST" in (reply.body or b"")
-
-
-def _holds(reply: Reply, about: str) -> bool:
-    """Return whether a trace has an assessment. An unreadable answer means no."""
-    read = decoded(reply, _Read)
-    return read is not None and any(each.metadata.get(_ID) == about for each in read.trace.trace_info.assessments)
 
 
 def _time(verdict: Verdict) -> str:
