@@ -26,11 +26,7 @@ class ImageError(ValueError):
 
 
 def read(text: str | None = None) -> dict[str, "re.Match[str]"]:
-    """Read the images by name.
-
-    Raises:
-        ImageError: A line is neither a comment nor `NAME=repository:tag[@digest]`.
-    """
+    """Read the images by name; raises ``ImageError`` unless a line is a comment or `NAME=repository:tag[@digest]`."""
     images = {}
     for line in (VERSIONS.read_text(encoding="utf-8") if text is None else text).splitlines():
         if line and not line.startswith("#"):

@@ -89,11 +89,7 @@ class Pattern:
         self._cpu = cpu
 
     def places(self, text: str, start: int) -> Iterator[Place]:
-        """Yield the matches after a place of a short text, in order, without empty ones.
-
-        Raises:
-            SlowPatternError: They take too long.
-        """
+        """Yield the matches after a place of a short text, without empty ones, or raise ``SlowPatternError``."""
         end_s = self._cpu() + _SLOW_S
         for match in self._pattern.finditer(text, start):
             if match.start() < match.end():

@@ -165,11 +165,7 @@ class TraceToolbox:
         return TOOLS
 
     def call(self, name: str, arguments: str) -> str:
-        """Call a tool, within about a second.
-
-        Returns:
-            A JSON object: the result, or under ``error`` what is wrong and what to send instead. Nothing is raised.
-        """
+        """Call a tool, within about a second; return its JSON, or what is wrong under ``error``. Nothing is raised."""
         if name not in self._calls:
             return as_json({"error": f"There is no tool `{short(name, 80)}`. Tools are: {', '.join(self._calls)}."})
         try:

@@ -79,11 +79,7 @@ class JudgeRunner:
             await self._model.aclose()
 
     def form_of(self, judge: Judge) -> Judge:
-        """Return the judge in the form that the model is asked in.
-
-        Raises:
-            ValueError: The judge has no form for this model.
-        """
+        """Return the judge in the form that the model is asked in, or raise ``ValueError`` without one."""
         if self._model is None:
             return judge
         # By identity, as judges are not hashable: the form is asked for with every trace, and its version is a hash.

@@ -109,9 +109,7 @@ UNCALIBRATED: Final = Calibration()
 def read_probabilities(question: Question, values: Sequence[object]) -> Decision:
     """Check the probabilities of one answer and normalise them to the sum 1.
 
-    Args:
-        question: The answered question.
-        values: As the endpoint sent them: one for a predicate, else one for each option in the order of the options.
+    ``values`` are as the endpoint sent them: one for a predicate, else one for each option in the order of the options.
     """
     expected = 1 if question.kind == "predicate" else len(question.options)
     if len(values) != expected:

@@ -114,11 +114,7 @@ class LimitedModel:
         self._observer = observer or CallObserver()
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
-        """Wait for a permit, then send the request, again after failures that a retry may overcome.
-
-        Raises:
-            ModelError: The model has no answer, or its endpoint is unavailable.
-        """
+        """Wait for a permit and send the request, again if a retry may help, or raise ``ModelError``."""
         self._retries.record_first_attempt()
         attempts = 0
         while True:

@@ -177,11 +177,8 @@ def measure(
 ) -> Measured:
     """Compute the four metrics from the keys of the shown sentences.
 
-    Args:
-        answer: The answer.
-        documents: The sentences that were shown.
-        lengths: Whether shares count words.
-        empty_completeness: The completeness of an answer that names no relevant sentence; None: it has none.
+    With ``lengths`` shares count words; ``empty_completeness`` is the completeness of an answer that names no
+    relevant sentence, None if it has none.
     """
     relevant, utilized = documents.sift(answer.relevant), documents.sift(answer.utilized)
     ratios = shares(weights(documents.sentences, lengths=lengths), relevant.keys, utilized.keys)

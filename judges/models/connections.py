@@ -50,11 +50,7 @@ class ReplyParser:
         self.keeps_open = True
 
     def feed(self, data: bytes) -> RawReply | None:
-        """Add a piece; return the reply once it is complete.
-
-        Raises:
-            BrokenReplyError: It is not HTTP, or longer than allowed.
-        """
+        """Add a piece; return the reply once it is complete. Too long or no HTTP raises ``BrokenReplyError``."""
         self._data += data
         if self._head is None and not self._read_head():
             return None

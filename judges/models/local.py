@@ -110,11 +110,7 @@ class LocalClassifier:
             )
 
     def answer(self, questions: Sequence[Question], is_cancelled: Callable[[], bool]) -> Answers:
-        """Answer questions, in batches of similar length; no further batch is run once it is cancelled.
-
-        Raises:
-            ModelError: There is no answer.
-        """
+        """Answer questions in batches of similar length, none after the cancellation, or raise ``ModelError``."""
         for spare in _SPARE:
             layout = lay_out(
                 self._description,

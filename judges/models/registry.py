@@ -106,10 +106,6 @@ def _check_body(path: str, value: object) -> None:
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None) -> ChatModel:
-    """Check the settings and make the model; its key is read from the environment or from the file that they name.
-
-    Raises:
-        ModelSettingsError: The settings, or the key, proxy or file they name, cannot be used.
-    """
+    """Make the model, with its key from the environment or a file, or raise ``ModelSettingsError``."""
     check(settings)
     return find(settings).make(settings, environment, proxy)

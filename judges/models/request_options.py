@@ -169,11 +169,7 @@ class Options:
         self._turn: asyncio.Future[None] | None = None  # Ends with the leader's request.
 
     async def post(self, asked: Asked) -> Reply:
-        """Send one request, again without what the endpoint refuses.
-
-        Raises:
-            ModelError: There is no answer.
-        """
+        """Send one request, again without what the endpoint refuses, or raise ``ModelError``."""
         options = self._offered(asked)
         kind = asked.request.schema_name, *asked.body, *options
         refusal: _Refusal | None = None

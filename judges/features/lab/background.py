@@ -58,11 +58,7 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def model(self, source: Model) -> LimitedModel:
-        """Return a model under its limits, made once. Call it in the loop.
-
-        Raises:
-            ModelSettingsError: The model cannot be used.
-        """
+        """Return a model under its limits, made once, or raise ``ModelSettingsError``. Call it in the loop."""
         if isinstance(source, LimitedModel):
             return source
         if isinstance(source, ChatModel):

@@ -128,11 +128,7 @@ class SpanBuffer:
         return max(len(self._open) / self._limits.max_open_traces, self.held_bytes / self._limits.max_bytes)
 
     def add(self, span: RawSpan, now_s: float) -> bool:
-        """Add a span that has ended, or count its loss.
-
-        Returns:
-            Whether the next trace is due earlier than `next_due_s` returned before.
-        """
+        """Add a span that has ended, or count its loss; return whether a trace is now due before `next_due_s`."""
         key = (span.trace_id, span.span_id)
         parent = None if span.is_local_root else (span.trace_id, span.parent_id or "")
         if key in self._closed or parent in self._closed:

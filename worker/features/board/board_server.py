@@ -28,11 +28,7 @@ class BoardServer:
     """One board at ``url``; `run` serves until a signal, and as a context manager it serves in a thread."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], config: str | None = None) -> None:
-        """Open the ports; ``config`` is the configuration file, for errors.
-
-        Raises:
-            SettingsError: The token, the address or the certificate cannot be used, or Redis has other partitions.
-        """
+        """Open the ports; raises ``SettingsError``, with the configuration file ``config``, for what cannot be used."""
         board = BOARD.of(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_url, settings.prefix, settings.partition_count)[0]

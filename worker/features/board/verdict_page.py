@@ -145,11 +145,7 @@ class VerdictPages:
         )
 
     def request(self, verdict: Verdict, trace: Trace) -> list[tuple[str, str]]:
-        """Return the messages of the first request as the installed judge renders them now, by role.
-
-        Raises:
-            JudgeFailedError: The judge cannot render this trace.
-        """
+        """Return the messages of the first request as the judge renders them now, or raise ``JudgeFailedError``."""
         judge = self.judge(verdict.judge, verdict.judge_model)
         if judge is None:
             raise JudgeFailedError(f"no judge {verdict.judge} is installed here")

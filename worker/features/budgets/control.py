@@ -145,15 +145,7 @@ def power_of_two(share: float) -> float:
 def budget_factors(
     budget: Budget, state: BudgetState, demand: Mapping[str, Demand], forecasts: Forecasts, now_s: float
 ) -> dict[int, float]:
-    """Return the factor of each priority: the smallest that any limit of the budget demands.
-
-    Args:
-        budget: The limits.
-        state: The spent and reserved amounts.
-        demand: By unit.
-        forecasts: Of former days.
-        now_s: Seconds since the epoch.
-    """
+    """Return the factor of each priority, the smallest that any limit of the budget demands; ``demand`` is by unit."""
     now, lowest = now_s % DAY_S, dict[int, float]()
     settled = (state.usd_day, state.usd_hour, state.tokens_day, state.tokens_hour)
     for number, (limit, spent) in enumerate(zip(budget.limits, settled, strict=True)):
@@ -205,10 +197,6 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
     """Divide a rate over segments so that each has the same number of verdicts, as far as the bounds allow.
 
     The mean rate remains. No segment has more than all its traces, or less than an eighth of the mean rate.
-
-    Args:
-        rate: The mean rate.
-        traces: How many traces each segment had.
     """
     if not 0 < rate < 1:
         return {}

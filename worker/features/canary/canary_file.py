@@ -94,10 +94,7 @@ class Canary:
 def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str]) -> Faults[Settings]:
     """Find and check the file of the canary, relative to the configuration that names it.
 
-    Args:
-        settings: The settings so far.
-        sources: The configuration as it was read.
-        names: The names of all judges, also of wrong ones, since labels may name them.
+    ``names`` are those of all judges, also of wrong ones, since labels may name them.
     """
     path, file = sources.path, CANARY_FILE.of(settings)
     if file is None:

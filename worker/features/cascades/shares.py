@@ -106,7 +106,7 @@ def second_rate(
         cascade: The cascade.
         probabilities: That the metrics of the first verdict pass.
         factor: By which the uncertainty is multiplied; None if unknown.
-        rate: Of a cascade with a budget, its present mean rate; None if unknown.
+        rate: The present mean rate of a cascade with a budget; None if unknown.
     """
     if cascade.uncertain is not None:
         low, high = cascade.uncertain
@@ -119,9 +119,7 @@ def second_rate(
 def fitted_factor(rate: float, spread: Collection[tuple[float, float]]) -> float:
     """Return the factor by which the mean probability of a second judging is the rate.
 
-    Args:
-        rate: The rate of the cascade.
-        spread: Uncertainties, each with its number of first verdicts.
+    ``spread`` are uncertainties, each with its number of first verdicts.
     """
     total, (low, high) = sum(number for _, number in spread), (0.0, 1 / _MIN_UNCERTAINTY)
     for _ in range(50):

@@ -93,13 +93,10 @@ def too_many_values() -> RefusedError:
 
 
 def check_values(body: bytes, most: int) -> None:
-    """Check the number of values of a JSON body before it is decoded: a megabyte of `{}` becomes fifty.
+    """Check the number of values of a JSON body, or raise ``RefusedError``: decoded, a megabyte of `{}` becomes fifty.
 
     Each value but the first follows a comma or a bracket. Those within texts count too, which costs less than to
     tell them apart.
-
-    Raises:
-        RefusedError: There are more.
     """
     if sum(map(body.count, (b",", b"{", b"["))) > most:
         raise too_many_values()
@@ -175,11 +172,7 @@ class Bodies:
         return body
 
     def check(self, size_bytes: int) -> None:
-        """Check the size of one body.
-
-        Raises:
-            RefusedError: It is too large.
-        """
+        """Check the size of one body, or raise ``RefusedError``."""
         if size_bytes > self._max_body_bytes:
             message = f"the body is over {self._max_body_bytes:,} bytes, decompressed; send fewer items at once"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", message)

@@ -118,11 +118,7 @@ class Request:
 
 
 def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) -> Request:
-    """Group the items of a request by trace; ``service`` replaces the resource's.
-
-    Raises:
-        RefusedError: The body is not OTLP in this encoding.
-    """
+    """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
     try:
         if form is Form.PROTOBUF:
             return _read_protobuf(body, service, is_log=is_log)

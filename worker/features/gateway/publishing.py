@@ -68,11 +68,7 @@ class Capacity(ServiceThread):
         self.pause(1.0)
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Count entries that are to be written.
-
-        Raises:
-            RefusedError: There is no room for them now, or there never can be.
-        """
+        """Count entries that are to be written; raises ``RefusedError`` if there is no room now, or never can be."""
         counts = Counter(entry.place % len(self._rooms) for entry in entries)
         for number, count in counts.items():
             if count > self._most[number]:
@@ -127,11 +123,7 @@ class Publisher(ServiceThread):
         return self._capacity.room
 
     def check(self) -> None:
-        """Check that at least one stream has room.
-
-        Raises:
-            RefusedError: There is none now.
-        """
+        """Check that at least one stream has room now, or raise ``RefusedError``."""
         if self.room <= 0:
             raise stream_full()
 

@@ -183,11 +183,7 @@ class GatewayServer:
         self._metrics.connections.set_function(lambda: self._connections.open)
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT.
-
-        Raises:
-            SettingsError: An address or certificate cannot be used.
-        """
+        """Serve until SIGTERM or SIGINT; raises ``SettingsError`` if an address or certificate cannot be used."""
         gateway = GATEWAY.of(self._settings)
         # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -116,11 +116,7 @@ class LineReader:
                 yield number, error
 
     def read(self, text: bytes) -> ReadLabel | None:
-        """Read a line; None if its label is empty.
-
-        Raises:
-            LineError: It is no label.
-        """
+        """Read a line; None if its label is empty. Raises ``LineError`` if it is no label."""
         try:
             row = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -175,12 +171,9 @@ class LineReader:
 
 
 def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
-    """Return whether a label means that the trace should pass.
+    """Return whether a label means that the trace should pass, or raise ``LineError``.
 
     It is true or false, yes or no, 1 or 0, pass or fail, a label of the judge, or a grade on its scale.
-
-    Raises:
-        LineError: It means neither.
     """
     if isinstance(value, bool):
         return value
@@ -205,11 +198,7 @@ def parse_label(judge: Judge, metric: Metric, value: object) -> bool:
 
 
 def parse_drawn(value: object) -> Drawn:
-    """Return how a trace was chosen: a probability, `queue` or `golden`.
-
-    Raises:
-        LineError: It is none of them.
-    """
+    """Return how a trace was chosen, by a probability, `queue` or `golden`; raises ``LineError`` for anything else."""
     if value in ("queue", "golden"):
         return cast("Drawn", value)
     try:
@@ -411,11 +400,7 @@ def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def read_verdicts(file: BinaryIO) -> Iterator[Verdict]:
-    """Read verdicts, one a line, as `tail --json` and `evaluate` print them.
-
-    Raises:
-        click.ClickException: A line is none.
-    """
+    """Read verdicts, one a line, as `tail --json` and `evaluate` print them, or raise ``ClickException``."""
     for number, line in numbered_lines(file):
         try:
             yield _verdict_decoder.decode(line)

@@ -194,11 +194,7 @@ def as_toml(calibration: JudgeCalibration) -> str:
 
 
 def append(path: Path, block: str) -> None:
-    """Append a table to a configuration file, if the settings still load with it.
-
-    Raises:
-        SettingsError: They do not; the file is as before.
-    """
+    """Append a table to a configuration file, or raise ``SettingsError`` if the settings would not load with it."""
     path = path.resolve()
     changed: Path | None = None
     try:

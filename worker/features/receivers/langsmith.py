@@ -67,11 +67,7 @@ class LangsmithExporter(HttpExporter):
         return {} if key is None else {"x-api-key": key}
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode a feedback for each score.
-
-        Raises:
-            SkippedError: The trace has no tag that can name its run.
-        """
+        """Encode a feedback for each score; raises ``SkippedError`` if no tag of the trace can name its run."""
         run = run_of(verdict, TAG)
         # Otherwise a verdict that is sent again later would have another time.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()

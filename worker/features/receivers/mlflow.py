@@ -130,11 +130,7 @@ class MlflowExporter(HttpExporter):
         return {**super().credentials(options, name), **named}
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode an assessment for each score.
-
-        Raises:
-            SkippedError: The trace has no id of OpenTelemetry, by which MLflow names its traces.
-        """
+        """Encode an assessment for each score; ``SkippedError`` if OpenTelemetry gave the trace no id for MLflow."""
         if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:
             raise SkippedError("no_target")
         for score in last_scores(verdict):

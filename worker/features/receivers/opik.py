@@ -59,11 +59,7 @@ class OpikExporter(HttpExporter):
         return {header: value for header, value in values.items() if value is not None}
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode a feedback score for each score.
-
-        Raises:
-            SkippedError: The trace has no tag that can name it in Opik.
-        """
+        """Encode a feedback score for each score; raises ``SkippedError`` if no tag of the trace names it in Opik."""
         target = run_of(verdict, TAG)
         for score in last_scores(verdict):
             body = encoded(

@@ -54,11 +54,7 @@ class _Outbox(NamedTuple):
 
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
-    """Read what Redis holds about a scope.
-
-    Raises:
-        StoreError: Redis did not answer.
-    """
+    """Read what Redis holds about a scope, or raise ``StoreError``."""
     all_series = read_series(store)
     series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
@@ -103,11 +99,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
 
 
 def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
-    """Read what archives hold about a scope.
-
-    Raises:
-        ArchiveError: An archive cannot be read.
-    """
+    """Read what archives hold about a scope, or raise ``ArchiveError``."""
     tally = Tally(scope)
     first, last = math.inf, -math.inf
     newest: dict[tuple[str, str], float] = {}

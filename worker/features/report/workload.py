@@ -146,12 +146,7 @@ class History(NamedTuple):
 
 
 def read_history(settings: Settings, store: Store, since_s: float, until_s: float) -> History:
-    """Sample the stream and the outbox.
-
-    Raises:
-        NoTrafficError: The stream retains no trace of this time.
-        StoreError: Redis did not answer.
-    """
+    """Sample the stream and the outbox; raises ``NoTrafficError`` if no trace of this time is retained."""
     low, high = str(max(0, int(since_s * 1000))), str(int(until_s * 1000))
     ends = [
         entries[0][0]
