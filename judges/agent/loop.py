@@ -67,9 +67,7 @@ class RetryGuard(NamedTuple):
         return UnscoredError("over_budget", note)
 
 
-_LEAST_ANSWER_TOKENS: Final = 1_000  # Reserved for an answer; its length can only be predicted from earlier ones.
 _LEAST_BYTES_PER_TOKEN: Final = 2  # In listings of a trace, which consist of ids, times and figures.
-_FREE: Final = Price(input=0.0, output=0.0)
 
 
 class RemainingTokens(NamedTuple):
@@ -89,13 +87,13 @@ class TokenBudget:
 
     def __init__(self, limits: Limits, price: Price | None) -> None:
         self._limits = limits
-        self._price = price or _FREE
+        self._price = price or Price(input=0.0, output=0.0)
         # Without a price only tokens can be limited.
         self._max_usd = math.inf if limits.max_usd is None or price is None else limits.max_usd
         self._input_tokens = 0
         self._output_tokens = 0
         self._cached = 0, 0
-        self._longest_answer = _LEAST_ANSWER_TOKENS
+        self._longest_answer = 1_000  # Reserved for an answer; its length can only be predicted from earlier ones.
         self._tokens_per_byte = 1 / BYTES_PER_TOKEN
 
     def tokens(self, size: Size) -> int:

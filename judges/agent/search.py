@@ -19,7 +19,6 @@ _MEANT: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _SINGLE: Final = {"\\" + sign: _MEANT.get(sign, sign) for sign in '"/bfnrt'}
 # Replaces an escaped backslash while other escapes are decoded, if the text does not contain it.
 _BACKSLASH: Final = "\0"
-_MAX_WRAPPINGS: Final = 3  # Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
 
 
 class View:
@@ -52,7 +51,7 @@ def views(text: str) -> Iterator[View]:
     """Yield a text with its escapes decoded, then with those inside of its strings decoded too, and so on."""
     view = View(_unescaped(text), text)
     yield view
-    for _ in range(_MAX_WRAPPINGS - 1):
+    for _ in range(2):  # Results of tools may be JSON in a string of JSON in a string, and no deeper in practice.
         if _ESCAPE.search(view.text) is None:
             return
         view = View(_unescaped(view.text), view.text, view)

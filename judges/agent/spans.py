@@ -48,7 +48,6 @@ def spoken_time(seconds: float | None) -> str | None:
 
 
 _RECORD_ID: Final = "trace"
-_ATTRIBUTES: Final = ("service", "environment", "release", "provider", "model", "usage", "tags")
 _KIND_ATTRIBUTES: Final = ("openinference.span.kind", "mlflow.spanType", "gen_ai.operation.name", "traceloop.span.kind")
 # OpenTelemetry's own kinds describe the transport of a span, not its role.
 _TRANSPORT_KINDS: Final = frozenset({"", "internal", "client", "server", "producer", "consumer", "unspecified"})
@@ -120,7 +119,7 @@ class Steps:
             status="error" if trace.error else None,
             inputs=_fields(trace, ("messages", "input", "context")),
             outputs=_fields(trace, ("output", "tool_calls", "error")),
-            attributes=_fields(trace, _ATTRIBUTES),
+            attributes=_fields(trace, ("service", "environment", "release", "provider", "model", "usage", "tags")),
         )
         self.record: Final = Step(ids.next(_RECORD_ID), record, None, is_root=not spans)
         """The content of the trace outside of its spans."""

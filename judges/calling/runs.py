@@ -19,7 +19,6 @@ from tracejudge import Trace
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-_BEGUN: Final = 2  # Evaluations begun, per call in flight.
 _CODE_IN_FLIGHT: Final = 64  # Traces that judges in Python hold at once: none of them runs in more processes.
 
 
@@ -56,7 +55,7 @@ class JudgeRunner:
         self._context_tools = context_tools
         self._forms: dict[int, tuple[Judge, Judge]] = {}
         self.max_in_flight = _CODE_IN_FLIGHT if model is None else model.settings.max_in_flight
-        self._places = asyncio.Semaphore(_BEGUN * self.max_in_flight)
+        self._places = asyncio.Semaphore(2 * self.max_in_flight)  # Evaluations begun, per call in flight.
 
     @property
     def judge_model(self) -> str:

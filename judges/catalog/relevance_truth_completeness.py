@@ -155,7 +155,6 @@ _LOWEST: Final = 1
 _HIGHEST: Final = 5
 _PASSES_AT: Final = 4
 _SHARES: Final = (0.05, 0.2, 0.4, 0.9)  # Shares of common words from which a grade is 2, 3, 4 and 5.
-_NOTHING_TO_COMPARE: Final = 3
 _CODE_GAP: Final = re.compile(r"[,;\s]+")
 _HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: word overlap cannot show that.
 _HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
@@ -395,7 +394,7 @@ def guesses(trace: Trace) -> tuple[Grade, ...]:
 
 def _by_share(metric: str, share: float | None, reasoning: str) -> Grade:
     if share is None:
-        return Grade(metric, _NOTHING_TO_COMPARE, "The query has no words that could be compared.")
+        return Grade(metric, 3, "The query has no words that could be compared.")
     return Grade(metric, 1 + bisect_right(_SHARES, share), reasoning)
 
 

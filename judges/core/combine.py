@@ -16,8 +16,6 @@ from judges.core.verdict import Assessment, Score
 
 Combine = Literal["majority", "mean", "min", "max", "all"]
 DISAGREEMENT: Final = "disagreement"
-_NEEDS_ALL: Final = frozenset({"all", "min"})
-_ROUNDING: Final = 1e-9  # A mean of equal values may be slightly below them.
 _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
 
@@ -110,7 +108,7 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
     rated = [score.passed for score in ratings.values() if score.passed is not None]
     if mode == "all" and not all(rated):
         return _verdict(metric, passed=False)
-    needed = models if mode in _NEEDS_ALL else models // 2 + 1
+    needed = models if mode in {"all", "min"} else models // 2 + 1
     if len(ratings) < max(_MIN_SCORED, needed):
         return None
     if mode == "all" and rated:
@@ -127,7 +125,7 @@ def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Scor
     if mode == "majority" and most_pass is not None:
         return _verdict(metric, passed=most_pass)
     if mode == "mean" and rated and metric.pass_at is not None:
-        most_pass = mean >= metric.pass_at - _ROUNDING
+        most_pass = mean >= metric.pass_at - 1e-9  # A mean of equal values may be slightly below them.
     return Score(metric.name, mean, passed=most_pass)
 
 

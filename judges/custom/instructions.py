@@ -114,9 +114,6 @@ def guidance_and_examples(definition: InWords, variables: Sequence[str], result:
     return "\n\n".join(filter(None, sections))
 
 
-_MOST_TOKENS: Final = 10**6  # More than any fixed part with the tools takes.
-
-
 def limits_of(limits: Mapping[str, object], *, reads_trace: bool) -> Limits | None:
     """Return the limits of a definition, None for a judge that reads no trace, or raise ``DefinitionError``."""
     if limits.get("max_usd") == math.inf:
@@ -138,7 +135,7 @@ def check_served(limits: Limits, fixed: str) -> None:
         return budget.cost_tokens(opening) <= budget.remaining_for_round().tokens
 
     if not serves(limits.max_tokens):
-        thousands = range(0, _MOST_TOKENS, 1000)
+        thousands = range(0, 10**6, 1000)  # More than any fixed part with the tools takes.
         least = thousands[bisect_left(thousands, True, key=serves)]  # noqa: FBT003 - the value bisect looks for
         fix = f"does not hold the first round, whatever the trace; at least {least} do, and a few times that to read"
         raise DefinitionError("max_tokens", fix)

@@ -53,7 +53,6 @@ _CONTEXT: Final = Variable(
     retrieved,
     "context",
 )
-_DOCUMENT: Final = Variable("one document that was retrieved for this request", "context", lambda _name, _trace: ())
 _HISTORY: Final = Variable(
     "the messages before this request, oldest first; each begins at the start of a line with its role, or name and "
     f"role, in square brackets, and its further lines are indented; `{_NO_HISTORY}` stands there when there is none",
@@ -88,7 +87,7 @@ KNOWN: Final[Mapping[str, Variable]] = {
     **dict.fromkeys(("user_request", "userQuery", "question", "input", "request"), _INPUT),
     **dict.fromkeys(("response", "modelResponse", "answer", "output", "content"), _OUTPUT),
     **dict.fromkeys(("context_document", "documents", "retrieval_context"), _CONTEXT),
-    DOCUMENT: _DOCUMENT,
+    DOCUMENT: Variable("one document that was retrieved for this request", "context", lambda _name, _trace: ()),
     "history": _HISTORY,
     **dict.fromkeys(("ground_truth", "expected_output"), _REFERENCE),
     "guidelines": _RULES,

@@ -276,7 +276,6 @@ class AdaptiveLimit:
             self._try_next(self._latency.current_s or latency_s, next_number)
 
     def _try_next(self, latency_s: float, next_number: int) -> None:
-        """Begin a trial if one is due."""
         limit = self._next_limit()
         if limit != self.limit:
             throughput = self.limit / latency_s
@@ -319,7 +318,6 @@ class AdaptiveLimit:
             self._move(before.limit, next_number)
 
     def _next_phase(self, *, is_kept: bool, is_worth: bool) -> None:
-        """Choose what is tried next."""
         if self._phase == "settle":
             self._settled_down |= is_kept
             if is_worth:
@@ -361,7 +359,6 @@ class AdaptiveLimit:
         self._move(max(1, reached // 2), next_number)
 
     def _move(self, limit: int, next_number: int) -> None:
-        """Set the limit, and begin a round."""
         if limit != self.limit:
             self._latency.current_s = None
         self.limit = limit

@@ -37,7 +37,6 @@ Block = dict[str, object]
 PUBLIC_URL: Final = "https://api.anthropic.com"
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
-_INSTEAD_OF: Final[Mapping[str, str]] = {"output_config": "key_patterns"}
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 
@@ -63,7 +62,7 @@ class AnthropicModel:
             _below_version(settings.base_url, "/messages"), _headers(api_key), settings, proxy
         )
         self._output = OutputBound(settings, DEFAULT_MAX_OUTPUT_TOKENS)
-        self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
+        self._options = Options(self._endpoint, self._output, {"output_config": "key_patterns"})
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _PREDICT: Final = "/predict"
 _CLASSIFY: Final = "/classify"
-_MAX_INPUTS: Final = 32  # The default limit of text-embeddings-inference.
 _SMALLER_BATCH: Final = re.compile(r"maximum allowed batch size (\d{1,6})")
 _TOO_MANY_TOKENS: Final = "must have less than"
 # Estimates the tokens of a text that the server divides: three letters of Latin scripts, or one of another, each.
@@ -85,7 +84,7 @@ class HttpClassifier:
         self.settings = settings
         self._description = description
         self._endpoint = HttpEndpoint(settings.base_url or "", bearer(api_key), settings, proxy)
-        self._most = _MAX_INPUTS
+        self._most = 32  # The default limit of text-embeddings-inference.
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer the questions of one request, or raise ``ModelError``.
@@ -143,7 +142,6 @@ class HttpClassifier:
         return _form(self.settings) == _PREDICT
 
     def _read(self, reply: Reply, count: int) -> _Read:
-        """Read the probability of support of each input."""
         try:
             read = self._read_predictions(reply) if self._predicts else self._read_classes(reply.body)
         except UNREADABLE as error:

@@ -89,7 +89,6 @@ _GUARDED: Final = tuple(
 )
 NO_PROXY: Final = "none"
 _MAX_PORT: Final = 65535
-_GUARDED_NAMES: Final = ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal")
 # Deprecated IPv4-compatible addresses, and NAT64 with its well-known and its local prefix.
 _EMBEDDING: Final = tuple(map(ip_network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
 
@@ -170,7 +169,7 @@ def is_endpoint(url: str) -> bool:
 def is_guarded(host: str) -> bool:
     """Check whether a host is a guarded address, in any notation, or a name for one."""
     bare = host.partition("%")[0].rstrip(".").lower()
-    if bare in _GUARDED_NAMES:
+    if bare in ("metadata", "metadata.google.internal", "metadata.goog", "instance-data.ec2.internal"):
         return True
     try:
         # inet_aton reads addresses as the C library does: 2852039166 and 0xa9fea9fe are 169.254.169.254.

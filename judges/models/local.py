@@ -25,9 +25,7 @@ _MODEL: Final = "model.onnx"
 _TOKENIZER: Final = "tokenizer.json"
 _CONFIG: Final = "config.json"
 _BATCH_TOKENS: Final = 16_384  # Padding included: it bounds the memory of one run.
-_SPARE: Final = (8, 64)  # Tokens that stay free; more if tokens grow because evidence was cut between them.
 _TOKENS_AXIS: Final = 3  # Axes of an output with one result for each token.
-_ERROR_LEVEL: Final = 3
 
 
 class _Config(Struct):
@@ -68,7 +66,7 @@ class LocalClassifier:
         options = ort.SessionOptions()
         # One processor stays free for the event loop.
         options.intra_op_num_threads = max(1, (os.cpu_count() or 1) - 1)
-        options.log_severity_level = _ERROR_LEVEL
+        options.log_severity_level = 3  # Errors.
         try:
             self._session = ort.InferenceSession(
                 str(folder / _MODEL), sess_options=options, providers=["CPUExecutionProvider"]
@@ -111,7 +109,7 @@ class LocalClassifier:
 
     def answer(self, questions: Sequence[Question], is_cancelled: Callable[[], bool]) -> Answers:
         """Answer questions in batches of similar length, none after the cancellation, or raise ``ModelError``."""
-        for spare in _SPARE:
+        for spare in (8, 64):  # Tokens that stay free; more if tokens grow because evidence was cut between them.
             layout = lay_out(
                 self._description,
                 questions,

@@ -22,7 +22,6 @@ DESCRIPTION: Final = "judge.toml"
 _EVIDENCE: Final = "{evidence}"
 _CLAIM: Final = "{claim}"
 _MARKS: Final = re.compile(r"\{evidence\}|\{claim\}")
-_SPECIAL_TOKENS: Final = 8  # Classification and separator tokens, and tokens that change where a chunk is cut.
 _MIN_EVIDENCE_TOKENS: Final = 16
 _MIN_TOKENS: Final = 32
 _MAX_INPUTS: Final = 2048  # About a minute of a small model; a longer request would only run into its time limit.
@@ -142,7 +141,7 @@ def lay_out(
     questions: Sequence[Question],
     spans: Spans,
     clean: Callable[[str], str] = str,
-    spare: int = _SPECIAL_TOKENS,
+    spare: int = 8,  # Classification and separator tokens, and tokens that change where a chunk is cut.
 ) -> Layout:
     """Build the inputs for questions.
 

@@ -31,7 +31,6 @@ Failure = Literal[
 ]
 
 _ERRORS: Final[Mapping[str, type[ModelError]]] = {kind.reason: kind for kind in ModelError.__subclasses__()}
-_MAX_REQUESTS: Final = 1000  # A rehearsal may run for days.
 
 
 class _Plain(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +63,7 @@ class ScriptedModel:
     def __init__(self, steps: Iterable[Step | str | Answering], settings: ModelSettings | None = None) -> None:
         """Store the steps: a text is answered at once, and a function makes a step or text from the request."""
         self.settings = settings or ModelSettings(provider="scripted", model="scripted")
-        self._requests: deque[ChatRequest] = deque(maxlen=_MAX_REQUESTS)
+        self._requests: deque[ChatRequest] = deque(maxlen=1000)  # A rehearsal may run for days.
         listed = list(steps)
         if not listed:
             raise ValueError("a script needs at least one step")

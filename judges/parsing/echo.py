@@ -49,7 +49,6 @@ _FORMATTING: Final = re.compile(
 )
 _TAG: Final = re.compile(r"</?[a-zA-Z]")
 _MAX_WORD_CHARS: Final = 40
-_MIN_LINE_WORDS: Final = 8
 _MAX_PARTS: Final = 2000  # Of an answer; a search takes up to a millisecond.
 _FENCE: Final = re.compile(r"^[ \t]*(?:`{3,}|~{3,})\w*[ \t]*$", re.MULTILINE)
 
@@ -233,7 +232,7 @@ def _least_words(own: Collection[_Part]) -> int:
     if any(part.is_object for part in own):
         return 1  # The object is the model's own answer.
     # An answer in lines has a short verdict, such as `Result: yes`, which may be the model's own beside its reasons.
-    return _MIN_LINE_WORDS if own else 2
+    return 8 if own else 2
 
 
 def _is_line(text: str, shown: Sequence[str]) -> bool:

@@ -35,7 +35,6 @@ _STRUCTURED: Final = frozenset(
 )
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
 _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
-_MAX_COLUMNS: Final = 20  # Number of columns that an error names.
 
 
 # Between the texts of a list as numpy writes it: Python would join them.
@@ -106,7 +105,7 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
             yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
             return
         if not set(outputs) & set(names):
-            columns = ", ".join(map(repr, names[:_MAX_COLUMNS]))
+            columns = ", ".join(map(repr, names[:20]))  # Number of columns that an error names.
             expected = f"one of the columns must be {', '.join(outputs[:-1])} or {outputs[-1]}"
             yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")
             return

@@ -64,7 +64,6 @@ _MIN_RUN: Final = 2  # Fewer lines in a row of one form are prose.
 _MIN_FIELDS: Final = 2
 _MAX_BLANKS: Final = 3
 _NEAR: Final = 12  # Number of lines within which the next number of a list is looked for.
-_MIN_WIDTH: Final = 24  # Width below which no text is wrapped.
 _MAX_HARD: Final = 50  # Longer lines are taken for wrapped prose.
 
 
@@ -217,7 +216,7 @@ def _lines(text: str) -> Iterator[Part]:
     if len(lines) == 1:
         yield from _part(text) if MARKER.match(text) else _prose(lines, 0)
         return
-    width = max((_MIN_WIDTH, *map(len, lines)))
+    width = max((24, *map(len, lines)))  # Width below which no text is wrapped.
     paragraph: list[str] = []
     position = 0
     while position < len(lines):

@@ -87,7 +87,6 @@ def _parts(target: str) -> re.Match[str] | None:
 
 @contextmanager
 def _import_errors(file: str = "") -> Iterator[None]:
-    """Translate the errors of an import."""
     try:
         yield
     except CodeError:

@@ -179,8 +179,6 @@ def _start(
 _START_LIMIT_S: Final = 120.0  # Time limit of a judge's imports.
 # Starts since the last answer without a pause before the next: one trace that ends a process is no reason for a pause.
 _WITHOUT_PAUSE: Final = 2
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 10.0
 Sleep = Callable[[float], Awaitable[object]]
 
 
@@ -297,7 +295,7 @@ class _Slot:
         self._drop()
         if self._starts >= _WITHOUT_PAUSE:
             # A judge that cannot even be imported must not use up the machine.
-            await self._sleep(backoff_s(self._starts - _WITHOUT_PAUSE, _FIRST_PAUSE_S, _LONGEST_PAUSE_S))
+            await self._sleep(backoff_s(self._starts - _WITHOUT_PAUSE, first_s=0.1, longest_s=10.0))
         self._starts += 1
         program = self._program
         try:

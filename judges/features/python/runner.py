@@ -25,7 +25,6 @@ from judges.features.python.protocol import Start
 from tracejudge import Trace
 
 log = logging.getLogger("judges.code")
-_LOG_AGAIN_S: Final = 600.0
 _PAIR: Final = 2
 
 
@@ -116,7 +115,7 @@ class _Runner:
             # Once, and not for each trace that waits for the judge.
             message, now = f"{error}", self._clock()
             if now >= self._logged.get(message, now):
-                self._logged[message] = now + _LOG_AGAIN_S
+                self._logged[message] = now + 600.0
                 log.error("the judge %s cannot judge: %s", self._name, message)  # noqa: TRY400 - the text says all
             raise
 

@@ -44,7 +44,6 @@ _VALUE_CHARACTERS = 16  # cost of a value besides its text, so that many tiny va
 _OTHER_SEQUENCES = (Sequence, AbstractSet, MappingView)
 _BYTES = (bytes, bytearray, memoryview)
 _CONVERSIONS = ("model_dump", "tolist", "item", "dict", "to_dict")
-_MAX_ARRAY_BYTES = 1024 * 1024
 _LAZY_METHODS = frozenset({"__next__", "__anext__", "__await__"})
 _STANDARD_TYPES = frozenset({datetime, date, time, Decimal, UUID})
 _TEXT_PROPERTIES = ("text", "page_content", "content")
@@ -291,7 +290,7 @@ def _fields_of(value: Any, kind: type[Any]) -> object:
         if method == "to_dict" and kind.__name__ == "DataFrame":
             fields = value.to_dict("records")
         elif method not in {None, "to_dict"} and (method != "dict" or hasattr(kind, "__fields__")):
-            fields = getattr(value, str(method))() if getattr(value, "nbytes", 0) <= _MAX_ARRAY_BYTES else None
+            fields = getattr(value, str(method))() if getattr(value, "nbytes", 0) <= 1024 * 1024 else None
     return fields
 
 

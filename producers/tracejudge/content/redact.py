@@ -259,7 +259,6 @@ def _redact_ibans(text: str) -> str:
     return "".join((*parts, text[done:])) if parts else text
 
 
-_SECRET_SIGN: Final = "[redacted secret]"  # noqa: S105 - a mark, no secret
 _MIN_CHARS: Final = 6  # a@b.io
 _LOCAL: Final = _compiled(r"[\w.+%'-]++\Z")
 _LOCAL_EDGE: Final = ".'%-"
@@ -302,7 +301,7 @@ def redact_record(record: dict[str, Any], functions: Sequence[Callable[[str], st
         return text
 
     def change_pair(key: str, text: str) -> str:
-        return _SECRET_SIGN if text and is_secret_name(key) else change(text)
+        return "[redacted secret]" if text and is_secret_name(key) else change(text)
 
     map_texts(record, change, change_pair if redact_secrets in functions else None)
 

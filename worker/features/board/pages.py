@@ -40,7 +40,6 @@ from worker.features.report.html import TEMPLATES
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
-_MAX_FORM_BYTES: Final = 64 * 1024
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
@@ -245,7 +244,7 @@ class Board:
     async def answer(self, request: Request) -> Response:
         """Store an answer; the reply comes after Redis has it."""
         length = request.headers.get("content-length", "")
-        if not length.isdigit() or int(length) > _MAX_FORM_BYTES:
+        if not length.isdigit() or int(length) > 64 * 1024:
             return self._error(request, 413, "The form is too large.")
         form = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
         return await run_in_threadpool(self._guarded(lambda inner: self._stored(inner, form)), request)

@@ -21,7 +21,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tracejudge.dialects import RawEvent, RawSpan
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
-_LARGE_BYTES: Final = 1024 * 1024
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
 _ITEMS: Final = 2
@@ -177,7 +176,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
             for item in items:
-                if len(item) > _LARGE_BYTES:
+                if len(item) > 1024 * 1024:
                     fields(item)
                 content = bytes(item)
                 # Spans and log records have the same names of ids, which their types do not express.

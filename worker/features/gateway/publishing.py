@@ -29,7 +29,6 @@ log = structlog.get_logger("tracejudge.gateway")
 
 _MAX_ENTRIES: Final = 500
 _MAX_BYTES: Final = 4 * MIB
-_MAX_WAITING_BYTES: Final = 64 * MIB
 
 
 class Capacity(ServiceThread):
@@ -138,7 +137,7 @@ class Publisher(ServiceThread):
             waiting.future.set_result(None)
             return waiting.future
         with self._lock:
-            if self._waiting_bytes > _MAX_WAITING_BYTES:
+            if self._waiting_bytes > 64 * MIB:
                 raise full("Redis does not keep up; send this again later")
             self._capacity.take(entries)
             self._waiting_bytes += waiting.size_bytes

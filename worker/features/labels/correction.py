@@ -43,7 +43,6 @@ log = structlog.get_logger("tracejudge.labels")
 _STEPS_AT_ONCE: Final = 20
 LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
 _SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
-_FINE_S: Final = 6 * HOUR_S
 _ENOUGH_JUDGEMENTS: Final = 50  # As for the window of the raw share.
 
 
@@ -122,7 +121,7 @@ def corrections(
     """
     index = LabelIndex(read_labels(store), until - LABELS_S) if index is None else index
     # Buckets of five minutes are kept for 3 days, those of an hour for 90; the latter are fewer to read.
-    is_fine = until - since < _FINE_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
+    is_fine = until - since < 6 * HOUR_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
     labelled = {each: by_origin for each in series if (by_origin := index.of(each, since, until))}

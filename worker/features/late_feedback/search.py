@@ -43,7 +43,6 @@ log = structlog.get_logger("tracejudge.ingest")
 
 # About as much is searched at once: Redis and the other threads of the process wait meanwhile.
 _PIECE_COUNT: Final = 300
-_MAX_PUBLICATION_BYTES: Final = 32 * 1024 * 1024
 _READ_AT_ONCE: Final = 100
 _PRESSURE_PAUSE_S: Final = 0.2
 # Bounds of one script call.
@@ -165,7 +164,7 @@ class Search:
         # From the newest: past the bound the oldest publications are left out.
         for publication in reversed(self._publications[trace_id]):
             size += publication.size
-            if taken and size > _MAX_PUBLICATION_BYTES:
+            if taken and size > 32 * 1024 * 1024:
                 break
             taken.append(publication)
         return taken[::-1]

@@ -35,8 +35,6 @@ _QUIET_S: Final = 3600.0  # A file is complete so long after the end of its day.
 
 
 class _Lines(Channel):
-    """Verdicts as lines."""
-
     path = "lines"
 
     def request(self, items: Sequence[Item]) -> Request:

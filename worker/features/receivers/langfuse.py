@@ -45,8 +45,6 @@ class _Answers(Struct):
 
 
 class _Scores(Channel):
-    """Events that create scores."""
-
     path = _PATH
     # Langfuse takes 4.5 MB.
     max_items = 500

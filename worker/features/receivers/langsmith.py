@@ -31,8 +31,6 @@ _CONFLICT: Final = 409
 
 
 class _Feedback(Channel):
-    """One feedback."""
-
     path = "/feedback"
     max_items = 1
     interval_s = 60 / 5_000  # LangSmith takes 5,000 requests a minute.

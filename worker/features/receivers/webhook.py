@@ -46,8 +46,6 @@ def sign(body: bytes, key: str | None) -> Mapping[str, str]:
 
 
 class _Verdicts(Channel):
-    """All verdicts."""
-
     path = ""
     max_items = 100
     max_bytes = 1024 * 1024

@@ -23,8 +23,6 @@ from worker.core.config.settings import SeriesLabel
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
 SEGMENT_KEYS: Final[tuple[str, ...]] = (*get_args(SeriesLabel), "prompt_version", "guideline")
 LEAST_JUDGEMENTS: Final = 5
-_FINE_S: Final = 6 * HOUR_S
-_HOURLY_POINTS_S: Final = 2 * DAY_S
 _MOST_NAMES: Final = 5
 
 Labels = tuple[tuple[str, str], ...]  # Keys with their values, in the order of `Scope.keys`.
@@ -66,7 +64,7 @@ class Scope(NamedTuple):
         `SEGMENT_KEYS`, or `tags.NAME`; ``service`` is a pattern, ``judges`` are names, all if empty.
         """
         first = period.since - (shift_s or 0.0)
-        is_short = period.until - period.since <= _FINE_S and first > now - FINE_DAYS * DAY_S + HOUR_S
+        is_short = period.until - period.since <= 6 * HOUR_S and first > now - FINE_DAYS * DAY_S + HOUR_S
         step = FIVE_MINUTES_S if is_short else HOUR_S
         # Both ends move up, so that the last seven days and those before them share no bucket.
         until = math.ceil(period.until / step) * step
@@ -102,7 +100,7 @@ class Scope(NamedTuple):
     @property
     def point_s(self) -> int:
         """The length of what a mark of a chart is of, in seconds."""
-        return HOUR_S if self.period.until - self.period.since <= _HOURLY_POINTS_S else DAY_S
+        return HOUR_S if self.period.until - self.period.since <= 2 * DAY_S else DAY_S
 
     def condensed(self, buckets: Iterable[Bucket]) -> list[Bucket]:
         """Add up buckets that belong to the same periods and the same mark of a chart; each begins with its first.
