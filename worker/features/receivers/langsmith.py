@@ -25,7 +25,6 @@ from worker.base.delivery.receiver_delivery import (
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import LangsmithSettings
 
-TAG: Final = LangsmithSettings.tag
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 
@@ -66,7 +65,7 @@ class LangsmithExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback for each score; raises ``SkippedError`` if no tag of the trace can name its run."""
-        run = run_of(verdict, TAG)
+        run = run_of(verdict, LangsmithSettings.tag)
         # Otherwise a verdict that is sent again later would have another time.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
         for score in last_scores(verdict):

@@ -21,7 +21,6 @@ from worker.base.delivery.receiver_delivery import (
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import OpikSettings
 
-TAG: Final = OpikSettings.tag
 _NOT_FOUND: Final = 404
 
 
@@ -60,7 +59,7 @@ class OpikExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback score for each score; raises ``SkippedError`` if no tag of the trace names it in Opik."""
-        target = run_of(verdict, TAG)
+        target = run_of(verdict, OpikSettings.tag)
         for score in last_scores(verdict):
             body = encoded(
                 project_name=getattr(self._options, "project", None),
