@@ -28,15 +28,16 @@ _PLAIN: Final = (
     Rule("all", ("safety",), rate=0.05),
 )
 _EVERY_KEY: Final = (
-    Rule(
-        *("documents", ("groundedness",)),
+    Rule.from_keys(
+        name="documents",
+        judges=("groundedness",),
         where=_WHERE,
         rate=0.05,
         always=("error", "negative_feedback", "slow"),
         stratify=("model",),
         first_per_hour=20,
     ),
-    Rule("all", ("safety",), rate=0.05, sample_by="session", first_per_hour=20),
+    Rule.from_keys(name="all", judges=("safety",), rate=0.05, sample_by="session", first_per_hour=20),
 )
 _TOKENS: Final = 10**12
 """A limit that is never reached."""

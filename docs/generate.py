@@ -42,7 +42,7 @@ from tracejudge import (
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
 from worker.base.monitor.feature import Monitor
-from worker.core.config.settings import JudgeCalibration, Rule, Settings, Where
+from worker.core.config.settings import Extended, JudgeCalibration, Rule, Settings, Where
 from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
@@ -260,7 +260,7 @@ def _configuration() -> str:
         ("`[gateway.tokens.NAME]`", Token),
         ("`[board]`", Board),
     )
-    rows = {"Top level": _keys(), **{title: _fields(struct) for title, struct in sections}}
+    rows = {"Top level": _keys(Settings), **{title: _keys(struct) for title, struct in sections}}
     for title, fields in rows.items():
         parts.append(f"## {title}\n")
         parts += ["| key | default | what |", "| --- | --- | --- |"]
@@ -269,10 +269,13 @@ def _configuration() -> str:
     return "\n".join(parts)
 
 
-def _keys() -> Iterator[tuple[str, str, str]]:
-    """Yield the keys of the top level: those of the core, then those of features."""
-    yield from (row for row in _fields(Settings) if row[0] != "tables")
-    for key, table in installed_tables().items():
+def _keys(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys of a table: those of the core, then those of features."""
+    if not issubclass(struct, Extended):
+        yield from _fields(struct)
+        return
+    yield from (row for row in _fields(struct) if row[0] != "tables")
+    for key, table in installed_tables(struct.extension).items():
         is_long = key in _TABLES or table.is_named
         default = (
             f"`{msgspec.json.encode(table.default).decode()}`"

@@ -13,7 +13,7 @@ from judges.core.verdict import evaluation_id
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Rule, Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 from worker.core.selection.evaluations import EvaluationFactory
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
@@ -28,7 +28,7 @@ JUDGES = {name: catalogue()[name] for name in ("safety", "relevance_to_query")}
 
 def graders_of(labels: list[str], judges: Mapping[str, Judge] | None = None) -> Graders:
     models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
-    rule = Rule(name="together", judges=("safety",), model=tuple(models), combine="majority")
+    rule = COMBINE.replace(Rule(name="together", judges=("safety",), model=tuple(models)), "majority")
     return Graders(Settings(models=models, rules=(rule,)), JUDGES if judges is None else judges)
 
 

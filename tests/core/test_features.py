@@ -15,7 +15,6 @@ import worker
 from tracejudge import Trace
 from worker.base.monitor.gauges import Watch
 from worker.core import features
-from worker.core.config import loading
 from worker.core.config.settings import Settings
 from worker.core.features import (
     Feature,
@@ -35,10 +34,6 @@ from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
-
-
-def test_keys_of_rules_are_refused_without_their_feature() -> None:
-    assert {key for feature in installed() for key in feature.rule_keys} <= set(loading._OF_FEATURES)
 
 
 def test_every_row_is_the_module_of_a_feature() -> None:

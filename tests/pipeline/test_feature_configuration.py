@@ -27,7 +27,7 @@ from support.configuration import (
 from judges.core.model import ModelSettings
 from worker.base.delivery.settings import HeaderSource
 from worker.core import features
-from worker.core.config import loading, reading
+from worker.core.config import reading
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.features import installed, installed_tables
@@ -40,6 +40,8 @@ from worker.features.receivers.feature import PhoenixSettings
 CANARY = str(files("worker.features.canary").joinpath("canary.jsonl"))
 VARIABLES: Variables = {
     "late_feedback_wait": ("15s", 15.0),
+    "session_max": ("20", 20),
+    "max_session_bytes": ("64MiB", 64 << 20),
     "session_idle": ("1m", 60.0),
     "session_keep": ("2h", 7200.0),
     "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
@@ -125,10 +127,10 @@ OF_FEATURES: Mapping[str, tuple[str, str]] = {
     "[gateway]\nport = 1\n": ("gateway", "gateway: unknown key"),
     "session_idle = 1\n": ("sessions", "session_idle: unknown key"),
     "[receivers.mine]\nkind = 'phoenix'\nurl = 'http://host'\n": ("receivers", "receivers.mine.kind: unknown kind"),
-    f"{RULE}model = ['default', 'other']\ncombine = 'mean'\n": ("panels", "rules[0].combine: needs a feature"),
-    f"{RULE}priority = 1\n": ("budgets", "rules[0].priority: needs a feature"),
+    f"{RULE}model = ['default', 'other']\ncombine = 'mean'\n": ("panels", "rules[0].combine: unknown key"),
+    f"{RULE}priority = 1\n": ("budgets", "rules[0].priority: unknown key"),
     f"{RULE}unit = 'session'\n": ("sessions", "rules[0].unit: needs a feature"),
-    f"{RULE}repeat = 0.1\n": ("repeats", "rules[0].repeat: needs a feature"),
+    f"{RULE}repeat = 0.1\n": ("repeats", "rules[0].repeat: unknown key"),
 }
 """What a file holds, with the feature that it needs, and the error without the feature."""
 
@@ -167,12 +169,8 @@ def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None], te
     assert error in str(refused.value)
 
 
-def test_every_key_of_a_rule_that_needs_a_feature_has_one() -> None:
-    assert {key for feature in installed() for key in feature.rule_keys} == set(loading._OF_FEATURES)
-
-
 def test_no_feature_is_configured_by_default() -> None:
-    assert Settings.from_keys(late_feedback_wait=60.0, session_idle=180.0) == Settings()
+    assert Settings.from_keys(late_feedback_wait=60.0, session_idle=180.0, session_max=50) == Settings()
 
 
 @each_case("key", sorted(keys_of(features_in("features"))))

@@ -8,7 +8,7 @@ from judges.core.verdict import Verdict
 from judges.models.scripted import Answering, Step
 from support.judging_parts import YES, HeldModel, JudgingWorker, Workers, choose
 from support.stage_parts import Keyspace
-from worker.core.config.settings import Rule
+from worker.core.config.settings import COMBINE, Rule
 from worker.core.queue.ledger import read_outbox_entry
 
 NO = YES.replace('"yes"', '"no"')
@@ -20,7 +20,7 @@ MODELS = {
     "last": ModelSettings(provider="scripted", model="c", price=PRICE),
 }
 PANEL = "majority(a,b,c)"
-TOGETHER = Rule(name="together", judges=("safety",), model=("default", "first", "last"), combine="majority")
+TOGETHER = COMBINE.replace(Rule(name="together", judges=("safety",), model=("default", "first", "last")), "majority")
 SETUP: Mapping[str, Any] = {"models": MODELS, "rules": (TOGETHER,)}
 
 

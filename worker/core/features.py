@@ -19,12 +19,12 @@ from msgspec import structs
 
 if TYPE_CHECKING:
     from judges.core.faults import Fault, Faults
-    from judges.core.judge import Judge
+    from judges.core.judge import Judge, Unit
     from judges.core.model import ChatModel
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.reading import ConfigSources
-    from worker.core.config.settings import Settings
+    from worker.core.config.settings import Extended, Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     ServerThread = tuple[ServiceThread, Store]
 
 A = ParamSpec("A")
+E = TypeVar("E", bound="Extended")
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -238,12 +239,12 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Table(Generic[T]):
-    """A key of the configuration that belongs to a feature or to a part of base.
+    """A key of the configuration, or of a rule, that belongs to a feature or to a part of base.
 
     In the file and in variables it looks as a key of the core. If the folder of its feature is removed, it is unknown.
 
     Attributes:
-        key: The key in the file; the variable is `TRACEJUDGE_KEY`.
+        key: The key in the file; the variable is `TRACEJUDGE_KEY`, but of a key of a rule.
         type: The type of the value, or of each table if there are several.
         default: The value if the key is absent.
         text: The text of the reference page.
@@ -260,13 +261,13 @@ class Table(Generic[T]):
     kinds: Mapping[str, Any] = field(default_factory=dict)
     is_secret: bool = False
 
-    def of(self, settings: "Settings") -> T:
-        """Return the value, or the default."""
+    def of(self, settings: "Extended") -> T:
+        """Return the value in the settings or in a rule, or the default."""
         value: T = settings.tables.get(self.key, self.default)
         return value
 
-    def replace(self, settings: "Settings", value: T) -> "Settings":
-        """Return settings with another value."""
+    def replace(self, settings: E, value: T) -> E:
+        """Return settings or a rule with another value."""
         return structs.replace(settings, tables={**settings.tables, self.key: value})
 
 
@@ -281,7 +282,8 @@ class Feature:
         scripts: The package with its folder `scripts`, files of scripts for Redis; their names are unique.
         commands: Commands by name; `judges NAME` is one of `tracejudge judges`. None is imported before it is called.
         tables: Its tables and keys of the configuration.
-        rule_keys: Keys of a rule that need it; without the feature a rule that sets one is refused.
+        rule_keys: Its keys of a rule.
+        units: What rules may judge besides a trace.
         aliases: Names that a rule may write as `model`, each with its models, of which the first one judges first.
         faults: Checks its own settings, in every process; called with the settings.
         rule_faults: Checks what names models, judges or rules, in processes that judge; called with the settings, which
@@ -316,7 +318,8 @@ class Feature:
     scripts: str | None = None
     commands: Mapping[str, Command] = field(default_factory=dict)
     tables: Sequence[Table[Any]] = ()
-    rule_keys: Sequence[str] = ()
+    rule_keys: Sequence[Table[Any]] = ()
+    units: "Sequence[Unit]" = ()
     aliases: "Callable[[Settings], Mapping[str, tuple[str, ...]]] | None" = None
     faults: "Callable[[Settings], Iterable[Fault]] | None" = None
     rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
@@ -374,10 +377,10 @@ def find_exporters(settings: "Settings") -> dict[str, Exporter]:
 
 
 @cache
-def installed_tables() -> Mapping[str, Table[Any]]:
-    """Return the tables of installed features by key; features that name the same key share it and its kinds."""
+def installed_tables(attribute: str = "tables") -> Mapping[str, Table[Any]]:
+    """Return `tables` or `rule_keys` of installed features by key; those that name the same key share it, its kinds."""
     tables: dict[str, Table[Any]] = {}
-    for table in (table for feature in installed() for table in feature.tables):
+    for table in (table for feature in installed() for table in getattr(feature, attribute)):
         kinds = {**tables[table.key].kinds, **table.kinds} if table.key in tables else table.kinds
         tables[table.key] = replace(table, kinds=kinds)
     return tables

@@ -241,10 +241,10 @@ def test_reservations_of_a_dead_worker_count_as_reserved_and_nothing_is_lost(
 
 def test_calls_that_no_sampling_rate_reduces_are_charged_apart() -> None:
     halved, full = (
-        Rule("halved", ("safety",), rate=0.5, priority=3, always=("error",)),
-        Rule("full", ("safety",), priority=7),
+        Rule.from_keys(name="halved", judges=("safety",), rate=0.5, priority=3, always=("error",)),
+        Rule.from_keys(name="full", judges=("safety",), priority=7),
     )
-    divided = Rule("divided", ("safety",), rate=0.1, stratify=("model",))
+    divided = Rule.from_keys(name="divided", judges=("safety",), rate=0.1, stratify=("model",))
     fine, failed = make_trace(1), make_trace(2, error=True)
     cases = (
         ((SAFETY, (halved,), fine), (1.0, 3)),
@@ -277,7 +277,7 @@ def test_the_cost_of_an_exempt_judge_is_not_counted_as_reducible(keyspace: Keysp
 
 
 def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(keyspace: Keyspace) -> None:
-    rules = (Rule("one", ("safety",), budget="own", priority=8),)
+    rules = (Rule.from_keys(name="one", judges=("safety",), budget="own", priority=8),)
     models = {"default": MODEL, "second": msgspec.structs.replace(MODEL, model="second")}
     _, budgets = of(keyspace, rules=rules, models=models, budgets={"own": Budget(tokens_per_day=10**6)})
 

@@ -188,7 +188,10 @@ def test_an_exempt_judge_is_charged_but_never_refused(keyspace: Keyspace, new_wo
 
 
 def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> None:
-    rules = (Rule("a", ("safety",), budget="own"), Rule("b", ("groundedness", "safety"), priority=7, rate=0.5))
+    rules = (
+        Rule.from_keys(name="a", judges=("safety",), budget="own"),
+        Rule.from_keys(name="b", judges=("groundedness", "safety"), priority=7, rate=0.5),
+    )
     names = {
         "all": Budget(tokens_per_day=1),
         "own": Budget(tokens_per_day=1),
@@ -224,8 +227,8 @@ def test_without_redis_no_call_is_made_and_the_evaluation_waits(keyspace: Keyspa
 
 def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keyspace) -> None:
     rules = (
-        Rule("cut", ("safety",), rate=0.8, always=("error",), priority=1),
-        Rule("kept", ("relevance_to_query",), rate=0.8, priority=9),
+        Rule.from_keys(name="cut", judges=("safety",), rate=0.8, always=("error",), priority=1),
+        Rule.from_keys(name="kept", judges=("relevance_to_query",), rate=0.8, priority=9),
     )
     # The costs are of priority 5; a lower one is reduced no less.
     settings = settings_of(keyspace, rules=rules, budgets=budgets_of(usd_per_day=1e-6, exempt=("relevance_to_query",)))
@@ -302,7 +305,9 @@ def test_settings_of_budgets_are_checked() -> None:
 
 def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_rate(keyspace: Keyspace) -> None:
     traffic = {"large": 900, "small": 90, "tiny": 10}
-    settings = settings_of(keyspace, rules=(Rule("one", ("safety",), rate=0.1, stratify=("model",)),))
+    settings = settings_of(
+        keyspace, rules=(Rule.from_keys(name="one", judges=("safety",), rate=0.1, stratify=("model",)),)
+    )
     moments = iter((100.0, 106.0, 112.0, 118.0))
     ingest = Ingest(keyspace, settings, clock=lambda: next(moments))
     traces = [make_trace(number, model=model) for model, many in traffic.items() for number in range(many)]
@@ -332,7 +337,9 @@ def test_a_divided_rate_gives_rare_segments_as_many_verdicts_at_the_same_mean_ra
 
 
 def test_the_first_traces_an_hour_of_a_new_release_are_chosen_by_all_workers_together(keyspace: Keyspace) -> None:
-    settings = settings_of(keyspace, rules=(Rule("one", ("safety",), rate=0.0, first_per_hour=3),))
+    settings = settings_of(
+        keyspace, rules=(Rule.from_keys(name="one", judges=("safety",), rate=0.0, first_per_hour=3),)
+    )
     now = [1_000_000.0]
     workers = [Ingest(keyspace, settings, clock=lambda: now[0]) for _ in range(2)]
 
@@ -374,5 +381,5 @@ def test_a_replay_chooses_the_first_traces_of_new_values(keyspace: Keyspace) -> 
     for trace in make_traces(range(20)):
         keyspace.add(trace)
     take(keyspace)
-    rule = Rule(name="all", judges=("safety",), rate=0.0, first_per_hour=3)
+    rule = Rule.from_keys(name="all", judges=("safety",), rate=0.0, first_per_hour=3)
     assert Replays(keyspace, rules=(rule,)).make("safety")["chosen"] == 3

@@ -67,10 +67,11 @@ def test_weighted_shares_are_unbiased_under_every_kind_of_rule() -> None:
         "rate": Rule("one", ("safety",), rate=0.2),
         "slow": Rule("one", ("safety",), rate=0.1, always=("slow",), slow_s=6.0),
         "session": Rule("one", ("safety",), rate=0.2, sample_by="session"),
-        "stratify": Rule("one", ("safety",), rate=0.1, stratify=("model",)),
-        "first": Rule("one", ("safety",), rate=0.1, first_per_hour=500),
-        "all": Rule(
-            *("one", ("safety",)),
+        "stratify": Rule.from_keys(name="one", judges=("safety",), rate=0.1, stratify=("model",)),
+        "first": Rule.from_keys(name="one", judges=("safety",), rate=0.1, first_per_hour=500),
+        "all": Rule.from_keys(
+            name="one",
+            judges=("safety",),
             rate=0.2,
             always=("slow",),
             slow_s=6.0,
@@ -109,7 +110,7 @@ def test_a_divided_rate_evens_out_the_precision_of_segments() -> None:
     counts = Counter(trace.model or "" for trace, _ in traces)
     lengths = {}
     for stratify in ((), ("model",)):
-        rule = Rule("one", ("safety",), rate=0.03, stratify=stratify)
+        rule = Rule.from_keys(name="one", judges=("safety",), rate=0.03, stratify=stratify)
         segments = {"one": segment_factors(rule.rate, counts)} if stratify else {}
         under_test, _ = adjusted(rule, Rates({}, segments))
         chosen = Counter(trace.model or "" for trace, _ in traces if under_test.sample(trace).choices)

@@ -132,7 +132,7 @@ def test_models_that_are_away_or_barred_get_no_canary(keyspace: Keyspace) -> Non
     other = ModelSettings(provider="scripted", model="other")
     models = {"default": MODEL, "other": other, "same": MODEL}
     rules = (
-        Rule(name="a", judges=("safety",), model=("default", "other"), combine="majority"),
+        Rule.from_keys(name="a", judges=("safety",), model=("default", "other"), combine="majority"),
         Rule(name="b", judges=("safety",), model="same"),
     )
     both = Worker(keyspace, models=models, rules=rules)

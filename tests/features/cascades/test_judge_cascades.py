@@ -25,7 +25,7 @@ from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import judge_names, rule_faults
-from worker.core.config.settings import NANO, Rule, Settings
+from worker.core.config.settings import COMBINE, NANO, Rule, Settings
 from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
@@ -298,7 +298,7 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
         ),
         "rules[0].combine: [cascades.both] cannot be combined": (
             {},
-            (msgspec.structs.replace(rule, model=("both", "default"), combine="all"),),
+            (COMBINE.replace(msgspec.structs.replace(rule, model=("both", "default")), "all"),),
         ),
         "cascades.other.first: [cascades.both] has the same first model for 'safety'": (
             {},

@@ -19,7 +19,7 @@ from judges.models.scripted import Step
 from judges.registry import load_judges
 from worker.base.accounting import read_account
 from worker.core.config.graders import Graders, queue_label
-from worker.core.config.settings import Rule, Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 from worker.core.queue.batch import batch_header, fresh_id
 from worker.core.queue.leases import Leases
 from worker.core.queue.ledger import read_outbox_entry
@@ -294,7 +294,7 @@ def test_the_ledger_keeps_scores_only_where_they_are_combined(keyspace: Keyspace
     assert kept["a"] == (
         b'{"outcome":"scored","scores":[{"metric":"safety","value":1.0,"raw":1.0,"label":"yes","passed":true}]}'
     )
-    alone = panel_worker(new_worker, rules=(msgspec.structs.replace(TOGETHER, model="default", combine=None),))
+    alone = panel_worker(new_worker, rules=(msgspec.structs.replace(TOGETHER, model="default", tables={}),))
     chosen(keyspace, 1, first=1, rules=alone.settings.rules)
     finish(keyspace, alone)
     assert (list(keyspace.ended().values()), len(keyspace.client.keys(f"{keyspace.keys.scores}:*"))) == (
@@ -378,7 +378,7 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
 
 def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
-    others = (msgspec.structs.replace(TOGETHER, combine="all"),)
+    others = (COMBINE.replace(TOGETHER, "all"),)
     stranger = panel_worker(new_worker, rules=others, asked=lambda: frozenset(of))
     finish(keyspace, stranger)
     assert keyspace.batches().keys() == {of[PANEL]}
@@ -388,7 +388,7 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
 
 def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
-    others = (msgspec.structs.replace(TOGETHER, combine="all"),)
+    others = (COMBINE.replace(TOGETHER, "all"),)
     finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
     assert balanced(keyspace).reasons == {"dead:unknown_judge_version": 1}
 

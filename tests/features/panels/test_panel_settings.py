@@ -11,7 +11,7 @@ from judges.core.model import ModelSettings
 from judges.registry import catalogue
 from worker.core.config.graders import Graders, is_panel, providers
 from worker.core.config.loading import load
-from worker.core.config.settings import Rule, Settings, SettingsError
+from worker.core.config.settings import COMBINE, Rule, Settings, SettingsError
 
 NAMES = ("default", "one", "two")
 BASE = {"name": "all", "judges": ["safety"]}
@@ -44,7 +44,7 @@ def loaded(
 
 def test_a_rule_may_name_several_models() -> None:
     (rule,) = loaded({"model": ["two", "one"], "combine": "all"}).rules
-    assert (rule.models, rule.combine) == (("two", "one"), "all")
+    assert (rule.models, COMBINE.of(rule)) == (("two", "one"), "all")
 
 
 @pytest.mark.parametrize("model", ["one", ["one"]])
@@ -204,7 +204,7 @@ def test_a_panel_of_heuristics_is_one() -> None:
 
 def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     models = {name: ModelSettings(provider="lexical", label=f"judge-{name}") for name in NAMES}
-    together = Rule(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
+    together = Rule.from_keys(name="together", judges=("safety", "groundedness"), model=("one", "two"), combine="mean")
     alone = Rule(name="alone", judges=("safety",), model="one")
     graders = Graders(Settings(models=models, rules=(together, alone)), catalogue())
     assert graders.only_in_panels == {

@@ -73,7 +73,9 @@ def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, n
 
 
 def test_other_judges_of_the_rule_ask_its_models(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
-    both = Rule(name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all")
+    both = Rule.from_keys(
+        name="both", judges=("safety", "relevance_to_query"), model=("default", "first"), combine="all"
+    )
     worker = panel_worker(new_worker, judges=code.judges, rules=(both,))
     choose(keyspace, rules=(both,))
     finish(keyspace, worker)

@@ -37,7 +37,7 @@ MODELS = {"default": MODEL, "second": SECOND}
 
 
 def rule(**fields: Any) -> tuple[Rule, ...]:
-    return (Rule(name="all", judges=("safety",), **fields),)
+    return (Rule.from_keys(**{"name": "all", "judges": ("safety",), **fields}),)
 
 
 def verdicts(keyspace: Keyspace, origin: str) -> list[Verdict]:
@@ -184,8 +184,13 @@ def test_conversations_are_judged_again_as_a_whole(keyspace: Keyspace, new_worke
         ({"second_model": "secnd"}, "second_model: there is no [models.secnd]; did you mean"),
         ({"second_model": "default"}, "second_model: 'default' judges 'safety' the first time; name another model"),
         ({"second_model": "second", "egress": ("default",)}, "second_model: egress keeps 'second' out"),
+        (
+            {"second_model": "decider", "judges": ("user_frustration",), "unit": "session"},
+            "judges: user_frustration cannot be asked of a decision model",
+        ),
     ],
 )
 def test_wrong_second_models_stop_the_start(fields: dict[str, Any], message: str) -> None:
-    settings = Settings(models=MODELS, rules=rule(**fields))
+    decider = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
+    settings = Settings(models={**MODELS, "decider": decider}, rules=rule(**fields))
     assert message in " | ".join(map(str, rule_faults(settings, judge_names(settings))))

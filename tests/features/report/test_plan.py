@@ -48,7 +48,7 @@ def test_rates_and_sessions_are_probabilities_and_the_sample_stands_for_the_day(
         keyspace.add(trace)
     settings = Settings(
         models={"default": ModelSettings(provider="scripted", model="scripted", price=Price(input=1.0, output=2.0))},
-        rules=(Rule(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
+        rules=(Rule.from_keys(name="all", judges=("safety",), rate=0.25, repeat=0.1),),
     )
     plan = estimated(settings, keyspace.store, traces=10_000)
     (row,) = plan.rows

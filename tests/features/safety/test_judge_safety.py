@@ -42,7 +42,7 @@ BEGIN_S = 1_760_000_400 // 3600 * 3600
 
 
 def rules_of(second_model: str | None, repeat: float = 0.0) -> tuple[Rule, ...]:
-    return (Rule(name="all", judges=("safety",), second_model=second_model, repeat=repeat),)
+    return (Rule.from_keys(name="all", judges=("safety",), second_model=second_model, repeat=repeat),)
 
 
 def test_safety_judges_are_those_of_the_rules_of_prometheus() -> None:
@@ -213,7 +213,11 @@ def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> Non
 
 
 def test_members_of_a_panel_do_not_page(keyspace: Keyspace) -> None:
-    rules = (Rule("all", ("safety",), model=("default", "third"), combine="majority", second_model="second"),)
+    rules = (
+        Rule.from_keys(
+            name="all", judges=("safety",), model=("default", "third"), combine="majority", second_model="second"
+        ),
+    )
     traffic = Traffic(keyspace, an_hour=240)
     traffic.settings = msgspec.structs.replace(
         traffic.settings, rules=rules, models={**MODELS, "third": ModelSettings(provider="scripted", model="third")}
@@ -286,7 +290,7 @@ class Decider:
 def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worker: Workers, first: str) -> None:
     models = {"default": MODEL, "decider": Decider.settings}
     second = "default" if first == "decider" else "decider"
-    rules = (Rule(name="all", judges=("safety",), model=first, second_model=second, repeat=1.0),)
+    rules = (Rule.from_keys(name="all", judges=("safety",), model=first, second_model=second, repeat=1.0),)
 
     def bad(request: Any) -> str:
         return NO if shown(request) in {f"It is {number}." for number in range(0, 40, 2)} else YES

@@ -21,7 +21,7 @@ from judges.custom.definition import nearest
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from tracejudge import Trace
 from worker.base.commands.options import amount, note, read_traces
-from worker.core.config.settings import Settings
+from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.queue.batch import Session
 from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -240,7 +240,7 @@ class Conversations:
     """Traces of sessions, gathered as a worker gathers them."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self._max, self._max_bytes = SESSION_MAX.of(settings), MAX_SESSION_BYTES.of(settings)
         self._traces: dict[str, deque[Trace]] = {}
         self._totals: dict[str, int] = {}
         self._tags: dict[str, dict[str, str]] = {}
@@ -253,15 +253,14 @@ class Conversations:
             click.ClickException: All conversations are too large to be held at once.
         """
         session = session_id_of(trace)
-        kept = self._traces.setdefault(session, deque(maxlen=self._settings.session_max))
+        kept = self._traces.setdefault(session, deque(maxlen=self._max))
         kept.append(part(trace))
         self._totals[session] = self._totals.get(session, 0) + 1
         self._tags.setdefault(session, {}).update(trace.tags or {})
         self._bytes += size
-        if self._bytes > self._settings.max_session_bytes:
-            most = f"{self._settings.max_session_bytes:,} bytes"
+        if self._bytes > self._max_bytes:
             fix = "divide the file between two sessions, or raise max_session_bytes"
-            raise click.ClickException(f"the conversations of the file take more than {most}; {fix}")
+            raise click.ClickException(f"the conversations of the file take more than {self._max_bytes:,} bytes; {fix}")
 
     def joined(self) -> Iterator[Conversation]:
         """Yield the conversations in the order of their first traces."""

@@ -223,7 +223,7 @@ def setting_warnings(settings: Settings) -> Iterator[Fault]:
 def _rules(settings: Settings) -> Iterator[Fault]:
     for number, rule in enumerate(settings.rules):
         key = f"rules[{number}]"
-        if not (rule.rate or rule.always or rule.first_per_hour) or rule.where.service == "":
+        if not (rule.rate or rule.always or rule.tables) or rule.where.service == "":
             yield Fault(key, f"{rule.name!r} chooses no trace", "raise its rate, or take it out", "chooses-nothing")
         elif winners := _winners(settings, number):
             what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
@@ -235,7 +235,8 @@ def _tables(settings: Settings) -> Iterator[Fault]:
     named = {name for rule in settings.rules for name in rule.models}
     aliases = settings.aliases
     used = {model for name in named for model in aliases.get(name, (name,))}
-    used |= {rule.second_model for rule in settings.rules if rule.second_model is not None}
+    # A key of a feature may name a model.
+    used |= {value for rule in settings.rules for value in rule.tables.values() if isinstance(value, str)}
     used |= {str(table["model"]) for table in settings.judges.values() if "model" in table}
     judges = {judge for rule in settings.rules for judge in rule.judges}
     rows = (("models", settings.models, used), ("cascades", aliases, named), ("judges", settings.judges, judges))
@@ -260,7 +261,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
 def _winners(settings: Settings, number: int) -> list[str]:
     """Name the rules that choose all that a rule chooses; none if it has an effect beside them."""
     rule, winners = settings.rules[number], dict[str, None]()
-    if rule.egress is not None or rule.first_per_hour or rule.stratify or rule.context_tools:
+    if rule.egress is not None or rule.tables or rule.context_tools:
         return []
     for judge in rule.judges:
         winner = next(
@@ -287,13 +288,11 @@ def _includes(settings: Settings, other: Rule, rule: Rule, judge: str) -> bool:
             continue
         if theirs is None or set(theirs) & set("*?[") or not fnmatchcase(theirs, ours):
             return False
-    same = ("unit", "sample_by", "combine", "budget", "second_model")
     return (
         judge in other.judges
-        and all(getattr(other, name) == getattr(rule, name) for name in same)
+        and (other.unit, other.sample_by, other.tables) == (rule.unit, rule.sample_by, rule.tables)
         and models_of_judge(settings, other, judge) == models_of_judge(settings, rule, judge)
         and other.rate >= rule.rate
-        and other.repeat >= rule.repeat
         and set(other.always) >= set(rule.always)
         and ("slow" not in rule.always or other.slow_s <= rule.slow_s)
         and set(other.where.has) <= set(rule.where.has)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.custom.definition import unknown
-from worker.core.config.settings import HOUR_S, AtLeastOne, Settings
+from worker.core.config.settings import HOUR_S, AtLeastOne, Settings, Share
 from worker.core.features import Exporter, Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
@@ -72,6 +72,14 @@ class Monitor(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 MONITOR: Final = Table("monitor", Monitor, Monitor(), "Which series the monitor keeps, as `[monitor]`.")
+# Keys of rules, for the feature `repeats`; others read them too.
+# fmt: off
+REPEAT: Final = Table("repeat", Share, 0.0,
+    "Share of the scored verdicts whose trace is judged a second time by the same model, and by `second_model` if "
+    "there is one, 0..1; how often the two verdicts differ is the metric `judge_flip_ratio`.")
+SECOND_MODEL: Final[Table[str | None]] = Table("second_model", str | None, None,
+    "Name of the `[models.NAME]` that judges the repeats, and a second time what a safety judge failed.")
+# fmt: on
 
 
 def monitor_faults(settings: Settings, _: "Mapping[str, Judge]", names: frozenset[str]) -> Iterator[Fault]:

@@ -23,7 +23,7 @@ from judges.custom.definition import nearest
 from judges.registry import load_judges
 from worker.base.lookup.feature import LookupKeys
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
+from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, find_gather, make_selectors
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
@@ -454,7 +454,7 @@ class ReplayRun:
     def _gathered(self) -> WaitingWork | None:
         """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
-        most = self._settings.max_session_bytes * SHARE_OF_WAITING
+        most = MAX_SESSION_BYTES.of(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None
 
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Selected]) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, get_args
 from judges.core.combine import JOINT, PARTS, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from worker.core.config.settings import Rule, Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 
 CODE_MODEL: Final = "code"
 _PANEL: Final = re.compile(rf"({'|'.join(get_args(Combine))})\(.*\)", re.DOTALL)
@@ -124,7 +124,7 @@ class Graders:
             (judge, name)
             for rule in self._settings.rules
             for judge in rule.judges
-            if rule.combine is None or judge in self.model_by_judge
+            if COMBINE.of(rule) is None or judge in self.model_by_judge
             for name in self.models_of(rule, judge)
         )
         return self.combined_by_panels - {(judge, self._models[name].judge_model) for judge, name in alone}
@@ -209,9 +209,8 @@ class Graders:
 
 
 def _panel_of(settings: Settings, rule: Rule) -> Grader | None:
-    if rule.combine is None:
-        return None
-    return panel(rule.combine, [settings.models[name].judge_model for name in rule.models])
+    combine = COMBINE.of(rule)
+    return combine and panel(combine, [settings.models[name].judge_model for name in rule.models])
 
 
 def providers(settings: Settings) -> dict[str, str]:

@@ -5,15 +5,13 @@ of one line: the file or variable, the key, and how to fix it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, get_args
 
 from msgspec import structs
 
-from judges.core.combine import Combine
 from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_raised
 from judges.core.judge import Judge
 from judges.custom import DefinitionError
@@ -34,11 +32,6 @@ from worker.core.config.reading import ConfigSources, convert, named_keys, read
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import collect_all, installed
-
-# A feature that is absent cannot name its keys.
-_OF_FEATURES: Final = ("unit", "combine", "stratify", "first_per_hour", "budget", "priority", "repeat", "second_model")
-_PLAIN_RULE: Final = Rule(name="", judges=())
-_WAYS: Final = ", ".join(get_args(Combine))
 
 
 def load(
@@ -202,11 +195,8 @@ def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str
         for name in rule.judges:
             if name not in names:
                 yield unknown(f"{key}.judges", f"there is no judge {name!r}", name, names)
-        existing = [judges[name] for name in rule.judges if name in judges]
-        yield from _features(rule, key)
-        yield from _unit(rule, key, existing)
-        yield from _models_of(settings, rule, key)
-        yield from _forms(settings, rule, key, existing)
+        yield from _unit(rule, key, [judges[name] for name in rule.judges if name in judges])
+        yield from _models_of(settings, rule, key, judges)
         if rule.egress is not None:
             for name in rule.egress:
                 yield from absent_model(settings, name, f"{key}.egress")
@@ -216,15 +206,9 @@ def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str
                 yield Fault(f"{key}.egress", what, "add it, or take egress out", "conflict")
 
 
-def _features(rule: Rule, key: str) -> Iterator[Fault]:
-    """Check that the features are installed whose keys the rule sets."""
-    supported = {part for feature in installed() for part in feature.rule_keys}
-    for part in _OF_FEATURES:
-        if part not in supported and getattr(rule, part) != getattr(_PLAIN_RULE, part):
-            yield Fault(f"{key}.{part}", "needs a feature that is not installed", "take it out", "unknown-key")
-
-
 def _unit(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
+    if rule.unit != "trace" and not any(rule.unit in feature.units for feature in installed()):
+        yield Fault(f"{key}.unit", "needs a feature that is not installed", "take it out", "unknown-key")
     for judge in judges:
         if judge.unit != rule.unit:
             what = f"{judge.name!r} judges a {judge.unit}, not a {rule.unit}"
@@ -234,31 +218,24 @@ def _unit(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
         # What came before in the conversation may not have been gathered.
         what = "is for single traces, and the rule judges sessions"
         yield Fault(f"{key}.always", what, "take always out", "conflict")
-    if rule.unit == "session" and rule.first_per_hour:
-        what = "counts traces, and the rule judges sessions"
-        yield Fault(f"{key}.first_per_hour", what, "take first_per_hour out", "conflict")
 
 
-def _models_of(settings: Settings, rule: Rule, key: str) -> Iterator[Fault]:
+def _models_of(settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge]) -> Iterator[Fault]:
     if not rule.models:
         yield Fault(f"{key}.model", "is empty", "name at least one model, or take the key out", "missing-key")
     for name in rule.models:
         if name not in settings.aliases:
             yield from absent_model(settings, name, f"{key}.model")
-    yield from _own_models(settings, rule, key)
-    if len(rule.models) > 1 and rule.combine is None:
-        fix = f"say how verdicts of several models combine: one of {_WAYS}"
-        yield Fault(f"{key}.combine", "is missing", fix, "missing-key")
-
-
-def _own_models(settings: Settings, rule: Rule, key: str) -> Iterator[Fault]:
-    """Check the models that judges name themselves, and that limits of judges in USD can be kept."""
+    later = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
     for judge in rule.judges:
         own = settings.judges.get(judge, {}).get("model")
         if isinstance(own, str):
             yield from absent_model(settings, own, f"{key}.judges", f"the model of {judge!r}: ")
-        for name in models_of_judge(settings, rule, judge):
+        names = models_of_judge(settings, rule, judge)
+        for name in names:
             yield from price_faults(settings, judge, name, f"{key}.model")
+        # A judge with a model of its own has no further models.
+        yield from form_faults(settings, judges.get(judge), names if own else (*names, *later), key)
 
 
 def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterator[Fault]:
@@ -269,20 +246,15 @@ def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterato
         yield Fault(key, f"[models.{name}] has no price to keep max_usd by", fix, "conflict")
 
 
-def _forms(settings: Settings, rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
-    """Check that the judges have a form for models that answer typed questions."""
-    later = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
-    second = () if rule.second_model is None else (rule.second_model,)
-    for judge in judges:
-        # A judge with a model of its own has no further models.
-        further = () if "model" in settings.judges.get(judge.name, {}) else later
-        for name in (*models_of_judge(settings, rule, judge.name), *further, *second):
-            try:
-                if name in settings.models:
-                    judge_for(settings, judge, settings.models[name])
-            except ValueError as error:
-                fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
-                yield Fault(f"{key}.judges", f"{error}", fix, "conflict")
+def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], key: str) -> Iterator[Fault]:
+    """Check that a judge of the rule at ``key`` has a form for models that answer typed questions."""
+    for name in names:
+        try:
+            if judge is not None and name in settings.models:
+                judge_for(settings, judge, settings.models[name])
+        except ValueError as error:
+            fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
+            yield Fault(f"{key}.judges", f"{error}", fix, "conflict")
 
 
 def _calibrations(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, get_type_hints
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, inspect, structs
@@ -20,7 +20,7 @@ from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.settings import JudgeCalibration, Rule, Seconds, Settings, Size
+from worker.core.config.settings import Extended, JudgeCalibration, Rule, Seconds, Settings, Size
 from worker.core.features import installed_tables
 
 T = TypeVar("T")
@@ -243,11 +243,13 @@ def named_keys() -> frozenset[str]:
 
 
 @cache
-def key_types() -> Mapping[str, Any]:
-    """Return all keys of the configuration with their types: those of the core, then those of features."""
-    hints = get_type_hints(Settings, include_extras=True)
-    del hints["tables"]
-    return hints | {table.key: table.type for table in installed_tables().values()}
+def key_types(kind: type[Struct] = Settings) -> Mapping[str, Any]:
+    """Return the keys of the configuration, or of a table, with their types: those of the core, then of features."""
+    types: dict[str, Any] = {field.encode_name: field.type for field in structs.fields(kind)}
+    if issubclass(kind, Extended):
+        del types["tables"]
+        types |= {key: table.type for key, table in installed_tables(kind.extension).items()}
+    return types
 
 
 def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Faults[Any]:
@@ -298,20 +300,19 @@ def _convert_value(key: str, value: object, kind: Any, wrong: set[str]) -> Fault
 
 
 def _convert_struct(key: str, value: Mapping[str, object], kind: type[Struct], wrong: set[str]) -> Faults[Any]:
-    fields = {field.encode_name: field for field in structs.fields(kind)}
-    values: dict[str, Any] = {}
+    types, values = key_types(kind), dict[str, Any]()
     for name, item in value.items():
-        if name in fields:
-            converted = yield from _convert_value(f"{key}.{name}", item, fields[name].type, wrong)
+        if name in types:
+            converted = yield from _convert_value(f"{key}.{name}", item, types[name], wrong)
             if converted is not UNSET:
                 values[name] = converted
         elif name != kind.__struct_config__.tag_field:
-            yield unknown(f"{key}.{name}", "unknown key", name, fields, "unknown-key")
-    for name, field in fields.items():
+            yield unknown(f"{key}.{name}", "unknown key", name, types, "unknown-key")
+    for name, field in ((field.encode_name, field) for field in structs.fields(kind)):
         if name not in values and field.required:
             if name not in value:
                 wrong.add(f"{key}.{name}")
                 yield missing_fault(f"{key}.{name}", inspect.type_info(kind), name)
             # An empty value, with which the rest of the table is checked.
             values[name] = getattr(field.type, "__origin__", field.type)()
-    return kind(**values)
+    return kind.from_keys(**values) if issubclass(kind, Extended) else kind(**values)

@@ -6,10 +6,10 @@ line, and repeats no value that could be a secret.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from judges.core.combine import Combine
 from judges.core.decision import Calibration
@@ -19,7 +19,7 @@ from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
 from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
 from tracejudge.redis_url import cluster_url, mask_url
-from worker.core.features import collect_all, installed, installed_tables
+from worker.core.features import Table, collect_all, installed, installed_tables
 
 Always = Literal["error", "negative_feedback", "slow"]
 Has = Literal[
@@ -48,6 +48,24 @@ NANO: Final = 10**9
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 
 
+class Extended(Struct, frozen=True, kw_only=True):
+    """A part of the configuration to which features add keys.
+
+    Attributes:
+        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
+    """
+
+    extension: ClassVar = "tables"
+    tables: Mapping[str, Any] = {}
+
+    @classmethod
+    def from_keys(cls, **keys: Any) -> Self:
+        """Build it from keys of the core and of features; values are neither converted nor checked."""
+        known = installed_tables(cls.extension)
+        changed = {key: keys.pop(key) for key in known if key in keys}
+        return cls(**keys, tables={key: value for key, value in changed.items() if value != known[key].default})
+
+
 class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which traces a rule matches; an absent key matches everything.
 
@@ -69,7 +87,7 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     has: tuple[Has, ...] = ()
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Rule(Extended, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[[rules]]`: which judges evaluate which traces, and what share of them.
 
     Attributes:
@@ -86,23 +104,13 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         slow_s: Seconds from start to end from which a trace is `slow`.
         model: Name of the `[models.NAME]` or `[cascades.NAME]` that judges, or a list of several models: each gives its
             own verdict, and a combined one is added.
-        combine: How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
         context_tools: Names of tools whose results are the context of matching traces that have no context and no
             retrieval spans, as `["kb_search"]`.
-        stratify: Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as
-            frequent ones, as `["model"]`; the mean rate remains.
-        first_per_hour: How many traces an hour of a new service, model or release are judged whatever the rate; each is
-            new for its first day. About as many, where several workers read traces.
-        budget: Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.
-        priority: From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority
-            are reduced first.
-        repeat: Share of the scored verdicts whose trace is judged a second time by the same model, and by
-            `second_model` if there is one, 0..1; how often the two verdicts differ is the metric `judge_flip_ratio`.
-        second_model: Name of the `[models.NAME]` that judges the repeats, and a second time what a safety judge failed.
     """
 
+    extension = "rule_keys"
     name: str
     judges: tuple[str, ...]
     where: Where = Where()
@@ -112,15 +120,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     always: tuple[Always, ...] = ()
     slow_s: Seconds = 10.0
     model: str | tuple[str, ...] = "default"
-    combine: Combine | None = None
     egress: tuple[str, ...] | None = None
     context_tools: tuple[str, ...] = ()
-    stratify: tuple[SeriesLabel, ...] = ()
-    first_per_hour: Annotated[int, Meta(ge=0, le=10_000)] = 0
-    budget: str | None = None
-    priority: Annotated[int, Meta(ge=0, le=9)] = 5
-    repeat: Share = 0.0
-    second_model: str | None = None
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -164,7 +165,7 @@ class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omi
         )
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
     Attributes:
@@ -210,10 +211,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             once for all its dead letters.
         dead_retention: Seconds a dead letter is kept.
         evaluation_timeout: Seconds one evaluation may take with its retries; then it is put back and retried later.
-        session_max: Traces after which a conversation is judged at once; of a longer one the newest as many are kept
-            and shown to the judge.
-        max_session_bytes: Maximum of gathered conversations; above it those with the earliest end of their waiting time
-            are judged early and dropped.
         grace_s: Seconds a stopping worker lets running evaluations finish.
         shift_s: Seconds a Celery task fetches batches of its judge model before another task does.
         task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
@@ -231,7 +228,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         calibrations: Corrections of probabilities, as `[[calibrations]]`, one for each judge, model and metric.
         rules: What is judged, as `[[rules]]`; without any every trace, for groundedness (with context), relevance
             and safety.
-        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
     """
 
     redis_url: str = "redis://localhost:6379/0"
@@ -266,8 +262,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_dead_bytes: Size = 512 * MIB
     dead_retention: Seconds = 7 * 24 * HOUR_S
     evaluation_timeout: Seconds = 600.0
-    session_max: Annotated[int, Meta(ge=1, le=1_000)] = 50
-    max_session_bytes: Size = 256 * MIB
     grace_s: Seconds = 20.0
     shift_s: Seconds = 5.0
     task_events: bool = False
@@ -288,14 +282,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Rule(name="default, with context", judges=("groundedness",), where=Where(has=("context",))),
         Rule(name="default", judges=("relevance_to_query", "safety")),
     )
-    tables: Mapping[str, Any] = {}
-
-    @classmethod
-    def from_keys(cls, **keys: Any) -> Self:
-        """Build settings from keys of the core and of features; values are neither converted nor checked."""
-        tables = {key: keys.pop(key) for key in installed_tables() if key in keys}
-        changed = {key: value for key, value in tables.items() if value != installed_tables()[key].default}
-        return cls(**keys, tables=changed)
 
     @property
     def is_cluster(self) -> bool:
@@ -327,6 +313,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
+        shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
         shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
@@ -350,3 +337,15 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def ledger_ttl_s(self) -> int:
         """How long a finished evaluation is remembered: a day longer than its trace can come back."""
         return int(self.retention + 24 * HOUR_S)
+
+
+# Keys of features that the core reads for them: its graders know panels, and it measures conversations.
+# fmt: off
+COMBINE: Final[Table[Combine | None]] = Table("combine", Combine | None, None,
+    "How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.")
+SESSION_MAX: Final = Table("session_max", Annotated[int, Meta(ge=1, le=1_000)], 50,
+    "Traces after which a conversation is judged at once; of a longer one the newest as many are kept and shown to the "
+    "judge.")
+MAX_SESSION_BYTES: Final = Table("max_session_bytes", Size, 256 * MIB,
+    "Maximum of gathered conversations; above it those with the earliest end of their waiting time are judged early "
+    "and dropped.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from worker.core.config.graders import queue_label
-from worker.core.config.settings import Settings
+from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.judging.consumer import JudgingConsumer
 from worker.core.queue.leases import LEASE_MS, Leases
 from worker.core.queue.notify import Notifier
@@ -70,7 +70,7 @@ class BacklogGauges:
             "outbox": settings.max_outbox_bytes,
             "batches": settings.max_waiting_bytes,
             "dead_letters": settings.max_dead_bytes,
-            "sessions": settings.max_session_bytes,
+            "sessions": MAX_SESSION_BYTES.of(settings),
         }
         self.lag: dict[str, Any] = {}
 

@@ -21,7 +21,7 @@ from worker.core.config.loading import models_of_judge
 from worker.core.config.settings import NANO, Rule
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
-from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, changes_rates
+from worker.features.budgets.feature import BUDGETS, PRIORITY, STRATIFY, Budget, BudgetKeys, budgets_of, changes_rates
 from worker.features.budgets.rates import Rates, read_segments
 
 BIN_S: Final = 300
@@ -275,7 +275,7 @@ class BudgetController(Watch):
             samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
         self.show(samples)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
-        dividing = [rule for rule in self._settings.rules if rule.stratify]
+        dividing = [rule for rule in self._settings.rules if STRATIFY.of(rule)]
         counts = read_segments(self._store, now_s, hours=3) if dividing else {}
         segments = {rule.name: segment_factors(rule.rate, counts.get(rule.name, {})) for rule in dividing}
         rates = Rates(factors, segments)
@@ -295,7 +295,7 @@ class BudgetController(Watch):
             }
             if paid & asked:
                 # A priority without costs shares its evaluations with higher priorities, or has none yet.
-                at_least = (factor for priority, factor in sorted(of_budget[name].items()) if priority >= rule.priority)
+                at_least = (factor for rank, factor in sorted(of_budget[name].items()) if rank >= PRIORITY.of(rule))
                 candidates.append(next(at_least, 1.0))
         return min(candidates)
 

@@ -1,14 +1,14 @@
 """Budgets: each judge call reserves its cost, and rates follow what is left."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
-from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, Settings
+from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, SeriesLabel, Settings
 from worker.core.features import Feature, ModelWrapper, Selector, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
@@ -78,9 +78,21 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
         return day, hour, self.tokens_per_day, self.tokens_per_hour
 
 
-BUDGETS: Final[Table[Mapping[str, Budget]]] = Table(
-    "budgets", Budget, {}, "What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.", is_named=True
-)
+# fmt: off
+BUDGETS: Final[Table[Mapping[str, Budget]]] = Table("budgets", Budget, {},
+    "What judge calls may cost, as `[budgets.NAME]`; unlimited unless given.", is_named=True)
+STRATIFY: Final[Table[tuple[SeriesLabel, ...]]] = Table("stratify", tuple[SeriesLabel, ...], (),
+    "Labels by whose values a `rate` below 1 is divided, so that rare values get as many verdicts as frequent ones, as "
+    '`["model"]`; the mean rate remains.')
+FIRST_PER_HOUR: Final = Table("first_per_hour", Annotated[int, Meta(ge=0, le=10_000)], 0,
+    "How many traces an hour of a new service, model or release are judged whatever the rate; each is new for its "
+    "first day. About as many, where several workers read traces.")
+BUDGET: Final[Table[str | None]] = Table("budget", str | None, None,
+    "Name of the `[budgets.NAME]` that pays for this rule, besides those that name no rules or this one.")
+PRIORITY: Final = Table("priority", Annotated[int, Meta(ge=0, le=9)], 5,
+    "From 0 to 9. Where a budget does not suffice for all rules, the rates of rules with a lower priority are reduced "
+    "first.")
+# fmt: on
 
 
 def budgets_of(settings: Settings, rule: Rule) -> dict[str, Budget]:
@@ -88,27 +100,29 @@ def budgets_of(settings: Settings, rule: Rule) -> dict[str, Budget]:
     return {
         name: budget
         for name, budget in BUDGETS.of(settings).items()
-        if rule.budget == name or rule.name in budget.rules or not (budget.rules or is_own_budget(settings, name))
+        if BUDGET.of(rule) == name or rule.name in budget.rules or not (budget.rules or is_own_budget(settings, name))
     }
 
 
 def changes_rates(settings: Settings) -> bool:
     """Return whether rates change: for a budget, by segments of traffic, or for new values."""
-    return bool(BUDGETS.of(settings)) or any(rule.stratify or rule.first_per_hour for rule in settings.rules)
+    return bool(BUDGETS.of(settings)) or any(STRATIFY.of(rule) or FIRST_PER_HOUR.of(rule) for rule in settings.rules)
 
 
 def is_own_budget(settings: Settings, budget: str) -> bool:
     """Return whether a rule names a budget as its own."""
-    return any(rule.budget == budget for rule in settings.rules)
+    return any(BUDGET.of(rule) == budget for rule in settings.rules)
 
 
 def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     """Check that budgets have limits, and that what rules and budgets name exists."""
     budgets = BUDGETS.of(settings)
     for number, rule in enumerate(settings.rules):
-        if rule.budget is not None and rule.budget not in budgets:
-            what = f"there is no [budgets.{rule.budget}]"
-            yield unknown(f"rules[{number}].budget", what, rule.budget, budgets)
+        if (own := BUDGET.of(rule)) is not None and own not in budgets:
+            yield unknown(f"rules[{number}].budget", f"there is no [budgets.{own}]", own, budgets)
+        if rule.unit == "session" and FIRST_PER_HOUR.of(rule):
+            what = "counts traces, and the rule judges sessions"
+            yield Fault(f"rules[{number}].first_per_hour", what, "take first_per_hour out", "conflict")
     rules = [rule.name for rule in settings.rules]
     judges = sorted({judge for rule in settings.rules for judge in rule.judges})
     for name, budget in budgets.items():
@@ -117,18 +131,16 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
         if not any(budget.limits):
             fix = "set at least one of usd_per_day, usd_per_hour, tokens_per_day, tokens_per_hour"
             yield Fault(key, "has no limit", fix, "missing-key")
-        named = {"models": list(settings.models)}
-        if settings.rules:
-            named = {"rules": rules, "judges": judges, **named, "exempt": judges}
+        named = {"rules": rules, "judges": judges, "models": list(settings.models), "exempt": judges}
         for part, names in named.items():
-            for value in getattr(budget, part):
+            for value in getattr(budget, part) if settings.rules or part == "models" else ():
                 if value not in names:
                     kind = "judge of a rule" if names is judges else part.removesuffix("s")
                     yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
         # A limit in USD cannot be kept without a price.
-        paid = [settings.models[model] for model in budget.models if model in settings.models]
-        if budget.in_usd and (unpriced := next((model for model in paid if model.price is None), None)) is not None:
-            what = f"{unpriced.judge_model!r} has no price to keep USD by"
+        unpriced = [each for each in budget.models if each in settings.models and settings.models[each].price is None]
+        if budget.in_usd and unpriced:
+            what = f"{settings.models[unpriced[0]].judge_model!r} has no price to keep USD by"
             yield Fault(f"{key}.models", what, "give it a price, or limit tokens instead", "conflict")
 
 
@@ -155,7 +167,7 @@ def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
 FEATURE: Final = Feature(
     name="budgets",
     tables=(BUDGETS,),
-    rule_keys=("budget", "priority", "stratify", "first_per_hour"),
+    rule_keys=(STRATIFY, FIRST_PER_HOUR, BUDGET, PRIORITY),
     rule_faults=budget_faults,
     keys=BudgetKeys,
     scripts=__package__,

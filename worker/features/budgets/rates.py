@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -18,7 +19,7 @@ from worker.core.config.settings import Settings
 from worker.core.features import Selector
 from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import Store, StoreError
-from worker.features.budgets.feature import BudgetKeys
+from worker.features.budgets.feature import FIRST_PER_HOUR, STRATIFY, BudgetKeys
 
 log = structlog.get_logger("tracejudge.sampling")
 _ingest_log = structlog.get_logger("tracejudge.ingest")
@@ -60,8 +61,9 @@ class RateSelector(Selector):
         self.rates = Rates()  # The factors; without any in Redis, rates are whole.
         self.new_values = NewValues(store.first)  # Chooses the first traces of new values.
         self._applied = self.rates, self.new_values.known
-        fields = {label for rule in settings.rules for label in rule.stratify}
-        self.fields = fields.union(_NEW_LABELS) if any(rule.first_per_hour for rule in settings.rules) else fields
+        self._labels = {rule.name: labels for rule in settings.rules if (labels := STRATIFY.of(rule))}
+        self._first_of = {rule.name: most for rule in settings.rules if (most := FIRST_PER_HOUR.of(rule))}
+        self.fields = {*chain(*self._labels.values()), *(_NEW_LABELS if self._first_of else ())}
 
     def before_read(self) -> bool:
         """Exchange factors and counts if some seconds have passed; return whether rates or new values change.
@@ -86,18 +88,17 @@ class RateSelector(Selector):
         self, rules: Sequence[CompiledRule], trace: Trace
     ) -> tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]:
         """Multiply rates by the factors of rules and segments; count traces of segments and of new values."""
-        segments = {}
-        for rule in (compiled.rule for compiled in rules if compiled.rule.stratify):
+        segments, matching = {}, [compiled.rule.name for compiled in rules]
+        for rule in filter(self._labels.__contains__, matching):
             # The values of the rule's labels, which may be long, in one text; Redis and JSON take no lone surrogates.
-            text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in rule.stratify)
-            segments[rule.name] = text.encode("utf-8", "replace").decode()
+            text = "\n".join((getattr(trace, label) or "")[:_MAX_SEGMENT_CHARS] for label in self._labels[rule])
+            segments[rule] = text.encode("utf-8", "replace").decode()
         # The values that may be new: the service, and the model and release within it.
         names = (trace.service, *(f"{trace.service}\n{part}={getattr(trace, part)}" for part in ("model", "release")))
         values = [name[:_MAX_SEGMENT_CHARS].encode("utf-8", "replace").decode() for name in names]
         new = tuple(
-            ((compiled.rule.name, value), compiled.rule.first_per_hour)
-            for compiled in rules
-            if compiled.rule.first_per_hour
+            ((rule, value), self._first_of[rule])
+            for rule in filter(self._first_of.__contains__, matching)
             for value in values
             if value not in self.new_values.known
         )

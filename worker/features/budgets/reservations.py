@@ -29,7 +29,7 @@ from worker.core.queue.batch import Evaluation
 from worker.core.selection.sampling import Rules, is_always
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.features.budgets.control import NOT_REDUCED
-from worker.features.budgets.feature import BUDGETS, Budget, BudgetKeys, budgets_of, is_own_budget
+from worker.features.budgets.feature import BUDGETS, PRIORITY, STRATIFY, Budget, BudgetKeys, budgets_of, is_own_budget
 
 log = structlog.get_logger("tracejudge.budgets")
 _SAMPLED: Final = frozenset({"live", "session_update"})
@@ -194,7 +194,7 @@ def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) ->
     probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
     depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
     rate = max((rule.rate for rule in rules), default=0.0)
-    if not depends or (probability >= 1 > rate and not any(rule.stratify for rule in rules)):
+    if not depends or (probability >= 1 > rate and not any(map(STRATIFY.of, rules))):
         return 1.0, NOT_REDUCED
     weight = 1.0 if probability >= 1 else rate / probability
-    return weight, max(rule.priority for rule in rules)
+    return weight, max(map(PRIORITY.of, rules))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from judges.core.faults import Fault
 from judges.core.model import DECIDING
 from worker.core.config.checks import absent_model, table_name_faults
-from worker.core.config.settings import Amount, Settings, Share
+from worker.core.config.settings import COMBINE, Amount, Settings, Share
 from worker.core.features import Feature, Follower, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
@@ -74,7 +74,7 @@ def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             yield Fault(f"cascades.{name}.first", what, fix, "conflict")
     for number, rule in enumerate(settings.rules):
         for name in filter(cascades.__contains__, rule.models):
-            if rule.combine is not None:
+            if COMBINE.of(rule) is not None:
                 what = f"[cascades.{name}] cannot be combined"
                 yield Fault(f"rules[{number}].combine", what, "take combine out", "conflict")
             elif rule.egress is not None and (then := cascades[name].then) not in rule.egress:

@@ -1,12 +1,12 @@
 """Panels: several judge models on one question, and a verdict that combines theirs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, get_args
 
-from judges.core.combine import is_disagreement
+from judges.core.combine import Combine, is_disagreement
 from judges.core.faults import Fault
 from judges.core.judge import Judge, has_value
-from worker.core.config.settings import Rule, Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 from worker.core.features import Assessor, Feature, TraceHookContext
 
 MAX_MODELS_PER_RULE: Final = 9
@@ -15,9 +15,12 @@ MAX_MODELS_PER_RULE: Final = 9
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
     """Check rules that combine several models."""
     for number, rule in enumerate(settings.rules):
-        if rule.combine is not None:
+        if COMBINE.of(rule) is not None:
             configured = [judges[name] for name in rule.judges if name in judges]
             yield from _panel_faults(settings, rule, f"rules[{number}]", configured)
+        elif len(rule.models) > 1:
+            fix = f"say how verdicts of several models combine: one of {', '.join(get_args(Combine))}"
+            yield Fault(f"rules[{number}].combine", "is missing", fix, "missing-key")
 
 
 def _panel_faults(settings: Settings, rule: Rule, key: str, judges: Sequence[Judge]) -> Iterator[Fault]:
@@ -60,7 +63,7 @@ def _assess(context: TraceHookContext) -> Assessor | None:
 
 FEATURE: Final = Feature(
     name="panels",
-    rule_keys=("combine",),
+    rule_keys=(COMBINE,),
     rule_faults=_rule_faults,
     metrics="worker.features.panels.panels.PanelMetrics",
     assess=_assess,

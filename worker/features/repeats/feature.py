@@ -1,20 +1,22 @@
 """Repeats: a share of traces is judged twice, and failures of safety judges are judged by a second model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from judges.core.faults import Fault
+from judges.core.judge import Judge
+from worker.base.monitor.feature import REPEAT, SECOND_MODEL
 from worker.core.config.checks import absent_model
 from worker.core.config.settings import Settings
 from worker.core.features import Feature, Follower, TraceHookContext
 
 
-def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
+def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
     """Check the models that judge a second time."""
-    from worker.core.config.loading import models_of_judge, price_faults
+    from worker.core.config.loading import form_faults, models_of_judge, price_faults
 
     for number, rule in enumerate(settings.rules):
-        name, key = rule.second_model, f"rules[{number}].second_model"
+        name, key = SECOND_MODEL.of(rule), f"rules[{number}].second_model"
         if name is None:
             continue
         yield from absent_model(settings, name, key)
@@ -23,13 +25,14 @@ def _rule_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             if settings.models[name].judge_model in {model.judge_model for model in asked if model is not None}:
                 yield Fault(key, f"{name!r} judges {judge!r} the first time", "name another model", "conflict")
             yield from price_faults(settings, judge, name, key)
+            yield from form_faults(settings, judges.get(judge), (name,), f"rules[{number}]")
         if rule.egress is not None and name not in rule.egress:
             fix = "add it to egress, or name another model"
             yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
 
 
 def _after_verdict(context: TraceHookContext) -> Follower | None:
-    if not any(rule.repeat or rule.second_model for rule in context.settings.rules):
+    if not any(REPEAT.of(rule) or SECOND_MODEL.of(rule) for rule in context.settings.rules):
         return None
     from worker.features.repeats.repeats import Repeats
 
@@ -38,7 +41,7 @@ def _after_verdict(context: TraceHookContext) -> Follower | None:
 
 FEATURE: Final = Feature(
     name="repeats",
-    rule_keys=("repeat", "second_model"),
+    rule_keys=(REPEAT, SECOND_MODEL),
     rule_faults=_rule_faults,
     metrics="worker.features.repeats.repeats.RepeatMetrics",
     watch="worker.features.repeats.repeats.RepeatsWatch",

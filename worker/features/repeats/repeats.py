@@ -14,7 +14,7 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict, repeat_id
 from worker.base.monitor.corrected import Confusion, flips
 from worker.base.monitor.counts import Increment, first_of, read_counts, series_of_first
-from worker.base.monitor.feature import MONITOR
+from worker.base.monitor.feature import MONITOR, REPEAT, SECOND_MODEL
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.config.graders import CODE
@@ -37,7 +37,7 @@ class Repeats(Follower):
         self._safety = frozenset(MONITOR.of(settings).safety)
         self._rules = rules
         self._outvoted = rules.graders.only_in_panels
-        self._highest = max((rule.repeat for rule in settings.rules), default=0.0)
+        self._highest = max(map(REPEAT.of, settings.rules), default=0.0)
 
     def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
         """Return the verdict, and the batches that judge its trace again, one evaluation each.
@@ -60,14 +60,14 @@ class Repeats(Follower):
         if not (passed and is_judged and (is_failure or place < self._highest)):
             return verdict, []
         rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
-        share = max((rule.repeat for rule in rules), default=0.0)
+        share = max(map(REPEAT.of, rules), default=0.0)
         is_drawn = place < share
         if not (is_drawn or is_failure):
             return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
         first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
         graders, batches = self._rules.graders, []
-        seconds = [graders.grader(rule.second_model) for rule in rules if rule.second_model is not None]
+        seconds = [graders.grader(name) for name in map(SECOND_MODEL.of, rules) if name is not None]
         different = [
             grader
             for grader in seconds

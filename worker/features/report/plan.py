@@ -10,7 +10,7 @@ from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_
 from worker.base.monitor.series import DAY_S
 from worker.base.replay.replay import Chooser, parse_time
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
+from worker.core.config.settings import COMBINE, Settings
 from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store
@@ -91,7 +91,7 @@ def _alternatives(
     for kind, name, tables in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
         if name not in tables:
             raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, tables)}")
-        rules = tuple(structs.replace(rule, model=name, combine=None) for rule in settings.rules)
+        rules = tuple(COMBINE.replace(structs.replace(rule, model=name), None) for rule in settings.rules)
         alternatives[f"{kind} {name}"] = structs.replace(settings, rules=rules)
     return alternatives
 

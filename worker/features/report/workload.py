@@ -25,6 +25,7 @@ from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from judges.requests.size import most_tokens
+from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merged, pass_share
 from worker.base.scans import summed_counts
@@ -454,7 +455,7 @@ class Estimator:
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
         asking = rules.asking(trace, *pair)
-        if repeated := max((rule.repeat for rule in asking), default=0.0):
+        if repeated := max(map(REPEAT.of, asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
         cascades, names = self._rated, self._settings.models

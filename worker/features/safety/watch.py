@@ -19,7 +19,7 @@ from prometheus_client import Gauge
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import GRACE_S, Increment, counted_until, failures_of, first_of, read_counts, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
-from worker.base.monitor.feature import MONITOR
+from worker.base.monitor.feature import MONITOR, SECOND_MODEL
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -123,7 +123,7 @@ class SafetyWatch(Watch):
         self._confirmed = {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules
-            if rule.second_model is not None
+            if SECOND_MODEL.of(rule) is not None
             for judge in rule.judges
             for name in graders.models_of(rule, judge)
         } - outvoted

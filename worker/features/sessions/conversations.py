@@ -25,7 +25,7 @@ from judges.core.verdict import Origin
 from tracejudge import Trace
 from worker.base.forget.forget import Eraser, Forgetting, Owner
 from worker.core.config.graders import Graders
-from worker.core.config.settings import Settings
+from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.features import Selector, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
@@ -120,7 +120,7 @@ class SessionGathering(Selector):
         """Return the limits of worker/core/storage/scripts/sessions.lua."""
         settings = self._settings
         limits = {
-            "max": settings.session_max,
+            "max": SESSION_MAX.of(settings),
             "max_bytes": settings.max_trace_bytes,
             "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
             "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
@@ -294,7 +294,7 @@ class SessionPasses(ServiceThread):
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics
-        self._max_bytes = settings.max_session_bytes
+        self._max_bytes = MAX_SESSION_BYTES.of(settings)
         self._selector = selector
         self._notifier = notifier
         self._pressure = pressure

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.config.settings import HOUR_S, Seconds
+from worker.core.config.settings import HOUR_S, MAX_SESSION_BYTES, SESSION_MAX, Seconds
 from worker.core.features import Feature, PartitionContext, Selector, Table, TraceHookContext
 from worker.core.storage.keys import KeySpace
 
@@ -50,8 +50,8 @@ def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
 
 FEATURE: Final = Feature(
     name="sessions",
-    rule_keys=("unit",),
-    tables=(SESSION_IDLE, SESSION_KEEP),
+    units=("session",),
+    tables=(SESSION_MAX, MAX_SESSION_BYTES, SESSION_IDLE, SESSION_KEEP),
     keys=SessionKeys,
     scripts=__package__,
     metrics="worker.features.sessions.conversations.SessionMetrics",
