@@ -13,6 +13,7 @@ from worker.core.selection.sampling import Sampler
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.budgets.control import segment_factors
+from worker.features.budgets.feature import STRATIFY
 from worker.features.budgets.rates import Rates, RateSelector
 
 MODELS = {"large": (0.90, 0.95), "small": (0.09, 0.70), "tiny": (0.01, 0.40)}
@@ -81,7 +82,7 @@ def test_weighted_shares_are_unbiased_under_every_kind_of_rule() -> None:
         ),
     }
     for name, rule in rules.items():
-        segments = {"one": segment_factors(rule.rate, counts)} if rule.stratify else {}
+        segments = {"one": segment_factors(rule.rate, counts)} if STRATIFY.of(rule) else {}
         under_test, factors = adjusted(rule, Rates({"one": 0.5}, segments))
         total = passed = variance = 0.0
         by_session: dict[str, list[float]] = defaultdict(lambda: [0.0, 1.0])
