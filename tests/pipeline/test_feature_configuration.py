@@ -29,7 +29,7 @@ from worker.base.delivery.settings import HeaderSource
 from worker.core import features
 from worker.core.config import reading
 from worker.core.config.loading import load
-from worker.core.config.settings import Settings, SettingsError
+from worker.core.config.settings import Rule, Settings, SettingsError
 from worker.core.features import installed, installed_tables
 from worker.features.board.feature import Board
 from worker.features.budgets.feature import Budget
@@ -63,6 +63,15 @@ VARIABLES: Variables = {
             "default": ModelSettings(provider="lexical"),
         },
     ),
+}
+OF_RULES: Mapping[str, object] = {
+    "combine": "all",
+    "stratify": ("model",),
+    "first_per_hour": 3,
+    "budget": "all",
+    "priority": 1,
+    "repeat": 0.1,
+    "second_model": "cheap",
 }
 KINDS = installed_tables()["receivers"].kinds
 OF_PHOENIX = ", ".join(PhoenixSettings.__struct_fields__)
@@ -171,6 +180,7 @@ def test_a_key_of_an_absent_feature_is_refused(remove: Callable[[str], None], te
 
 def test_no_feature_is_configured_by_default() -> None:
     assert Settings.from_keys(late_feedback_wait=60.0, session_idle=180.0, session_max=50) == Settings()
+    assert Rule.from_keys(name="all", judges=(), priority=5, combine=None) == Rule("all", ())
 
 
 @each_case("key", sorted(keys_of(features_in("features"))))
@@ -179,8 +189,12 @@ def test_every_key_has_its_variable(key: str) -> None:
 
 
 def test_each_key_changes_the_configuration_hash() -> None:
-    hashes = {Settings.from_keys(**{key: value}).config_hash for key, (_, value) in VARIABLES.items()}
-    assert len({Settings().config_hash, *hashes}) == len(VARIABLES) + 1
+    changed = [Settings.from_keys(**{key: value}) for key, (_, value) in VARIABLES.items()]
+    assert OF_RULES.keys() == installed_tables("rule_keys").keys()
+    rules = [Rule("all", ()), *(Rule.from_keys(name="all", judges=(), **{key: OF_RULES[key]}) for key in OF_RULES)]
+    changed += [Settings(rules=(rule,)) for rule in rules]
+    hashes = {settings.config_hash for settings in (Settings(), *changed)}
+    assert len(hashes) == len(changed) + 1
     assert all(re.fullmatch(r"[0-9a-f]{8}", digits) for digits in hashes)
 
 

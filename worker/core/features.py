@@ -244,7 +244,7 @@ class Table(Generic[T]):
     In the file and in variables it looks as a key of the core. If the folder of its feature is removed, it is unknown.
 
     Attributes:
-        key: The key in the file; the variable is `TRACEJUDGE_KEY`, but of a key of a rule.
+        key: The key in the file; the variable of one of the top level is `TRACEJUDGE_KEY`.
         type: The type of the value, or of each table if there are several.
         default: The value if the key is absent.
         text: The text of the reference page.
@@ -378,7 +378,7 @@ def find_exporters(settings: "Settings") -> dict[str, Exporter]:
 
 @cache
 def installed_tables(attribute: str = "tables") -> Mapping[str, Table[Any]]:
-    """Return `tables` or `rule_keys` of installed features by key; those that name the same key share it, its kinds."""
+    """Return what features have as `tables` or `rule_keys`, by key; those that name one key share it and its kinds."""
     tables: dict[str, Table[Any]] = {}
     for table in (table for feature in installed() for table in getattr(feature, attribute)):
         kinds = {**tables[table.key].kinds, **table.kinds} if table.key in tables else table.kinds
