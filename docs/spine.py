@@ -34,7 +34,7 @@ read when they are needed.
 `worker/core` is the way of a trace from the stream to its verdict. It imports nothing of `worker/base` (what every
 installation has) and nothing of `worker/features` (what can be removed). A part reaches the core by its `Feature`
 (`worker/core/features.py`); `worker/installed.py` lists them in the order in which their
-[hooks](adding-a-feature.md#hooks) run. Commands of base are rows of `worker/cli.py`.
+[hooks](adding-a-feature.md#hooks) run.
 
 ## One trace in ten sentences
 

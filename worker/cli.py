@@ -21,31 +21,10 @@ _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
 
 
-# The help texts are here so that `tracejudge --help` imports no command: Celery and rich take most of a second.
-_OF_BASE: Final[Mapping[str, Command]] = {
-    "account": Command("worker.base.accounting", "Print the accounting: the outcome of every trace and evaluation"),
-    "dead": Command("worker.base.dead_letters.command", "List, show, retry or drop evaluations that were given up"),
-    "doctor": Command("worker.base.doctor.command", "Check every part, and say how to fix each that is broken"),
-    "export": Command("worker.base.lookup.search", "Save traces with verdicts and labels as a data set", "export"),
-    "forget": Command("worker.base.forget.command", "Erase a trace or a person"),
-    "init": Command("worker.base.doctor.init", "Write a commented configuration, and check it"),
-    "invalid": Command("worker.base.input.invalid", "List the last entries that were no traces"),
-    "judges": Command("worker.base.commands.judges", "List the judges; show a prompt; measure a judge against labels"),
-    "lint": Command("worker.base.doctor.lint", "Find all mistakes of a configuration"),
-    "publish": Command("worker.base.commands.publish", "Publish traces from a file"),
-    "replay": Command("worker.base.replay.command", "Judge again the traces still in the stream"),
-    "search": Command("worker.base.lookup.search", "Find verdicts by judge, service, outcome, text"),
-    "show": Command("worker.base.lookup.show", "Print a trace with its verdicts, sentences and evidence"),
-    "tail": Command("worker.base.lookup.tail", "Follow verdicts live"),
-    "worker": Command("worker.base.commands.worker", "Run the worker"),
-}
-
-
 @cache
 def commands() -> Mapping[str, Command]:
-    """Return all commands by name: those of base, and of the features that are installed."""
-    further = (pair for feature in installed() for pair in feature.commands.items() if " " not in pair[0])
-    return dict(sorted((*_OF_BASE.items(), *further)))
+    """Return all commands by name, without importing them: Celery and rich take most of a second."""
+    return dict(sorted(pair for feature in installed() for pair in feature.commands.items() if " " not in pair[0]))
 
 
 class _Commands(SuggestingGroup):

@@ -6,6 +6,7 @@ A row whose folder was removed is passed over.
 from typing import Final
 
 MODULES: Final = (
+    "worker.base.commands.feature",
     "worker.base.input.feature",
     "worker.base.monitor.feature",
     "worker.base.dead_letters.feature",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from worker.core.features import Feature, PartitionContext
+from worker.core.features import Command, Feature, PartitionContext
 
 if TYPE_CHECKING:
     from worker.core.config.settings import Settings
@@ -25,4 +25,5 @@ def _chores(settings: "Settings", metrics: "Metrics", store: "Store") -> Sequenc
     return (lambda: metrics.dead_cut_off.inc(prune(store, settings)),)
 
 
-FEATURE: Final = Feature(name="dead_letters", threads=_threads, chores=_chores)
+_DEAD: Final = Command("worker.base.dead_letters.command", "List, show, retry or drop evaluations that were given up")
+FEATURE: Final = Feature(name="dead_letters", threads=_threads, chores=_chores, commands={"dead": _DEAD})

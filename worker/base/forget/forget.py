@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from tracejudge.content.convert import convert_field
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded
+from worker.base.commands.feature import ProgressKeys
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
@@ -337,7 +338,7 @@ class Forgetting:
         for eraser in self._erasers:
             eraser.erase_last()
         if not self.dry_run and self.store is self.store.first:
-            self.store.call(methodcaller("delete", self._lookup_keys.forgetting(self.target.name)))
+            self.store.call(methodcaller("delete", ProgressKeys(self._keys.prefix).forgetting(self.target.name)))
         self.result.unreadable = len(self._unreadable) + self._unreadable_letters
         return self.result
 
@@ -346,7 +347,7 @@ class Forgetting:
         if not self.target.is_person and self.target.session_id is None:
             return
         first = self.store.first
-        key = LookupKeys(first.keys.prefix).forgetting(self.target.name)
+        key = ProgressKeys(first.keys.prefix).forgetting(self.target.name)
         self.target.trace_ids.update(msgspec.json.decode(first.call(methodcaller("get", key)) or b"[]"))
         for eraser in self._erasers:
             self.target.learn(eraser.owners())

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from worker.core.features import Feature, Selector, TraceHookContext
+from worker.core.features import Command, Feature, Selector, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -17,4 +17,5 @@ def _select(context: TraceHookContext) -> Selector:
     return UnusableInput(context.ledger.store)
 
 
-FEATURE: Final = Feature(name="input", keys=InputKeys, select=_select)
+_INVALID: Final = Command("worker.base.input.invalid", "List the last entries that were no traces")
+FEATURE: Final = Feature(name="input", keys=InputKeys, select=_select, commands={"invalid": _INVALID})

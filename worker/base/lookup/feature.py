@@ -1,9 +1,9 @@
-"""Stored verdicts, traces and human labels: look-ups read them, replays judge them again, forget erases them."""
+"""Stored verdicts, traces and human labels, and the commands that read them."""
 
 from typing import Final
 
 from worker.core.config.settings import MIB, Size
-from worker.core.features import Feature, Table
+from worker.core.features import Command, Feature, Table
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -17,14 +17,6 @@ class LookupKeys(KeySpace):
     labelled = Key("labels:traces", "Hash of trace id to a redacted copy of a labelled trace. No TTL.")
     labelled_bytes = Key("labels:bytes", "String, the bytes of all copies of labelled traces. No TTL.")
 
-    def forgetting(self, name: str) -> str:
-        """String, trace ids of a person or session as JSON, until all of it is erased; TTL of a week."""
-        return f"{self.prefix}:forgetting:{name}"
-
-    def replay(self, name: str) -> str:
-        """Hash of one replay: question, position, counts; TTL of the ledger since its last step."""
-        return f"{self.prefix}:replay:{name}"
-
 
 KEEP_LABELLED: Final = Table(
     "keep_labelled",
@@ -35,6 +27,16 @@ KEEP_LABELLED: Final = Table(
 MAX_LABELLED_BYTES: Final = Table(
     "max_labelled_bytes", Size, 256 * MIB, "Maximum of these copies; further labels are stored without one."
 )
+_COMMANDS: Final = {
+    "export": Command("worker.base.lookup.search", "Save traces with verdicts and labels as a data set", "export"),
+    "search": Command("worker.base.lookup.search", "Find verdicts by judge, service, outcome, text"),
+    "show": Command("worker.base.lookup.show", "Print a trace with its verdicts, sentences and evidence"),
+    "tail": Command("worker.base.lookup.tail", "Follow verdicts live"),
+}
 FEATURE: Final = Feature(
-    name="lookup", tables=(KEEP_LABELLED, MAX_LABELLED_BYTES), keys=LookupKeys, scripts=__package__
+    name="lookup",
+    tables=(KEEP_LABELLED, MAX_LABELLED_BYTES),
+    keys=LookupKeys,
+    scripts=__package__,
+    commands=_COMMANDS,
 )

@@ -21,7 +21,7 @@ from msgspec import Struct
 from judges.core.judge import Judge, has_text
 from judges.custom.definition import nearest
 from judges.registry import load_judges
-from worker.base.lookup.feature import LookupKeys
+from worker.base.commands.feature import ProgressKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, find_gather, make_selectors
@@ -283,7 +283,7 @@ def format_time(entry_id: str) -> str:
 
 def names_of_replays(store: Store) -> list[str]:
     """List the replays that Redis remembers, at most twenty."""
-    start = LookupKeys(store.keys.prefix).replay("")
+    start = ProgressKeys(store.keys.prefix).replay("")
     keys = store.call(lambda client: list(client.scan_iter(f"{start}*", count=_SCAN_COUNT)))
     return sorted(key.decode().removeprefix(start) for key in keys)[:_MAX_NAMES]
 
@@ -294,7 +294,7 @@ class Cursor:
     def __init__(self, store: Store, ttl_s: int, name: str | None = None) -> None:
         """Use a replay's name, by default a new one; it is remembered for ``ttl_s`` after its last step."""
         self.name = name or secrets.token_hex(4)
-        self.key = LookupKeys(store.keys.prefix).replay(self.name)
+        self.key = ProgressKeys(store.keys.prefix).replay(self.name)
         self._store = store
         self._ttl_s = ttl_s
 
