@@ -277,8 +277,8 @@ def vocabulary() -> set[str]:
     words |= set(
         re.findall(r'^    [A-Z_]+ = "([a-z_]+)"', code("producers/tracejudge/delivery/buffer.py"), re.MULTILINE)
     )
-    exporters = ("delivery/receiver_delivery", "delivery/receiver_client", "delivery/otlp_receiver")
-    named = "".join(code(f"worker/base/{name}.py") for name in exporters)
+    exporters = ("receiver_delivery", "http_exporter", "receiver_client", "otlp_receiver")
+    named = "".join(code(f"worker/base/delivery/{name}.py") for name in exporters)
     words |= set(re.findall(r'"([a-z_]+)"', named + code("worker/core/telemetry/health.py")))
     keys = tomllib.loads(TABLE.read_text(encoding="utf-8"))["watcher"].values()
     return words | {key for part in keys for key in part}

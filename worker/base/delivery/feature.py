@@ -1,6 +1,7 @@
 """Delivery of verdicts: as spans and events of OpenTelemetry, and to receivers whose kinds features add."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, all_receivers, receiver_faults
@@ -8,6 +9,7 @@ from worker.core.features import Exporter, Feature
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
+    from worker.base.delivery.receiver_delivery import ReceiverExporter
     from worker.core.config.settings import Settings
 
 
@@ -21,9 +23,27 @@ def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     if not all_receivers(settings):
         return {}
     from worker.base.delivery.otlp_receiver import OtlpExporter
-    from worker.base.delivery.receiver_delivery import receivers_of
 
-    return receivers_of(settings, {OtlpExporter.kind: OtlpExporter})
+    return receiver_exporters(settings, {OtlpExporter.kind: OtlpExporter})
+
+
+def receiver_group(receiver: str) -> str:
+    """Name the consumer group of a receiver; `otel` is the short form's."""
+    return receiver if receiver == "otel" else f"receiver:{receiver}"
+
+
+def receiver_exporters(settings: "Settings", kinds: "Mapping[str, type[ReceiverExporter]]") -> dict[str, Exporter]:
+    """Return the exporters of the configured receivers of some kinds, by their consumer groups."""
+    return {
+        receiver_group(name): Exporter(
+            exporter.role,
+            partial(exporter, name=name),
+            partial(exporter.checks, name=name),
+            partial(exporter.keeps, name=name),
+        )
+        for name, options in all_receivers(settings).items()
+        if (exporter := kinds.get(options.kind)) is not None
+    }
 
 
 FEATURE: Final = Feature(

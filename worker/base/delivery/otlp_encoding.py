@@ -68,12 +68,12 @@ _pack_fixed64: Final = struct.Struct("<Q").pack
 @lru_cache(maxsize=8192)
 def _varint(number: int) -> bytes:
     """Encode a non-negative number, seven bits a byte."""
-    encoded = bytearray()
+    varint = bytearray()
     while number > 0x7F:  # noqa: PLR2004 - the seven bits
-        encoded.append(number & 0x7F | 0x80)
+        varint.append(number & 0x7F | 0x80)
         number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    varint.append(number)
+    return bytes(varint)
 
 
 def _tag(field: int, kind: int) -> bytes:
@@ -372,9 +372,9 @@ class VerdictEncoder:
     def _annotation(self, verdict: Verdict, number: int, score: Score) -> bytes:
         judge = (verdict.judge, verdict.judge_version, verdict.judge_model)
         annotation = self._shared.annotation(_ScoreKey(number, *judge, score.metric, score.label))
-        encoded = annotation.shared + annotation.score.double(score.value)
+        fields = annotation.shared + annotation.score.double(score.value)
         explanation = self._explain(verdict, score)
-        return encoded + annotation.explanation.text(explanation) if explanation else encoded
+        return fields + annotation.explanation.text(explanation) if explanation else fields
 
     def _call(self, verdict: Verdict, number: int, call: Call, trace: bytes, root: bytes) -> bytes:
         parts = [

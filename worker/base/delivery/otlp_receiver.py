@@ -29,6 +29,8 @@ from opentelemetry.util.re import parse_env_headers
 from judges.core.verdict import Verdict
 from judges.models.credentials import is_endpoint
 from tracejudge.redis_url import mask_url
+from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.http_exporter import CHECK_TIMEOUT_S, HttpExporter, describe_reply
 from worker.base.delivery.otlp_encoding import (
     SCHEMA_URL,
     SCOPE,
@@ -38,14 +40,6 @@ from worker.base.delivery.otlp_encoding import (
     repeated,
 )
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    CHECK_TIMEOUT_S,
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    finding_of,
-)
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
 from worker.core.config.graders import providers
@@ -197,7 +191,7 @@ class OtlpExporter(HttpExporter):
             return ok(
                 part, f"{mask_url(url)}/v1/traces takes spans; events are not sent, since {logs} answers {reply.reason}"
             )
-        of_logs = finding_of(part, logs, reply)
+        of_logs = describe_reply(part, logs, reply)
         return finding if of_logs.result == "ok" else of_logs
 
     @classmethod
@@ -210,10 +204,10 @@ class OtlpExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the verdict's spans, and its events while the receiver takes them."""
-        encoded = self._encoder.encode(verdict)
-        yield self._traces, Item(verdict, span_fields(encoded.spans), size=len(encoded.spans))
-        if self._sends_events and encoded.events:
-            yield self._logs, Item(verdict, record_fields(encoded.events), size=len(encoded.events))
+        messages = self._encoder.encode(verdict)
+        yield self._traces, Item(verdict, span_fields(messages.spans), size=len(messages.spans))
+        if self._sends_events and messages.events:
+            yield self._logs, Item(verdict, record_fields(messages.events), size=len(messages.events))
 
     def lacks(self, channel: Channel, reply: Reply) -> bool:
         """Return whether only the path of events is absent; during a deployment both may be."""
@@ -231,5 +225,5 @@ def _variables() -> dict[str, str]:
     """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; those of traces win over those of all signals."""
     prefix, of_traces = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"
     env = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
-    whole = {name.removeprefix(prefix): value for name, value in env.items() if not name.startswith(of_traces)}
-    return whole | {name.removeprefix(of_traces): value for name, value in env.items() if name.startswith(of_traces)}
+    general = {name.removeprefix(prefix): value for name, value in env.items() if not name.startswith(of_traces)}
+    return general | {name.removeprefix(of_traces): value for name, value in env.items() if name.startswith(of_traces)}

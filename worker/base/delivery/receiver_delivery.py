@@ -5,19 +5,13 @@ them. A verdict may be sent twice, after a crash between its delivery and the ac
 recognises it by the evaluation id.
 """
 
-import os
-import re
 import time
-import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import ClassVar, Final, Literal, NamedTuple
 
-import httpx
 import msgspec
 import structlog
 from msgspec import structs
@@ -27,117 +21,33 @@ from judges.core.backoff import backoff_s
 from judges.core.verdict import Score, Verdict
 from judges.models.registry import PROVIDERS
 from judges.models.replies import retry_after_s
-from judges.registry import exported_name
 from judges.requests.redaction import Redaction
-from tracejudge.redis_url import mask_url
-from worker.base.delivery.feature import DeliveryKeys
-from worker.base.delivery.receiver_client import Destination, ReceiverClient, Reply, Request
-from worker.base.delivery.settings import HttpReceiver, all_receivers, base_url
-from worker.base.doctor.finding import Check, Finding, broken, cause_of, ok, warning
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError, batches
+from worker.base.delivery.feature import DeliveryKeys, receiver_group
+from worker.base.delivery.receiver_client import Reply, Request
+from worker.base.delivery.settings import all_receivers
+from worker.base.doctor.finding import Check
 from worker.core.config.graders import providers
-from worker.core.config.serving import Secret
-from worker.core.config.settings import Settings, SettingsError
+from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import Exporter
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 
 log = structlog.get_logger("tracejudge.export")
-T = TypeVar("T")
-MAX_ITEMS: Final = 512
-MAX_BYTES: Final = 4 * 1024 * 1024
 PARKED_FOR_S: Final = (60.0, 300.0, 1800.0, 7200.0)
 """How long a verdict waits whose trace the receiver does not know: after the first answer, the second and so on."""
 BY_CODE: Final = frozenset({"code", *(name for name, provider in PROVIDERS.items() if provider.is_heuristic)})
 """Providers that are programs."""
-CHECK_TIMEOUT_S: Final = 4.0
-WAITS: Final = "verdicts wait in the outbox meanwhile"
-_PARKED_EVERY_S: Final = 5.0
-_PARKED_LEASE_S: Final = 120.0
 _PARKED_COUNT: Final = 100
 _KEEP_EVERY_S: Final = 5.0
-# What a judge has written.
-_TEXTS: Final = ("scores", "rationale", "note", "details")
-_FIRST_BACKOFF_S: Final = 0.5
-_MAX_BACKOFF_S: Final = 20.0
-_MAX_ASKED_S: Final = 300.0
 _TRIES: Final = 3
 _GIVEN_UP_IN_A_ROW: Final = 3
 _GIVE_UP_AFTER_S: Final = 300.0
 
 
-class SkippedError(Exception):
-    """The receiver cannot hold this verdict, for a reason of the exporter's ``drop_reasons``."""
-
-
 class DeliveryEndedError(Exception):
     """The worker stops, or another one delivers these entries now; undelivered ones stay in the outbox."""
-
-
-class Item(NamedTuple):
-    """The part of a verdict that one channel takes.
-
-    Attributes:
-        verdict: The verdict, which is parked if the receiver does not know its trace.
-        body: The encoded part.
-        target: What the path of the request names, if items of several targets need separate requests.
-        about: The id of what the item is about, by which answers name it.
-        parked: How often the verdict was parked before.
-        size: How many records the body has.
-    """
-
-    verdict: Verdict
-    body: bytes
-    target: str = ""
-    about: str = ""
-    parked: int = 0
-    size: int = 1
-
-
-class Answer(NamedTuple):
-    """The receiver's answer, by item.
-
-    Attributes:
-        rejected: How many items it refused for good.
-        absent: Items whose trace it does not know yet.
-        again: Items that it failed over, to be sent once more.
-        unsent: Items that it did not take because of others, to be sent at once; all of several, where it does not say
-            which of them it does not know.
-        is_read: Whether the body was an answer that can be true.
-    """
-
-    rejected: int = 0
-    absent: Sequence[Item] = ()
-    again: Sequence[Item] = ()
-    unsent: Sequence[Item] = ()
-    is_read: bool = True
-
-
-class Channel(ABC):
-    """One kind of request to a receiver.
-
-    Attributes:
-        path: Its path, for logs.
-        max_items: Maximum of items in a request.
-        max_bytes: Maximum of their bytes; a longer item is sent by itself.
-        interval_s: Least time between two requests, for receivers that limit their number.
-        is_optional: Whether an item is dropped at once if the receiver fails over it.
-    """
-
-    path: str
-    max_items: int = MAX_ITEMS
-    max_bytes: int = MAX_BYTES
-    interval_s: float = 0.0
-    is_optional: bool = False
-
-    @abstractmethod
-    def request(self, items: Sequence[Item]) -> Request:
-        """Encode a request; all items have the same target."""
-
-    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:  # noqa: ARG002 - subclasses use them
-        """Read the answer by item; None if the reply's kind says everything."""
-        return Answer() if reply.kind == "accepted" else None
 
 
 class _Part(NamedTuple):
@@ -158,10 +68,10 @@ class _GiveUpPolicy:
         self._left = 0
         self._since: float | None = None
 
-    def accepted(self) -> None:
+    def record_accepted(self) -> None:
         self._left, self._since = _GIVEN_UP_IN_A_ROW, None
 
-    def gives_up(self) -> bool:
+    def may_give_up(self) -> bool:
         now = time.monotonic()
         if self._since is None:
             self._since = now
@@ -205,7 +115,7 @@ class ReceiverExporter(ExportConsumer):
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         """Deliver to the receiver ``name`` of the settings, or to `otel` for `otlp_endpoint`."""
-        self.exporter = group_of(name)  # type: ignore[misc]  # each receiver has its own group
+        self.exporter = receiver_group(name)  # type: ignore[misc]  # each receiver has its own group
         super().__init__(settings, store, metrics)
         self.name_in_settings = name
         self._settings = settings
@@ -260,7 +170,7 @@ class ReceiverExporter(ExportConsumer):
         own = self._options.export_explanations
         return self._settings.export_explanations if own is None else own
 
-    def redacted(self, text: str | None) -> str | None:
+    def redact(self, text: str | None) -> str | None:
         """Return a text of a judge, redacted as `[redact]` says; None if rationales are not sent."""
         if not self.explains:
             return None
@@ -268,16 +178,17 @@ class ReceiverExporter(ExportConsumer):
 
     def explanation(self, verdict: Verdict, score: Score) -> str | None:
         """Return the rationale of a score as it may be sent."""
-        return self.redacted(verdict.explanation(score))
+        return self.redact(verdict.explanation(score))
 
-    def whole(self, verdict: Verdict) -> bytes:
+    def encode_whole(self, verdict: Verdict) -> bytes:
         """Encode a verdict with all its fields; without rationales no field that may quote the trace is left."""
         if not self.explains:
             scores = tuple(structs.replace(score, rationale=None) for score in verdict.scores)
             return msgspec.json.encode(structs.replace(verdict, rationale=None, details={}, scores=scores))
         # Ids stay as they are: by them a verdict is recognised, and its lines in an archive are erased.
         fields: dict[str, object] = msgspec.to_builtins(verdict)
-        texts = {name: _redacted(fields[name], self.redacted) for name in _TEXTS if name in fields}
+        written_by_judge = ("scores", "rationale", "note", "details")
+        texts = {name: _redact_texts(fields[name], self.redact) for name in written_by_judge if name in fields}
         return msgspec.json.encode({**fields, **texts})
 
     def annotator_kind(self, judge_model: str) -> Literal["LLM", "CODE"]:
@@ -288,7 +199,7 @@ class ReceiverExporter(ExportConsumer):
         """Acknowledge what was delivered while Redis was away, before it is delivered again; then read."""
         self._acknowledge_delivered()
         if time.monotonic() >= self._next_parked and self._deliver_parked() < _PARKED_COUNT:
-            self._next_parked = time.monotonic() + _PARKED_EVERY_S
+            self._next_parked = time.monotonic() + 5.0
         super().run_once()
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
@@ -348,7 +259,7 @@ class ReceiverExporter(ExportConsumer):
         Raises:
             DeliveryEndedError: The worker was told to stop, or others took the entries over.
         """
-        parts = deque(_Part(batch) for batch in _batches(channel, items))
+        parts = deque(_Part(batch) for batch in batches(channel, items))
         while parts:
             part = parts.popleft()
             self._keep()
@@ -363,7 +274,9 @@ class ReceiverExporter(ExportConsumer):
                 half = len(answer.unsent) // 2 if len(answer.unsent) == len(part.items) else 0
                 halves = (answer.unsent[half:], answer.unsent[:half])
                 parts.extendleft(part._replace(items=some) for some in halves if some)
-                parts.extend(_Part([item], part.failures + 1) for item in self._answered(channel, part, answer, reply))
+                parts.extend(
+                    _Part([item], part.failures + 1) for item in self._handle_answer(channel, part, answer, reply)
+                )
                 continue
             if self.lacks(channel, reply):
                 return
@@ -376,19 +289,19 @@ class ReceiverExporter(ExportConsumer):
                 parts.extendleft(part._replace(items=some) for some in (part.items[half:], part.items[:half]))
             elif reply.kind == "rejected":
                 self._give_up("rejected", channel, reply, part.items[0])
-            elif isolates and (channel.is_optional or self._policy.gives_up()):
+            elif isolates and (channel.is_optional or self._policy.may_give_up()):
                 self._give_up("server_error", channel, reply, part.items[0])
             else:
                 self._retry_later(reply)
                 # A single suspect goes behind the others: their success shows that the receiver works.
                 (parts.append if isolates else parts.appendleft)(part)
 
-    def _answered(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
+    def _handle_answer(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
         """Count and park by the answer; return the items to be sent again."""
         self.record_progress()
         self._failures = 0
         if len(answer.again) < len(part.items):
-            self._policy.accepted()
+            self._policy.record_accepted()
         if self._logged_reason is not None and not answer.again:
             log.info("export resumed", exporter=self.exporter, receiver=self.address)
             self._logged_reason = None
@@ -404,7 +317,7 @@ class ReceiverExporter(ExportConsumer):
             self._park(answer.absent)
         if not answer.again:
             return ()
-        if part.failures + 1 >= _TRIES and self._policy.gives_up():
+        if part.failures + 1 >= _TRIES and self._policy.may_give_up():
             for item in answer.again:
                 self._give_up("server_error", channel, reply, item)
             return ()
@@ -437,7 +350,8 @@ class ReceiverExporter(ExportConsumer):
 
     def _deliver_parked(self) -> int:
         """Send those parked verdicts again whose time has come; return how many."""
-        arguments = (int(time.time() * 1000), int(_PARKED_LEASE_S * 1000), _PARKED_COUNT)
+        lease_ms = 120_000
+        arguments = (int(time.time() * 1000), lease_ms, _PARKED_COUNT)
         count, *flat = self._store.run("receiver_due", self._parked_keys, arguments)
         self._parked_gauge.set(count)
         taken = dict(zip(flat[::2], flat[1::2], strict=True))
@@ -446,8 +360,8 @@ class ReceiverExporter(ExportConsumer):
         parked = []
         for name, payload in taken.items():
             try:
-                times, _, encoded = payload.partition(b" ")
-                parked.append((msgspec.json.decode(encoded, type=Verdict), int(times)))
+                times, _, body = payload.partition(b" ")
+                parked.append((msgspec.json.decode(body, type=Verdict), int(times)))
             except ValueError:
                 log.warning("parked verdict unreadable", exporter=self.exporter, evaluation=name.decode())
                 self.dropped("unreadable", 1)
@@ -466,9 +380,10 @@ class ReceiverExporter(ExportConsumer):
         Raises:
             DeliveryEndedError: The worker was told to stop.
         """
-        least_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
+        least_s = backoff_s(self._failures, first_s=0.5, longest_s=20.0)
         self._failures += 1
-        wait_s = max(least_s, min(_MAX_ASKED_S, retry_after_s(reply.headers) or 0.0))
+        # A receiver may ask for a longer wait, up to five minutes.
+        wait_s = max(least_s, min(300.0, retry_after_s(reply.headers) or 0.0))
         if reply.reason != self._logged_reason:
             self._logged_reason = reply.reason
             cause = {"reason": reply.reason, "meaning": reply.meaning, **({"fix": reply.fix} if reply.fix else {})}
@@ -513,231 +428,10 @@ class ReceiverExporter(ExportConsumer):
             raise DeliveryEndedError
 
 
-class HttpExporter(ReceiverExporter):
-    """Base of the receivers that are reached by HTTP.
-
-    Attributes:
-        expected: The server that `url` should name, for advice.
-        protocol: What requests are called, for advice.
-        content: Their encoding, for advice.
-        keeps_there: What it keeps after `tracejudge forget`, and how to erase it there.
-        probe: A request that changes nothing, for `tracejudge doctor`.
-    """
-
-    expected: ClassVar[str]
-    keeps_there: ClassVar[str]
-    probe: ClassVar[Request]
-    protocol: ClassVar[str] = "JSON"
-    content: ClassVar[str] = "JSON"
-
-    def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
-        super().__init__(settings, store, metrics, name)
-        self._destination = self.destination_of(settings, name)
-        self._client = ReceiverClient(self._destination)
-
-    @classmethod
-    def destination_of(cls, settings: Settings, name: str) -> Destination:
-        """Return where requests go, with the credentials that the settings name.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
-        options = all_receivers(settings)[name]
-        assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
-        secrets = options.secrets(f"receivers.{name}.").items()
-        headers = {header: value for header, secret in secrets if (value := secret.read(os.environ)) is not None}
-        return Destination(
-            url=cls.url_of(options),
-            setting="otlp_endpoint" if name == "otel" else f"url of [receivers.{name}]",
-            expected=cls.expected,
-            protocol=cls.protocol,
-            content=cls.content,
-            headers={**cls.credentials(options, name), **headers},
-            proxy=settings.proxy,
-            timeout_s=options.timeout,
-            ca_file=options.ca_file,
-            client_cert=options.client_cert,
-            client_key=options.client_key,
-        )
-
-    @classmethod
-    def url_of(cls, options: HttpReceiver) -> str:
-        """Return the address that the settings name, without what requests add."""
-        return base_url(options.url, options.paths) if options.url and options.paths else options.url or ""
-
-    @classmethod
-    def checks(cls, settings: Settings, name: str) -> Sequence[Check]:
-        """Ask the receiver, with its address and credentials; a mistake in its settings is a finding."""
-        part = "otlp receiver" if name == "otel" else f"receiver {name}"
-
-        def check() -> Sequence[Finding]:
-            try:
-                destination, request = cls.destination_of(settings, name), cls.probe_of(settings, name)
-                connections = ReceiverClient(destination)
-            except SettingsError as error:
-                return [broken(part, str(error), "correct it, or take the receiver out")]
-            with closing(connections) as client:
-                client.deadline_s = CHECK_TIMEOUT_S
-                return [cls.ask(part, client, destination.url.rstrip("/"), request)]
-
-        return [Check(part, check)]
-
-    @classmethod
-    def ask(cls, part: str, client: ReceiverClient, url: str, request: Request) -> Finding:
-        """Send the probe to the receiver at ``url``."""
-        return finding_of(part, mask_url(f"{url}{request.path}"), client.send(request))
-
-    @classmethod
-    def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
-        """Return the probe if it depends on the settings.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
-        return cls.probe
-
-    @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
-        options = all_receivers(settings)[name]
-        assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
-        return f"{mask_url(cls.url_of(options))} keeps {cls.keeps_there}"
-
-    @classmethod
-    def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
-        """Return the headers that carry the key."""
-        key = cls.api_key(options, name)
-        return {} if key is None else {"authorization": f"Bearer {key}"}
-
-    @staticmethod
-    def api_key(options: HttpReceiver, name: str) -> str | None:
-        """Return the key that the settings name.
-
-        Raises:
-            SettingsError: It is absent.
-        """
-        return Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
-
-    @property
-    def address(self) -> str:
-        """The receiver in logs, without credentials."""
-        return mask_url(self._destination.url)
-
-    def send(self, request: Request) -> Reply:
-        """Send one request; errors are replies too."""
-        return self._client.send(request)
-
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread, then its connections."""
-        ended = super().stop(timeout_s)
-        if ended:
-            self._client.close()
-        return ended
-
-
-def decoded(reply: Reply, of_type: type[T]) -> T | None:
-    """Return the body of a reply; None if it is not what is expected."""
-    try:
-        return msgspec.json.decode(reply.body or b"", type=of_type)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def encoded(**fields: object) -> bytes:
-    """Encode an object of JSON; fields that are None are left out."""
-    return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
-
-
-def run_of(verdict: Verdict, tag: str) -> str:
-    """Return the id by which a tag names the trace in the receiver.
-
-    Raises:
-        SkippedError: There is none, or none that the receiver could have: its ids are UUIDs.
-    """
-    try:
-        uuid.UUID(verdict.tags.get(tag, ""))
-    except ValueError:
-        raise SkippedError("no_target") from None
-    return verdict.tags[tag]
-
-
-def name_of(judge: str, metric: str) -> str:
-    """Return the name of a score in receivers: lower-case letters, digits and underscores."""
-    name = re.sub(r"[^a-z0-9_]+", "_", exported_name(judge, metric).lower()).strip("_") or "score"
-    return name if name[0].isalpha() else f"j_{name}"
-
-
-def origin_of(verdict: Verdict) -> dict[str, str]:
-    """Return judge, version and judge model, for the metadata of a score."""
-    return {"judge": verdict.judge, "judge_version": verdict.judge_version, "judge_model": verdict.judge_model}
-
-
-def last_scores(verdict: Verdict) -> Collection[Score]:
-    """Return the score of each metric: a metric may be scored twice, and its last score is exported, as in metrics."""
-    return {score.metric: score for score in verdict.scores}.values()
-
-
-def _redacted(value: object, redact: Callable[[str | None], str | None]) -> object:
+def _redact_texts(value: object, redact: Callable[[str | None], str | None]) -> object:
     """Redact all texts of a value."""
     if isinstance(value, str):
         return redact(value) or value
     if isinstance(value, dict):
-        return {key: _redacted(each, redact) for key, each in value.items()}
-    return [_redacted(each, redact) for each in value] if isinstance(value, list | tuple) else value
-
-
-def label_of(score: Score) -> str | None:
-    """Return the label of a score, or whether it passes."""
-    return score.label or (None if score.passed is None else "pass" if score.passed else "fail")
-
-
-def finding_of(part: str, where: str, reply: Reply) -> Finding:
-    """Describe the answer to a request of `tracejudge doctor`."""
-    if reply.kind == "accepted":
-        return ok(part, where)
-    if isinstance(reply.error, TimeoutError | httpx.TimeoutException):
-        fix = f"check whether a firewall is between, or it is overloaded; {WAITS}"
-        return broken(part, f"{where} does not answer in time", fix)
-    if reply.error is not None:
-        return broken(part, *cause_of(reply.error, where, "the receiver"))
-    what = f"{where} answers {reply.reason}: {reply.meaning}"
-    if reply.kind in {"busy", "failing"}:
-        return warning(part, what, f"{reply.fix}; {WAITS}")
-    return broken(part, what, reply.fix if reply.kind == "rejected" else f"{reply.fix}; {WAITS}")
-
-
-def group_of(receiver: str) -> str:
-    """Name the consumer group of a receiver; `otel` is the short form's."""
-    return receiver if receiver == "otel" else f"receiver:{receiver}"
-
-
-def _batches(channel: Channel, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Divide items by target, number and bytes."""
-    by_target: dict[str, list[Item]] = {}
-    for item in items:
-        by_target.setdefault(item.target, []).append(item)
-    for group in by_target.values():
-        batch: list[Item] = []
-        size = 0
-        for item in group:
-            if batch and (len(batch) >= channel.max_items or size + len(item.body) > channel.max_bytes):
-                yield batch
-                batch, size = [], 0
-            batch.append(item)
-            size += len(item.body)
-        if batch:
-            yield batch
-
-
-def receivers_of(settings: Settings, kinds: Mapping[str, type[ReceiverExporter]]) -> dict[str, Exporter]:
-    """Return the exporters of the configured receivers of some kinds, by their consumer groups."""
-    return {
-        group_of(name): Exporter(
-            exporter.role,
-            partial(exporter, name=name),
-            partial(exporter.checks, name=name),
-            partial(exporter.keeps, name=name),
-        )
-        for name, options in all_receivers(settings).items()
-        if (exporter := kinds.get(options.kind)) is not None
-    }
+        return {key: _redact_texts(item, redact) for key, item in value.items()}
+    return [_redact_texts(item, redact) for item in value] if isinstance(value, list | tuple) else value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
+from worker.base.delivery.feature import receiver_exporters
 from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
 from worker.core.features import Exporter, Feature, import_attribute
 from worker.core.storage.keys import KeySpace
@@ -124,9 +125,7 @@ def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
     if not RECEIVERS.of(settings):
         return {}
-    from worker.base.delivery.receiver_delivery import receivers_of
-
-    return receivers_of(settings, import_exporters())
+    return receiver_exporters(settings, import_exporters())
 
 
 FEATURE: Final = Feature(

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from judges.core.verdict import Verdict
+from worker.base.delivery.channel import Channel, Item
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import Channel, Item, ReceiverExporter
+from worker.base.delivery.receiver_delivery import ReceiverExporter
 from worker.base.delivery.settings import RECEIVERS, all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, ok
 from worker.base.forget.forget import Eraser, owner_of
@@ -74,7 +75,7 @@ class FileExporter(ReceiverExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the whole verdict."""
-        yield self.channels[0], Item(verdict, self.whole(verdict))
+        yield self.channels[0], Item(verdict, self.encode_whole(verdict))
 
     def send(self, request: Request) -> Reply:
         """Write lines; a closed output is an error."""

@@ -13,19 +13,10 @@ from typing import Any, Final
 from msgspec import Raw, Struct
 
 from judges.core.verdict import W3C_SPAN_ID, Verdict
+from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.http_exporter import HttpExporter, decode_reply, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    decoded,
-    encoded,
-    label_of,
-    last_scores,
-    name_of,
-    origin_of,
-)
+from worker.base.delivery.score_names import judge_origin, last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.serving import Secret
 
@@ -57,7 +48,7 @@ class _Scores(Channel):
         """Read the answer to each event."""
         if reply.kind != "accepted":
             return None
-        answers = decoded(reply, _Answers)
+        answers = decode_reply(reply, _Answers)
         if answers is None:
             return Answer(is_read=False)
         status = {event.id: event.status for event in answers.errors}
@@ -94,16 +85,16 @@ class LangfuseExporter(HttpExporter):
         if not is_session and W3C_SPAN_ID.fullmatch(verdict.span_id or ""):
             target["observationId"] = verdict.span_id
         for score in last_scores(verdict):
-            name = f"{verdict.evaluation_id}-{name_of(verdict.judge, score.metric)}"
-            body = encoded(
+            name = f"{verdict.evaluation_id}-{score_name(verdict.judge, score.metric)}"
+            body = encode_object(
                 **target,
                 id=name,
-                name=name_of(verdict.judge, score.metric),
+                name=score_name(verdict.judge, score.metric),
                 value=score.value,
                 dataType="NUMERIC",
-                metadata={**origin_of(verdict), "label": label_of(score)},
+                metadata={**judge_origin(verdict), "label": score_label(score)},
                 comment=self.explanation(verdict, score),
                 environment=verdict.environment,
             )
-            event = encoded(id=name, timestamp=ended.isoformat(), type="score-create", body=Raw(body))
+            event = encode_object(id=name, timestamp=ended.isoformat(), type="score-create", body=Raw(body))
             yield self.channels[0], Item(verdict, event, about=name)

@@ -9,19 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from judges.core.verdict import Verdict
+from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.http_exporter import HttpExporter, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    encoded,
-    label_of,
-    last_scores,
-    name_of,
-    origin_of,
-    run_of,
-)
+from worker.base.delivery.score_names import find_run_id, judge_origin, last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import LangsmithSettings
 
@@ -69,18 +60,18 @@ class LangsmithExporter(HttpExporter):
         # Otherwise a verdict that is sent again later would have another time.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
         for score in last_scores(verdict):
-            name = name_of(verdict.judge, score.metric)
-            body = encoded(
+            name = score_name(verdict.judge, score.metric)
+            body = encode_object(
                 id=str(uuid.uuid5(uuid.NAMESPACE_OID, f"{verdict.evaluation_id} {name}")),
                 run_id=run,
                 created_at=at,
                 modified_at=at,
                 key=name,
                 score=score.value,
-                feedback_source={"type": "model", "metadata": origin_of(verdict)},
+                feedback_source={"type": "model", "metadata": judge_origin(verdict)},
                 # Feedback would otherwise keep the trace for longer, which costs.
                 extend_trace_retention=False,
-                value=label_of(score),
+                value=score_label(score),
                 comment=self.explanation(verdict, score),
             )
             yield self.channels[0], Item(verdict, body, about=run)

@@ -12,19 +12,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError
+from worker.base.delivery.http_exporter import HttpExporter, decode_reply, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    SkippedError,
-    decoded,
-    encoded,
-    label_of,
-    last_scores,
-    name_of,
-)
+from worker.base.delivery.score_names import last_scores, score_label, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
@@ -141,8 +132,8 @@ class MlflowExporter(HttpExporter):
             if state == _BEGUN:
                 self._unclear.add(about)
             kind = "LLM_JUDGE" if self.annotator_kind(verdict.judge_model) == "LLM" else "CODE"
-            assessment = encoded(
-                assessment_name=name_of(verdict.judge, score.metric),
+            assessment = encode_object(
+                assessment_name=score_name(verdict.judge, score.metric),
                 trace_id=f"tr-{verdict.trace_id}",
                 source={"source_type": kind, "source_id": verdict.judge},
                 feedback={"value": score.value},
@@ -150,7 +141,7 @@ class MlflowExporter(HttpExporter):
                     _ID: about,
                     "judge_version": verdict.judge_version,
                     "judge_model": verdict.judge_model,
-                    "label": label_of(score) or "",
+                    "label": score_label(score) or "",
                     "sampling_probability": f"{verdict.probability:g}",
                 },
                 create_time=_time(verdict),

@@ -7,17 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from judges.core.verdict import Verdict
+from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.http_exporter import HttpExporter, encode_object
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    encoded,
-    last_scores,
-    name_of,
-    run_of,
-)
+from worker.base.delivery.score_names import find_run_id, last_scores, score_name
 from worker.base.delivery.settings import HttpReceiver
 from worker.features.receivers.feature import OpikSettings
 
@@ -61,10 +54,10 @@ class OpikExporter(HttpExporter):
         """Encode a feedback score for each score; raises ``SkippedError`` if no tag of the trace names it in Opik."""
         target = run_of(verdict, OpikSettings.tag)
         for score in last_scores(verdict):
-            body = encoded(
+            body = encode_object(
                 project_name=getattr(self._options, "project", None),
                 id=target,
-                name=name_of(verdict.judge, score.metric),
+                name=score_name(verdict.judge, score.metric),
                 value=score.value,
                 source="sdk",
                 category_name=score.label,

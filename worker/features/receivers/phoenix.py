@@ -10,17 +10,10 @@ from typing import Final
 import msgspec
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError
+from worker.base.delivery.http_exporter import HttpExporter
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import (
-    Answer,
-    Channel,
-    HttpExporter,
-    Item,
-    SkippedError,
-    label_of,
-    last_scores,
-    name_of,
-)
+from worker.base.delivery.score_names import last_scores, score_label, score_name
 
 _NOT_FOUND: Final = 404
 
@@ -76,9 +69,9 @@ class PhoenixExporter(HttpExporter):
         else:
             kind, target = "trace", {"trace_id": verdict.trace_id}
         for score in last_scores(verdict):
-            name = name_of(verdict.judge, score.metric)
+            name = score_name(verdict.judge, score.metric)
             explanation = self.explanation(verdict, score)
-            result: dict[str, object] = {"label": label_of(score), "score": score.value, "explanation": explanation}
+            result: dict[str, object] = {"label": score_label(score), "score": score.value, "explanation": explanation}
             metadata = {"judge": verdict.judge, "judge_version": verdict.judge_version, "passed": score.passed}
             # Phoenix reserves the name `note`.
             body = self._annotation(verdict, f"{name}_" if name == "note" else name, result, metadata, target)
@@ -119,6 +112,6 @@ class PhoenixExporter(HttpExporter):
                 result = {
                     "label": "relevant" if relevant else "irrelevant",
                     "score": float(relevant),
-                    "explanation": self.redacted(document.get("rationale")),
+                    "explanation": self.redact(document.get("rationale")),
                 }
                 yield {"span_id": span["span_id"], "document_position": document["rank"] - 1}, result

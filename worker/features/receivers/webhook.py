@@ -14,8 +14,9 @@ from typing import Final
 from msgspec import Struct
 
 from judges.core.verdict import Verdict
+from worker.base.delivery.channel import Answer, Channel, Item
+from worker.base.delivery.http_exporter import HttpExporter, decode_reply
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.receiver_delivery import Answer, Channel, HttpExporter, Item, decoded
 from worker.base.delivery.settings import all_receivers
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Settings
@@ -61,7 +62,7 @@ class _Verdicts(Channel):
         """Read which verdicts the server refuses; any other body means that it took all."""
         if reply.kind != "accepted":
             return None
-        answer = decoded(reply, _Answer) or _Answer()
+        answer = decode_reply(reply, _Answer) or _Answer()
         again = [item for item in items if item.about in answer.retry]
         return Answer(sum(item.about in answer.rejected for item in items), again=again)
 
@@ -86,7 +87,7 @@ class WebhookExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode the whole verdict."""
-        yield self._channel, Item(verdict, self.whole(verdict), about=verdict.evaluation_id)
+        yield self._channel, Item(verdict, self.encode_whole(verdict), about=verdict.evaluation_id)
 
 
 def _key_of(settings: Settings, name: str) -> str | None:

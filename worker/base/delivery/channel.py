@@ -1,0 +1,95 @@
+"""Requests to a receiver: the parts of verdicts that they carry, their limits, and the answer to each part."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from judges.core.verdict import Verdict
+from worker.base.delivery.receiver_client import Reply, Request
+
+
+class SkippedError(Exception):
+    """The receiver cannot hold this verdict, for a reason of the exporter's ``drop_reasons``."""
+
+
+class Item(NamedTuple):
+    """The part of a verdict that one channel takes.
+
+    Attributes:
+        verdict: The verdict, which is parked if the receiver does not know its trace.
+        body: The encoded part.
+        target: What the path of the request names, if items of several targets need separate requests.
+        about: The id of what the item is about, by which answers name it.
+        parked: How often the verdict was parked before.
+        size: How many records the body has.
+    """
+
+    verdict: Verdict
+    body: bytes
+    target: str = ""
+    about: str = ""
+    parked: int = 0
+    size: int = 1
+
+
+class Answer(NamedTuple):
+    """The receiver's answer, by item.
+
+    Attributes:
+        rejected: How many items it refused for good.
+        absent: Items whose trace it does not know yet.
+        again: Items that it failed over, to be sent once more.
+        unsent: Items that it did not take because of others, to be sent at once; all of several, where it does not say
+            which of them it does not know.
+        is_read: Whether the body was an answer that can be true.
+    """
+
+    rejected: int = 0
+    absent: Sequence[Item] = ()
+    again: Sequence[Item] = ()
+    unsent: Sequence[Item] = ()
+    is_read: bool = True
+
+
+class Channel(ABC):
+    """One kind of request to a receiver.
+
+    Attributes:
+        path: Its path, for logs.
+        max_items: Maximum of items in a request.
+        max_bytes: Maximum of their bytes; a longer item is sent by itself.
+        interval_s: Least time between two requests, for receivers that limit their number.
+        is_optional: Whether an item is dropped at once if the receiver fails over it.
+    """
+
+    path: str
+    max_items: int = 512
+    max_bytes: int = 4 * 1024 * 1024
+    interval_s: float = 0.0
+    is_optional: bool = False
+
+    @abstractmethod
+    def request(self, items: Sequence[Item]) -> Request:
+        """Encode a request; all items have the same target."""
+
+    def answer(self, items: Sequence[Item], reply: Reply) -> Answer | None:  # noqa: ARG002 - subclasses use them
+        """Read the answer by item; None if the reply's kind says everything."""
+        return Answer() if reply.kind == "accepted" else None
+
+
+def batches(channel: Channel, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Divide items by target, number and bytes."""
+    by_target: dict[str, list[Item]] = {}
+    for item in items:
+        by_target.setdefault(item.target, []).append(item)
+    for group in by_target.values():
+        batch: list[Item] = []
+        size = 0
+        for item in group:
+            if batch and (len(batch) >= channel.max_items or size + len(item.body) > channel.max_bytes):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += len(item.body)
+        if batch:
+            yield batch
