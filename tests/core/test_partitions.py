@@ -159,7 +159,7 @@ def test_gauges_are_the_sums_over_partitions_and_name_one_that_is_away(keyspaces
             bytes={"traces": 7},
         )
         gauges.show(partition, backlog, Memory(50 + partition, 1000 - 900 * partition))
-    gauges.down(1)
+    gauges.report_away(1)
     backlog = samples(metrics)
     named = (
         "stream_lag",
@@ -217,7 +217,7 @@ def test_a_role_is_ready_while_one_partition_lets_it_make_progress() -> None:
         readiness.watch("ingest", "ingest", thread, partition)
     loop = _Thread()
     readiness.watch("event-loop", "ingest", loop, None)
-    threads[0].pulse = Pulse(0.0, trouble="Redis does not answer", troubled_at=0.0)
+    threads[0].pulse = Pulse(0.0, blocked_by="Redis does not answer", blocked_since=0.0)
     now[0] = 20.0
     threads[1].pulse = loop.pulse = Pulse(20.0)
     assert [state.ready for state in readiness.roles()] == [True]

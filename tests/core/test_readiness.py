@@ -98,7 +98,7 @@ def test_a_turn_that_does_not_end_is_told_by_the_name_of_its_thread(worker: Work
 
 def test_a_known_outage_is_reported_after_a_fifth_of_the_time(worker: Worker) -> None:
     at = worker.clock.now
-    worker.thread.fixed = Pulse(at, trouble="Redis does not answer", troubled_at=at)
+    worker.thread.fixed = Pulse(at, blocked_by="Redis does not answer", blocked_since=at)
     assert worker.pass_seconds(10).ready, "one failure, or a restart, is none"
     assert worker.pass_seconds(1).why == "reader: Redis does not answer for 11 s"
 

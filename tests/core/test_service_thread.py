@@ -169,8 +169,8 @@ def test_the_pulse_of_a_thread_holds_its_failure_and_since_when() -> None:
         under_test._turns = iter(map(note_and, [AWAY, AWAY, _nothing, _nothing]))
         under_test.followed()
     away = "Redis does not answer (ConnectionError)"
-    assert [pulse.trouble for pulse in pulses] == [None, away, away, None]
-    assert pulses[1].troubled_at == pulses[2].troubled_at, "since the first failure"
+    assert [pulse.blocked_by for pulse in pulses] == [None, away, away, None]
+    assert pulses[1].blocked_since == pulses[2].blocked_since, "since the first failure"
     assert [pulse.begun for pulse in pulses] == [False, False, False, True]
     assert not any(pulse.dead for pulse in pulses)
 
@@ -316,7 +316,7 @@ def test_a_member_that_fails_or_never_pauses_delays_no_other(
         for _ in range(3):
             assert busy.turn() == quiet.turn()
     assert [member.turns.qsize() for member in (away, broken)] == [1, 1]
-    assert [member.pulse.trouble is None for member in members] == [False, False, True, True]
+    assert [member.pulse.blocked_by is None for member in members] == [False, False, True, True]
     assert not any(member.pulse.dead for member in members)
 
 

@@ -27,7 +27,7 @@ from worker.core.runtime.runtime import Runtime
 worker_control._HURRY_S = 600  # the forced exit comes after two seconds, which may be too short on a busy machine
 """
 SIGNAL_DURING_START = f"""{LATE_FORCED_EXIT}
-begin, signalled, signals = Runtime.start, worker_control.Signals._signalled, []
+begin, signalled, signals = Runtime.start, worker_control.Signals._on_signal, []
 
 def start(self):
     begin(self)
@@ -39,7 +39,7 @@ def note(self, *details):
     signals.append(details)
     os.write(2, b"signalled\\n")
 
-Runtime.start, worker_control.Signals._signalled = start, note
+Runtime.start, worker_control.Signals._on_signal = start, note
 """
 OURS = "\nfrom worker.cli import main\nsys.exit(main())"
 CELERY_S = "\nfrom celery.__main__ import main\nsys.exit(main())"

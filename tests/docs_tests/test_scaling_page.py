@@ -14,7 +14,7 @@ import tracejudge
 from benchmarks.capacity import SIZING, with_rows
 from tracejudge.partitions import partition_prefix, place_of
 from worker.core.features import installed
-from worker.core.storage.client import make_stores, wrong_keys
+from worker.core.storage.client import find_wrong_keys, make_stores
 from worker.core.storage.keys import Key, Keys
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -103,6 +103,6 @@ def test_the_pages_commands_and_errors_are_those_of_a_real_cluster() -> None:
         assert sum(held) >= 100
         assert min(held) > 0
         (other, *_) = make_stores(cluster.url, "tracejudge", 16)
-        assert f"partitions: {other.call(lambda client: wrong_keys(client, other))}" in PAGE
+        assert f"partitions: {other.call(lambda client: find_wrong_keys(client, other))}" in PAGE
         for store in (*stores, other):
             store.close()

@@ -33,7 +33,7 @@ from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import NoTraceError, value_of
-from worker.core.storage.client import Store, StoreError, make_stores, wrong_count
+from worker.core.storage.client import Store, StoreError, find_wrong_count, make_stores
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -177,7 +177,7 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
     for store in stores:
         try:
             # Also a question to the others, which do not have the key: whether they answer.
-            wrong = store.call(lambda client: wrong_count(client, store))  # noqa: B023
+            wrong = store.call(lambda client: find_wrong_count(client, store))  # noqa: B023
             if wrong is not None:
                 raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")
         except StoreError as error:

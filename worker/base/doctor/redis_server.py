@@ -15,7 +15,7 @@ from tracejudge.redis_url import mask_url, parse_redis_url
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 from worker.core.config.settings import MIB, Settings
 from worker.core.queue.broker import broker as celery_broker
-from worker.core.storage.client import Store, addresses, wrong_keys
+from worker.core.storage.client import Store, addresses, find_wrong_keys
 from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
@@ -142,7 +142,7 @@ def memory(info: Mapping[str, Any]) -> Finding:
 
 def foreign_keys(store: Store) -> Sequence[Finding]:
     """Check whether another version, or another number of partitions, has written: a worker would not start."""
-    wrong = store.call(lambda client: wrong_keys(client, store))
+    wrong = store.call(lambda client: find_wrong_keys(client, store))
     what, _, fix = (wrong or "").partition("; ")
     return [broken("redis keys", what, fix)] if wrong else []
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from worker.base.input.feature import InputKeys
 from worker.core.features import Selector
-from worker.core.selection.lenient import shown_id
+from worker.core.selection.lenient import safe_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.group_reader import entry_position
@@ -103,7 +103,7 @@ class UnusableInput(Selector):
             self.add_record(InvalidRecord(entry.entry_id, at, *told))
         for item in traces:
             for field, kind in item.left_out:
-                trace_id = shown_id(item.trace.trace_id)
+                trace_id = safe_id(item.trace.trace_id)
                 self.add_left_out(
                     LeftOutRecord(field, kind, item.trace.service, trace_id, entry_position(item.entry_id)[0] / 1000)
                 )

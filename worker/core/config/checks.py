@@ -21,7 +21,7 @@ from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import collect_all, installed
-from worker.core.storage.client import each
+from worker.core.storage.client import split_urls
 
 # Keys in Redis, or labels, hold the name.
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -95,7 +95,7 @@ def _servers(settings: Settings) -> Iterator[Fault]:
 def _broker_and_proxy(settings: Settings) -> Iterator[Fault]:
     """Check two addresses; a fault never quotes one, which may hold a password."""
     broker, proxy = settings.broker_url, settings.proxy
-    if broker and any(map(has_misplaced_login, each(broker))):
+    if broker and any(map(has_misplaced_login, split_urls(broker))):
         yield fault_of("broker_url", QUOTING)
     elif broker and not _is_broker(broker):
         yield Fault("broker_url", "must be a URL, as amqp://host or redis://host:6379/0")
@@ -124,7 +124,7 @@ def with_files(
 ) -> Iterator[Fault]:
     """Open the files for TLS with Redis and the broker; with the endpoints of its models, all that a worker opens."""
     keys = {settings.redis_url: "redis_url"}
-    keys |= dict.fromkeys(each(settings.broker_url or ""), "broker_url")
+    keys |= dict.fromkeys(split_urls(settings.broker_url or ""), "broker_url")
     needs_authorities = False
     files: list[tuple[str, str, str | None]] = []
     for url, key in keys.items():

@@ -70,7 +70,7 @@ class ExportConsumer(ServiceThread):
 
     def run_once(self) -> None:
         """Read once and deliver all of it; then let entries gather. A stop ends that pause with a last read."""
-        stale = self._own_pending()
+        stale = self._read_own_pending()
         if time.monotonic() >= self._next_claim:
             self._next_claim = time.monotonic() + _CLAIM_EVERY_S
             names = (self._store.keys.verdicts, self.exporter, self._consumer)
@@ -113,7 +113,7 @@ class ExportConsumer(ServiceThread):
         self._answer_lost = False
         return entries
 
-    def _own_pending(self) -> list[Entry]:
+    def _read_own_pending(self) -> list[Entry]:
         """Read what Redis assigned to this consumer in an answer that was lost; others wait until it is stale."""
         if not self._answer_lost:
             return []

@@ -95,7 +95,7 @@ class _SeriesCounters:
         self._age: Histogram = metrics.score_age.labels(labels[0])
 
     @cached_property
-    def _counted(self) -> Mapping[str, Counter]:
+    def _detail_counters(self) -> Mapping[str, Counter]:
         """The counters of details, at zero from the first scored verdict on, so that a rate over them is not silent."""
         names = ("fabricated_evidence", "check_differs")
         return {name: getattr(self._metrics, name).labels(*self._labels) for name in names}
@@ -103,7 +103,7 @@ class _SeriesCounters:
     def count(self, verdict: Verdict) -> None:
         is_scored = verdict.outcome == "scored"
         if is_scored:
-            for name, counter in self._counted.items():
+            for name, counter in self._detail_counters.items():
                 if times := _count_in(verdict.details, name):
                     counter.inc(times)
         scores = {score.metric: score for score in verdict.scores}
@@ -143,7 +143,7 @@ class VerdictCounter:
             judge.name: frozenset(metric.name for metric in judge.metrics if metric.is_yes_no)
             for judge in load_judges(settings.judges).values()
         }
-        self._known: dict[tuple[str, ...], _SeriesCounters] = {}
+        self._by_labels: dict[tuple[str, ...], _SeriesCounters] = {}
 
     def count(self, *entries: OutboxEntry) -> None:
         """Count entries: sums are made first, then added once to each counter.
@@ -201,9 +201,9 @@ class VerdictCounter:
             verdict.judge_model,
             *[self._metrics.extra[name](getattr(verdict, name) or "") for name in self._extra],
         )
-        series = self._known.get(labels)
+        series = self._by_labels.get(labels)
         if series is None:
-            series = self._known[labels] = _SeriesCounters(
+            series = self._by_labels[labels] = _SeriesCounters(
                 self._metrics, labels, self._yes_no.get(verdict.judge, frozenset())
             )
         return series

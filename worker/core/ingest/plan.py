@@ -8,7 +8,7 @@ from typing import NamedTuple
 from worker.core.config.settings import Settings
 from worker.core.features import Selector, find_gather, find_single
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import EvaluationFactory, not_shed
+from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed
 from worker.core.selection.sampling import RuleTally, Sampler, Sampling
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
@@ -160,7 +160,7 @@ class Planner:
         chosen = self._factory.evaluations(entry, sampling.choices, "live")
         shed_models: tuple[tuple[str, int], ...] = ()
         if shed:
-            chosen, away = not_shed(chosen, shed)
+            chosen, away = leave_out_shed(chosen, shed)
             shed_models = tuple(sorted(away.items()))
         if not chosen and not sampling.of_session:
             plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))

@@ -18,10 +18,8 @@ log = structlog.get_logger("tracejudge.judging")
 _MIN_PARKING_S: Final = 1.0
 _MAX_PARKING_S: Final = 600.0
 _CALLS_PER_ROUND: Final = 4
-# Other batches' probes that a batch lets go first after its own failed.
-_MAX_SKIPPED_PROBES: Final = 8
 # Longer than the sweeper's interval: batches that are due when a probe may begin are ready before.
-_AFTER_OTHERS_S: Final = 2.0
+_AFTER_PROBE_S: Final = 2.0
 # A fault of our own hardly passes by itself, and each try may be paid for.
 FAULT_PARKING_S: Final = 60.0
 
@@ -45,30 +43,30 @@ class Completion:
         batch = leased.batch
         age_s = time.time() - batch.created_at
         left_s = self._give_up_after_s - age_s
-        if left_s < 0 and (over := [each for each in unfinished if not each.is_waiting]):
+        if left_s < 0 and (too_old := [result for result in unfinished if not result.is_waiting]):
             # A panel waits for its members, which have to be given up before it.
-            self._ledger.add_dead_letter([each.dead_letter(batch) for each in over], batch.id)
-            _log("evaluations given up, see: tracejudge dead list", batch, over)
-            unfinished = [each for each in unfinished if each.is_waiting]
+            self._ledger.add_dead_letter([result.dead_letter(batch) for result in too_old], batch.id)
+            _log("evaluations given up, see: tracejudge dead list", batch, too_old)
+            unfinished = [result for result in unfinished if result.is_waiting]
         if not unfinished:
             self._leases.finish(batch.id, batch.judge_model)
             return
-        called, delay_s = _called(unfinished, leased.tries), parking_s(unfinished, age_s)
+        called, delay_s = _spent_on_called(unfinished, leased.tries), parking_s(unfinished, age_s)
         if called and blocked_for_s > 0:
             # This request may always fail, and its batch may be the oldest: another batch should be the next probe.
             skipped = self._skipped_probes(leased.lease, unfinished, called)
-            delay_s = max(delay_s, skipped * blocked_for_s + _AFTER_OTHERS_S)
+            delay_s = max(delay_s, skipped * blocked_for_s + _AFTER_PROBE_S)
         if left_s >= 0:
             # However long the endpoint asked us to wait: one last try when it is time to give up.
             delay_s = min(delay_s, max(_MIN_PARKING_S, left_s))
-        if failed := [each for each in unfinished if not each.is_waiting]:
-            _log("batch parked", batch, failed, seconds=round(delay_s, 1))
+        if failures := [result for result in unfinished if not result.is_waiting]:
+            _log("batch parked", batch, failures, seconds=round(delay_s, 1))
         self._leases.put_back(leased.lease, delay_s=delay_s, tries=called)
 
     def release(self, leased: LeasedBatch, unfinished: Sequence[UnfinishedEvaluation]) -> None:
         """Remove a batch that is done; let another worker lease it at once if it is not."""
         if unfinished:
-            self._leases.put_back(leased.lease, tries=_called(unfinished, leased.tries))
+            self._leases.put_back(leased.lease, tries=_spent_on_called(unfinished, leased.tries))
         else:
             self._leases.finish(leased.batch.id, leased.batch.judge_model)
 
@@ -79,9 +77,12 @@ class Completion:
 
         An endpoint that rejects a few requests only must be probed with others; if none is ready, with the same.
         """
-        rejected = [each for each in unfinished if each.assessment.reason == "judge_rejected"]
-        calls = max((called[each.evaluation.id].calls for each in rejected if each.evaluation.id in called), default=1)
-        return min(_MAX_SKIPPED_PROBES, calls) if calls > 1 and self._leases.has_ready(lease) else 1
+        rejected = [result for result in unfinished if result.assessment.reason == "judge_rejected"]
+        calls = max(
+            (called[result.evaluation.id].calls for result in rejected if result.evaluation.id in called), default=1
+        )
+        # However often it failed: at most eight probes of other batches.
+        return min(8, calls) if calls > 1 and self._leases.has_ready(lease) else 1
 
 
 def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float:
@@ -91,26 +92,26 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
     evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
     that failed by a fault of ours, shorten no delay; their own delays count if nothing else is left.
     """
-    asked = [each.assessment.retry_after_s for each in unfinished if each.assessment.retry_after_s is not None]
-    if asked:
-        return max(_MIN_PARKING_S, *asked)
-    faulty = [each.assessment.reason == "internal_error" for each in unfinished]
-    tried = [
-        each.verdict.attempts
-        for each, is_faulty in zip(unfinished, faulty, strict=True)
-        if each.verdict.attempts and not is_faulty
+    delays_s = [result.assessment.retry_after_s for result in unfinished if result.assessment.retry_after_s is not None]
+    if delays_s:
+        return max(_MIN_PARKING_S, *delays_s)
+    faulty = [result.assessment.reason == "internal_error" for result in unfinished]
+    attempts = [
+        result.verdict.attempts
+        for result, is_faulty in zip(unfinished, faulty, strict=True)
+        if result.verdict.attempts and not is_faulty
     ]
-    if tried:
-        return backoff_s(min(tried) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
+    if attempts:
+        return backoff_s(min(attempts) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
     return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
 
 
-def _called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
+def _spent_on_called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
     """Return what all rounds took of the evaluations for which this round made calls, by evaluation id."""
     return {
-        each.evaluation.id: each.spent
-        for each in unfinished
-        if each.spent.calls > tries.get(each.evaluation.id, Spent()).calls
+        result.evaluation.id: result.spent
+        for result in unfinished
+        if result.spent.calls > tries.get(result.evaluation.id, Spent()).calls
     }
 
 
@@ -120,7 +121,7 @@ def _log(event: str, batch: Batch, unfinished: Sequence[UnfinishedEvaluation], *
         batch=batch.id,
         judge_model=batch.judge_model,
         evaluations=len(unfinished),
-        reasons=sorted({str(each.assessment.reason) for each in unfinished}),
-        notes=sorted({each.assessment.note or "" for each in unfinished}),
+        reasons=sorted({str(result.assessment.reason) for result in unfinished}),
+        notes=sorted({result.assessment.note or "" for result in unfinished}),
         **more,
     )

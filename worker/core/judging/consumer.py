@@ -168,8 +168,8 @@ class JudgingConsumer:
         self._completion = Completion(self._leases, ledger, settings.give_up_after)
         self._evaluator = evaluator
         self._windows = {
-            name: PrefetchWindow(name, each, settings.batch_size, None if slots is None else slots[name])
-            for name, each in limits.items()
+            name: PrefetchWindow(name, limit, settings.batch_size, None if slots is None else slots[name])
+            for name, limit in limits.items()
         }
 
         def wake(window: PrefetchWindow) -> None:
@@ -246,8 +246,11 @@ class JudgingConsumer:
             running = {label: list(shifts) for label, shifts in self._running.items() if shifts}
         return {
             label: [
-                {"seconds": round(each.seconds, 1), "batches": [one.lease.batch_id for one in tuple(each.in_progress)]}
-                for each in shifts
+                {
+                    "seconds": round(shift.seconds, 1),
+                    "batches": [leased.lease.batch_id for leased in tuple(shift.in_progress)],
+                }
+                for shift in shifts
             ]
             for label, shifts in running.items()
         }
@@ -462,7 +465,7 @@ class JudgingConsumer:
 
         def release_one() -> None:
             leased.release(1)
-            window.slots.released()
+            window.slots.report_release()
 
         complete: Callable[[], None]
         try:

@@ -39,7 +39,7 @@ CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in Python in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
 """Evaluations by all judges in Python that one process holds: a slow judge must not fill every slot."""
-_NOTHING: Final = Spent()
+_NO_CALLS: Final = Spent()
 
 
 def make_verdict(
@@ -102,8 +102,8 @@ def make_verdict(
     return verdict, spent
 
 
-def chosen_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
-    """Return these tags of a trace, cut as the monitor shows them."""
+def segment_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a trace by whose values the monitor keeps segments, cut as it shows them."""
     tags = trace.tags if names else None
     return {name: tags[name][:MAX_SEGMENT_VALUE_CHARS] for name in names if name in tags} if tags else {}
 
@@ -203,7 +203,7 @@ class GroupCommit(Generic[T, R]):
                 group, self._waiting = self._waiting[:_MAX_GROUP], self._waiting[_MAX_GROUP:]
                 results: Sequence[R | Exception]
                 try:
-                    results = await self._committed([item for item, _ in group])
+                    results = await self._commit_repeatedly([item for item, _ in group])
                 except Exception as error:  # noqa: BLE001 - the waiting coroutines handle it, else they wait for ever
                     results = [error] * len(group)
                 for (_, future), result in zip(group, results, strict=True):
@@ -217,7 +217,7 @@ class GroupCommit(Generic[T, R]):
         finally:
             self._running = None
 
-    async def _committed(self, items: list[T]) -> Sequence[R | Exception]:
+    async def _commit_repeatedly(self, items: list[T]) -> Sequence[R | Exception]:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
@@ -279,7 +279,7 @@ class BatchEvaluator:
         self._judges = judges
         self._models = models
         self._ledger = ledger
-        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
+        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", ledger.record, repeats=True)
         self._redaction = Redaction.of(settings.redact)
         self._rules = rules
         self._graders = rules.graders
@@ -312,7 +312,7 @@ class BatchEvaluator:
         Raises:
             UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
         """
-        traces = await self._redacted(batch.items)
+        traces = await self._redact(batch.items)
         user_key = ""
         if any(item.trace.user_id is not None for item in batch.items):
             # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
@@ -323,7 +323,7 @@ class BatchEvaluator:
         prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.model), *self._models.values())
-        model = next((each for each in candidates if each and each.settings.judge_model == batch.judge_model), None)
+        model = next((other for other in candidates if other and other.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
         run = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
@@ -333,7 +333,7 @@ class BatchEvaluator:
             for evaluation in item.evaluations
         ]
         # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
-        calls.sort(key=lambda call: tries.get(call[2].id, _NOTHING).calls)
+        calls.sort(key=lambda call: tries.get(call[2].id, _NO_CALLS).calls)
         results = await asyncio.gather(*(self._run_one(run, *call) for call in calls), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -349,10 +349,7 @@ class BatchEvaluator:
         if self._closes:
             await close_all(self._models, self._judges)
 
-    def _write(self, group: Sequence[Finished]) -> list[bool]:
-        return self._ledger.record(group)
-
-    async def _redacted(self, items: Sequence[Item]) -> list[Trace | Exception]:
+    async def _redact(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the traces as judges may see them, or the error of one that could not be redacted."""
         redaction = self._redaction
         if redaction is None:
@@ -376,7 +373,7 @@ class BatchEvaluator:
         metrics = (evaluation.judge,) if judge is None else judge.metric_names
         if judge is not None and evaluation.members:
             metrics = tuple(metric.name for metric in metrics_of(judge.metrics))
-        batch, earlier = run.batch, run.tries.get(evaluation.id, _NOTHING)
+        batch, earlier = run.batch, run.tries.get(evaluation.id, _NO_CALLS)
         assessment = await self._assess(run, item, trace, evaluation)
         run.ended()
         build = partial(
@@ -387,7 +384,7 @@ class BatchEvaluator:
             judge_model=batch.judge_model,
             price=run.price,
             user_key=run.user_key,
-            tags={} if isinstance(trace, Exception) else chosen_tags(trace, self._tags),
+            tags={} if isinstance(trace, Exception) else segment_tags(trace, self._tags),
             earlier=earlier,
             started_at=started_at,
             duration_s=time.perf_counter() - start,
@@ -446,7 +443,7 @@ class BatchEvaluator:
         if judge.run is not None:
             async with self._code_slots[judge.name]:
                 return await evaluate(judge, trace, None, context_tools=context_tools)
-        earlier = run.tries.get(evaluation.id, _NOTHING)
+        earlier = run.tries.get(evaluation.id, _NO_CALLS)
         return await evaluate(
             *(judge, trace, run.model),
             deadline_s=self._settings.evaluation_timeout,

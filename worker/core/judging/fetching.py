@@ -24,7 +24,7 @@ from worker.core.queue.ledger import Ledger
 log = structlog.get_logger("tracejudge.judging")
 _MAX_BYTES: Final = 64 * 1024 * 1024
 # Evaluations between two attempts, per call in flight, whose capacity others may use.
-_BACKED_OFF: Final = 16
+_MAX_BACKING_OFF_PER_CALL: Final = 16
 # Batches that are prefetched behind the calls in flight.
 _READY_BATCHES: Final = 2
 _MIN_HAND_BACK_S: Final = 1.0
@@ -56,15 +56,15 @@ class Slots:
         self.windows = windows
         self.lock = threading.Lock()
         self.evaluations = 0
-        self._released: list[Callable[[], None]] = []
+        self._on_release: list[Callable[[], None]] = []
 
     def on_release(self, call: Callable[[], None]) -> None:
         """Call a function whenever an evaluation has ended: its slot is for whichever window has work."""
-        self._released.append(call)
+        self._on_release.append(call)
 
-    def released(self) -> None:
+    def report_release(self) -> None:
         """Report that an evaluation has ended."""
-        for call in self._released:
+        for call in self._on_release:
             call()
 
 
@@ -104,7 +104,7 @@ class PrefetchWindow:
             return 0
         limit = self.limits.limit
         # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
-        backed_off = min(self.limits.backing_off, _BACKED_OFF * limit)
+        backed_off = min(self.limits.backing_off, _MAX_BACKING_OFF_PER_CALL * limit)
         left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
         # A part of a batch is capacity for a whole one only if slots would stay empty.
         has_own_slots = (self.evaluations * self.slots.windows) - backed_off < limit
@@ -181,7 +181,12 @@ class BatchFetcher:
                 # A worker of another version wrote it, and will read it.
                 log.warning("batch handed back", batch=lease.batch_id, error=str(error))
                 self._leases.put_back(lease, delay_s=hand_back_delay_s(time.time() - made_at_ms(lease.batch_id) / 1000))
-        periods = {each.id: each.period for *_, batch in readable for item in batch.items for each in item.evaluations}
+        periods = {
+            evaluation.id: evaluation.period
+            for *_, batch in readable
+            for item in batch.items
+            for evaluation in item.evaluations
+        }
         finished = self._ledger.already_finished(periods)
         leased = [
             LeasedBatch(

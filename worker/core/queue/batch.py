@@ -247,7 +247,7 @@ def without_evaluations(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
     if not evaluation_ids:
         return batch
     left = (
-        Item(item.trace, tuple(each for each in item.evaluations if each.id not in evaluation_ids))
+        Item(item.trace, tuple(kept for kept in item.evaluations if kept.id not in evaluation_ids))
         for item in batch.items
     )
     return msgspec.structs.replace(batch, items=tuple(item for item in left if item.evaluations))

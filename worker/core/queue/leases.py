@@ -29,7 +29,7 @@ READY_MS: Final = 3_600_000
 # Parking of a batch with an unreadable key: time to repair the key, which is then tried again.
 SET_ASIDE_S: Final = 600.0
 _MAX_SWEPT: Final = 1_000
-_PROBES_AMONG: Final = 1_000
+_MAX_PROBE_CANDIDATES: Final = 1_000
 Task = asyncio.Task[None]
 _decode_spent = msgspec.json.Decoder(Spent).decode
 
@@ -80,7 +80,7 @@ class Leases:
         keys = self._keys
         before = "+inf" if made_before_ms is None else made_before_ms
         names = (keys.ready(judge_model), keys.leases, keys.holders, keys.all_tries)
-        arguments = (count, holder, LEASE_MS, before, _PROBES_AMONG if untried_first else 0)
+        arguments = (count, holder, LEASE_MS, before, _MAX_PROBE_CANDIDATES if untried_first else 0)
         ids = [raw.decode() for raw in self._store.run("take", names, arguments)]
         taken = []
         for batch_id, payload, tries in self._read(ids):
@@ -204,37 +204,37 @@ class HeldLeases:
             with self._lock:
                 self._acquiring_now -= 1
 
-    def add(self, held: Lease) -> None:
+    def add(self, lease: Lease) -> None:
         """Add an acquired lease; cancels the task of an earlier lease of ours that has lapsed meanwhile."""
         with self._lock:
-            _, older = self._held.get(held.batch_id, (None, None))
-            self._held[held.batch_id] = (held, None)
+            _, older = self._held.get(lease.batch_id, (None, None))
+            self._held[lease.batch_id] = (lease, None)
         if older is not None:
             self._cancel(older)
 
-    def begin(self, held: Lease, task: Task) -> bool:
+    def begin(self, lease: Lease, task: Task) -> bool:
         """Register the task of a lease; if the lease is lost or all work has ended, cancel it and return False."""
         with self._lock:
-            current, _ = self._held.get(held.batch_id, (None, None))
-            if current == held:
-                self._held[held.batch_id] = (held, task)
-            is_over = self._closed or current != held
+            current, _ = self._held.get(lease.batch_id, (None, None))
+            if current == lease:
+                self._held[lease.batch_id] = (lease, task)
+            is_over = self._closed or current != lease
         if is_over:
             self._cancel(task)
         return not is_over
 
-    def remove(self, held: Lease) -> Task | None:
+    def remove(self, lease: Lease) -> Task | None:
         """Remove a lease and return its task; a later lease of the same batch stays."""
         with self._lock:
-            current, task = self._held.get(held.batch_id, (None, None))
-            if current != held:
+            current, task = self._held.get(lease.batch_id, (None, None))
+            if current != lease:
                 return None
-            del self._held[held.batch_id]
+            del self._held[lease.batch_id]
             return task
 
-    def abandon(self, held: Lease) -> None:
+    def abandon(self, lease: Lease) -> None:
         """Remove a lease and cancel its task: it lapses, unless it can be released."""
-        task = self.remove(held)
+        task = self.remove(lease)
         if task is not None:
             self._cancel(task)
 

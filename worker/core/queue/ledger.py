@@ -101,13 +101,13 @@ class Finished(NamedTuple):
             kept = [Score(score.metric, score.value, score.raw, score.label, score.passed) for score in verdict.scores]
             scores = msgspec.json.encode(Assessment(verdict.outcome, verdict.reason, tuple(kept)))
         payload = msgspec.json.encode(verdict)
-        again = [
-            (each.id, field_of(each.id).hex(), each.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
+        rows = [
+            (ref.id, field_of(ref.id).hex(), ref.period, batch.id, made_at_ms(batch.id), batch.judge_model, text)
             for batch, text in ((batch, msgspec.json.encode(batch).decode()) for batch in follow_ups)
             for item in batch.items
-            for each in item.evaluations
+            for ref in item.evaluations
         ]
-        packed = msgspec.msgpack.encode(again) if again else b""
+        packed = msgspec.msgpack.encode(rows) if rows else b""
         reason = verdict.reason or ""
         return cls(name, field_of(name), period, payload, verdict.outcome, reason, scores, batch_id, packed)
 
@@ -219,9 +219,10 @@ class Ledger:
         A dead letter that is finished after all is removed.
         """
         keys = self._keys
-        names = (*self._written(), keys.evaluations, keys.scores, keys.batches, keys.leases, keys.waiting, keys.readies)
+        names = (*self._shared_keys(), keys.evaluations, keys.scores)
+        of_batches = (keys.batches, keys.leases, keys.waiting, keys.readies)
         flat = [part for verdict in finished for part in verdict]
-        fresh = self.store.run("record", names, (self._max_outbox, self._ttl_s, READY_MS, *flat))
+        fresh = self.store.run("record", (*names, *of_batches), (self._max_outbox, self._ttl_s, READY_MS, *flat))
         return [answer == 1 for answer in fresh]
 
     def add_dead_letter(self, letters: Sequence[tuple[DeadLetter, Verdict]], batch_id: str = "") -> list[bool]:
@@ -246,10 +247,10 @@ class Ledger:
             names.append(self._keys.dead_again(letter.judge_model))
             flat += (evaluation.id, field_of(evaluation.id), evaluation.period, msgspec.json.encode(stored), name)
             flat += (msgspec.json.encode(verdict), letter.reason, created, str(int(is_retryable)), batch_id)
-        named = (part for each in traces.items() for part in each)
+        named = (part for row in traces.items() for part in row)
         arguments = (self._max_outbox, self._dead_ttl_s, delays, len(traces), *named, *flat)
-        written = (*self._written(), self._keys.evaluations, self._keys.batches)
-        return [answer == 1 for answer in self.store.run("dead_add", (*written, *names), arguments)]
+        shared = (*self._shared_keys(), self._keys.evaluations, self._keys.batches)
+        return [answer == 1 for answer in self.store.run("dead_add", (*shared, *names), arguments)]
 
     def remove(
         self, evaluation_ids: Sequence[str], *, given_up_until_ms: int | None = None, above_bytes: int = -1
@@ -262,11 +263,11 @@ class Ledger:
         """
         if not evaluation_ids:
             return []
-        _, *written = self._written()
+        _, *shared = self._shared_keys()
         until = "+inf" if given_up_until_ms is None else given_up_until_ms
         flat = [part for name in evaluation_ids for part in (name, field_of(name))]
         arguments = (self._ttl_s, until, above_bytes, *flat)
-        removed = self.store.run("dead_remove", (*written, self._keys.evaluations), arguments)
+        removed = self.store.run("dead_remove", (*shared, self._keys.evaluations), arguments)
         return [answer == 1 for answer in removed]
 
     def already_finished(self, periods: Mapping[str, str]) -> set[str]:
@@ -274,7 +275,7 @@ class Ledger:
         states = evaluation_states(self.store, periods)
         return {name for name, state in states.items() if state.ended or (state.dead and not state.retried)}
 
-    def _written(self) -> tuple[str, ...]:
+    def _shared_keys(self) -> tuple[str, ...]:
         """Name the keys that all writing scripts share."""
         keys = self._keys
         return (keys.verdicts, keys.account_now(), keys.account_all, *keys.dead_letters)

@@ -36,7 +36,7 @@ _GATHER_S: Final = 0.01
 _COUNT_WORKERS_S: Final = 2.0
 _MESSAGES_A_WORKER: Final = 2
 # Pause between two messages of a label if the broker cannot count messages.
-_BLIND_S: Final = 1.0
+_UNCOUNTED_QUEUE_PAUSE_S: Final = 1.0
 # They have no types in kombu.
 _queue: Any = Queue
 _exchange: Any = Exchange
@@ -69,7 +69,7 @@ class BrokerSender:
             waiting = queue.bind(self._channel).queue_declare().message_count
             # A transport of kombu that does not count messages answers 0, from this default method.
             if getattr(type(self._channel), "_size", None) is VirtualChannel._size:  # noqa: SLF001 - no other way
-                is_recent = time.monotonic() - self._sent_at.get(label, 0.0) < _BLIND_S
+                is_recent = time.monotonic() - self._sent_at.get(label, 0.0) < _UNCOUNTED_QUEUE_PAUSE_S
                 waiting = at_most * self._partitions if is_recent else 0
             if waiting < at_most * self._partitions:
                 producer = self._app.amqp.Producer(self._channel, auto_declare=False)
@@ -116,8 +116,8 @@ class Notifier(ServiceThread):
         wake: threading.Event | None = None,
     ) -> None:
         """Prepare the thread; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
-        self._asked = wake or threading.Event()
-        super().__init__("notify", self._asked)
+        self._has_requests = wake or threading.Event()
+        super().__init__("notify", self._has_requests)
         self.dropped = 0
         self.workers = 1
         self._labels = {judge_model_hash(name): queue_label(name) for name in judge_models}
@@ -125,7 +125,7 @@ class Notifier(ServiceThread):
         self._store = store
         self._send = send
         self._lock = threading.Lock()
-        self._wanted: dict[str, int | None] = {}
+        self._requests: dict[str, int | None] = {}
         self._is_away = False
         self._counted_at = -_COUNT_WORKERS_S
 
@@ -135,9 +135,9 @@ class Notifier(ServiceThread):
         ``at_most`` is by default two for each worker.
         """
         with self._lock:
-            before = self._wanted.get(label, at_most)
-            self._wanted[label] = None if before is None else at_most
-        self._asked.set()
+            before = self._requests.get(label, at_most)
+            self._requests[label] = None if before is None else at_most
+        self._has_requests.set()
 
     def ready_labels(self) -> frozenset[str]:
         """List labels with ready batches, for which a message was sent before; empty if Redis does not answer."""
@@ -158,12 +158,12 @@ class Notifier(ServiceThread):
         if time.monotonic() - self._counted_at >= _COUNT_WORKERS_S:
             self._counted_at = time.monotonic()
             try:
-                self.workers = max(1, sum("judge" in each.roles for each in live_workers(self._store)))
+                self.workers = max(1, sum("judge" in worker.roles for worker in live_workers(self._store)))
             except StoreError as error:
                 log.debug("workers not counted", error=str(error))
         self.pause(_LOOK_S)
         with self._lock:
-            requests, self._wanted = self._wanted, {}
+            requests, self._requests = self._requests, {}
         if not requests:
             return
         try:

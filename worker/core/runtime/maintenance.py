@@ -74,7 +74,7 @@ class BacklogGauges:
         }
         self.lag: dict[str, Any] = {}
 
-    def down(self, partition: int) -> None:
+    def report_away(self, partition: int) -> None:
         """Report that a partition does not answer."""
         self._metrics.partition_up.labels(str(partition)).set(0)
 
@@ -89,25 +89,25 @@ class BacklogGauges:
             metrics.outbox_cut_off.labels(exporter).inc(position.newly_cut)
         with self._lock:
             self._measured[partition] = backlog, memory
-            every = [backlog for backlog, _ in self._measured.values()]
+            parts = [part for part, _ in self._measured.values()]
             memories = [used for _, used in self._measured.values() if used is not None]
             outbox: Counter[str] = Counter()
             stored: Counter[str] = Counter()
-            for each in every:
-                outbox.update({exporter: position.lag for exporter, position in each.outbox.items()})
-                stored.update(each.bytes)
-            parked = sum(each.parked for each in every)
-            waiting = sum(each.batches for each in every) - parked
-            lag = sum(each.traces.lag for each in every)
+            for part in parts:
+                outbox.update({exporter: position.lag for exporter, position in part.outbox.items()})
+                stored.update(part.bytes)
+            parked = sum(part.parked for part in parts)
+            waiting = sum(part.batches for part in parts) - parked
+            lag = sum(part.traces.lag for part in parts)
             metrics.stream_lag.set(lag)
-            metrics.stream_oldest.set(max(each.traces.oldest_ms for each in every) / 1000)
-            metrics.stream_capacity.set(sum(each.capacity for each in every))
+            metrics.stream_oldest.set(max(part.traces.oldest_ms for part in parts) / 1000)
+            metrics.stream_capacity.set(sum(part.capacity for part in parts))
             metrics.batches_waiting.set(waiting)
             metrics.batches_parked.set(parked)
-            metrics.dead_letters.set(sum(each.dead for each in every))
+            metrics.dead_letters.set(sum(part.dead for part in parts))
             for what, size in stored.items():
                 metrics.stored_bytes.labels(what).set(size)
-                metrics.stored_max_bytes.labels(what).set(len(every) * self._max_bytes[what])
+                metrics.stored_max_bytes.labels(what).set(len(parts) * self._max_bytes[what])
             for exporter, behind in outbox.items():
                 metrics.outbox_lag.labels(exporter).set(behind)
             if memories:
@@ -190,7 +190,7 @@ class Maintenance(ServiceThread):
     def backoff(self, error: Exception) -> None:
         """Report the partition as away, and wait."""
         if isinstance(error, StoreError):
-            self._gauges.down(self._store.partition)
+            self._gauges.report_away(self._store.partition)
         super().backoff(error)
 
     def stop(self, timeout_s: float) -> bool:

@@ -188,4 +188,4 @@ class Partition:
 
     def pause_ingest(self, *, paused: bool) -> None:
         """Pause or resume ingest; any thread may call it."""
-        self._backpressure.hold(paused=paused)
+        self._backpressure.set_paused(paused=paused)

@@ -133,9 +133,8 @@ class Runtime:
         page = self._http_server.start(Listen.of(settings, "metrics_"))
         if self._process.has("judge"):
             self._process.loop.start()
-        share_threads(
-            [*self._process_threads, *(thread for each in self.partitions.values() for thread in each.threads)]
-        )
+        of_partitions = (thread for partition in self.partitions.values() for thread in partition.threads)
+        share_threads([*self._process_threads, *of_partitions])
         for partition in self.partitions.values():
             partition.start()
         for thread in self._process_threads:
@@ -185,7 +184,7 @@ class Runtime:
 
     def state(self) -> dict[str, Any]:
         """Return the shifts, roles and backlog for remote control, without asking Redis."""
-        roles = {each.role: {"state": each.state, "why": each.why} for each in self._readiness.roles()}
+        roles = {role.role: {"state": role.state, "why": role.why} for role in self._readiness.roles()}
         shifts: dict[str, list[dict[str, Any]]] = {}
         for partition in self.partitions.values():
             for label, running in partition.judging.shifts().items():

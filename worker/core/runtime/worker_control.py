@@ -118,7 +118,7 @@ class Signals:
         """Handle signals from now on; those that come before ``started`` take effect then."""
         self._count = int(state.should_stop is not None)  # Celery may have had one
         for number in _SIGNALS:
-            signal.signal(number, self._signalled)
+            signal.signal(number, self._on_signal)
 
     def started(self) -> None:
         """Stop the runtime by signals from now on; halfway through its start some threads would be left running."""
@@ -134,7 +134,7 @@ class Signals:
         else:
             self._stop.join()
 
-    def _signalled(self, *_: object) -> None:
+    def _on_signal(self, *_: object) -> None:
         self._count += 1
         if self._count > _HURRY:
             os._exit(1)

@@ -28,12 +28,14 @@ class Chosen(NamedTuple):
     evaluation: Evaluation
 
 
-def not_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
+def leave_out_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
     """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
     # A panel is shed with any of its members, since it would wait for their verdicts.
-    away = [next((name for name in (one.judge_model, *one.members) if name in shed), None) for one, _ in chosen]
-    kept = [each for each, judge_model in zip(chosen, away, strict=True) if judge_model is None]
-    return kept, Counter(name for name in away if name is not None)
+    shed_models = [
+        next((name for name in (grader.judge_model, *grader.members) if name in shed), None) for grader, _ in chosen
+    ]
+    kept = [evaluation for evaluation, name in zip(chosen, shed_models, strict=True) if name is None]
+    return kept, Counter(name for name in shed_models if name is not None)
 
 
 class _Template(NamedTuple):
@@ -55,22 +57,21 @@ class EvaluationFactory:
     """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
 
     def __init__(self, graders: Graders) -> None:
-        """Keep the graders, which know the version of each judge for each model."""
         self._graders = graders
         self._templates: dict[tuple[str, str], _Template] = {}
 
     def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
         """Make all evaluations that are chosen for a trace."""
         prefix = publication_parts(entry)
-        return self._made(prefix, period_of(entry), choices, origin)
+        return self._make(prefix, period_of(entry), choices, origin)
 
     def of_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
         """Make the evaluations of a conversation; ``trace`` is any of its traces."""
         # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
         period = f"d{int(time.time()) // _DAY_S}"
-        return self._made(session_parts(trace, session.generation), period, choices, origin, session)
+        return self._make(session_parts(trace, session.generation), period, choices, origin, session)
 
-    def _made(
+    def _make(
         self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
     ) -> list[Chosen]:
         made = []

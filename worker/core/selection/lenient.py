@@ -101,23 +101,23 @@ class Lenient:
         return next((text for value in self.values("trace_id") if (text := trace_id_text(value))), None)
 
     def values(self, field: str) -> Iterator[Any]:
-        """Yield the values of a field, first that of its own name; those that cannot be decoded are left out."""
-        for name in sorted((name for name, meant in self.meanings.items() if meant == field), key=rank):
+        """Yield the values of a field, the one of its own name first, without those that cannot be decoded."""
+        for name in sorted((name for name, other in self.meanings.items() if other == field), key=rank):
             try:
                 yield value_of(self.raw[name])
             except NoTraceError:
                 continue
 
-    def decoded(self, *, keeps_unknown: bool = False) -> tuple[dict[str, Any], list[LeftOut]]:
+    def decode(self, *, keeps_unknown: bool = False) -> tuple[dict[str, Any], list[LeftOut]]:
         """Return all values for the converter, and what cannot be decoded; unknown names only if they are kept."""
         values: dict[str, Any] = {}
         left_out = [LeftOut("tags", "object")] if self.further and keeps_unknown else []
         for name, raw in self.raw.items():
             if (field := self.meanings[name]) is not None or keeps_unknown:
                 try:
-                    values[name] = _value(field, raw)
+                    values[name] = _decode_value(field, raw)
                 except NoTraceError:
-                    left_out.append(_left_out(field or name, bytes(raw)[:1].decode("ascii", "replace")))
+                    left_out.append(_make_left_out(field or name, bytes(raw)[:1].decode("ascii", "replace")))
         return values, left_out
 
 
@@ -133,7 +133,7 @@ def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.js
         raise NoTraceError("wrong_type", "no object") from error
     except _UNREADABLE:
         try:
-            return decode(repaired(bytes(raw)))
+            return decode(repair(bytes(raw)))
         except _UNREADABLE as error:
             raise NoTraceError("not_json") from error
 
@@ -161,7 +161,7 @@ def read_trace(payload: bytes) -> ReadTrace:
     trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
-    values, left_out = record.decoded()
+    values, left_out = record.decode()
     notes = Notes()
     fields = convert_trace(values, notes)
     if not fields.get("service"):
@@ -178,10 +178,10 @@ def read_trace(payload: bytes) -> ReadTrace:
 
 def losses(notes: Iterable[Note]) -> Iterator[LeftOut]:
     """Yield the fields that the converter could not use."""
-    return (_left_out(note.field, note.kind) for note in notes if note.reason in _LOSSES)
+    return (_make_left_out(note.field, note.kind) for note in notes if note.reason in _LOSSES)
 
 
-def _value(field: str | None, raw: msgspec.Raw) -> Any:
+def _decode_value(field: str | None, raw: msgspec.Raw) -> Any:
     """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
     value = value_of(raw)
     if field == "service":
@@ -222,26 +222,26 @@ def read_feedback(payload: bytes) -> LateFeedback:
     return feedback
 
 
-def shown_names(names: Iterable[str]) -> tuple[str, ...]:
+def safe_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the first names for a log or a list, without those that could be texts."""
     listed = list(names)
     shown = [name if _SHOWN_NAME.fullmatch(name) else "(another)" for name in listed[:_MAX_SHOWN_NAMES]]
     return tuple(dict.fromkeys(shown)) + (("...",) if len(listed) > _MAX_SHOWN_NAMES else ())
 
 
-def shown_id(trace_id: str | None) -> str | None:
+def safe_id(trace_id: str | None) -> str | None:
     """Return a trace id for a log or a list; None if it could be a text."""
     return trace_id if trace_id is not None and _SHOWN_ID.fullmatch(trace_id) else None
 
 
-def _left_out(field: str, kind: str) -> LeftOut:
+def _make_left_out(field: str, kind: str) -> LeftOut:
     # They are labels of a metric, so they come from a closed set.
     first = field.partition(".")[0]
     field_name = first if first in _FIELDS else field_of(first)
     return LeftOut(field_name or "other", _KINDS.get(kind, "number"))
 
 
-def repaired(text: bytes) -> bytes:
+def repair(text: bytes) -> bytes:
     """Write JSON again as parsers read it: numbers that are none or have no bound as texts, and all of it as UTF-8.
 
     Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
@@ -251,13 +251,13 @@ def repaired(text: bytes) -> bytes:
     """
     try:
         readable = text.decode("utf-8-sig", "replace")
-        value = json.loads(readable, parse_constant=str, parse_float=_number, parse_int=_number, strict=False)
+        value = json.loads(readable, parse_constant=str, parse_float=_to_number, parse_int=_to_number, strict=False)
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
 
 
-def _number(digits: str) -> float | int | str:
+def _to_number(digits: str) -> float | int | str:
     if len(digits) <= _MAX_INTEGER_DIGITS and digits.lstrip("-").isdigit():
         return int(digits)
     number = float(digits)

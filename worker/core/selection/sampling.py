@@ -126,7 +126,7 @@ class Rules:
         self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
         self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
         # Cache keys hold whether a field has text, and not the text, so there are few keys.
-        self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _needed(rule)})
+        self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _required_fields(rule)})
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
         self.matching = self.cached(self._match)
@@ -184,7 +184,7 @@ class Rules:
         allowed = frozenset.intersection(*egresses)
 
         def keep(compiled: CompiledRule) -> CompiledRule:
-            kept = [each for each in compiled.evaluations if allowed.issuperset(self._models(compiled.rule, *each))]
+            kept = [pair for pair in compiled.evaluations if allowed.issuperset(self._models(compiled.rule, *pair))]
             return compiled._replace(evaluations=tuple(kept))
 
         return MatchingRules(tuple(map(keep, rules)), allowed, tools)
@@ -195,11 +195,11 @@ class Rules:
         keeping = [match.rule for match in rules if match.rule.egress is not None]
         for rule, evaluations in sending:
             models = {name for judge, grader in evaluations for name in self._models(rule, judge, grader)}
-            for other in keeping:
-                pair = (rule.name, other.name)
-                if pair not in self._reported and not models.issubset(other.egress or ()):
+            for limiting in keeping:
+                pair = (rule.name, limiting.name)
+                if pair not in self._reported and not models.issubset(limiting.egress or ()):
                     self._reported.add(pair)
-                    log.warning("egress excludes another rule's model", rule=other.name, other=rule.name)
+                    log.warning("egress excludes another rule's model", rule=limiting.name, other=rule.name)
 
     def _models(self, rule: Rule, judge: str, grader: str) -> tuple[str, ...]:
         """Name the models that get a trace for an evaluation; with one member barred, no member of a panel is asked."""
@@ -231,20 +231,19 @@ class Sampler:
         if not matching.rules:
             return matching.not_chosen
         first = [name for choose in matching.first for name in choose()] if matching.first else ()
-        place = _position(trace.trace_id, self._keyed)
-        of_session = 1.0
+        trace_position, session_position = _position(trace.trace_id, self._keyed), 1.0
         if matching.session_rate:
-            # A trace without a session is one by itself.
-            of_session = _position(trace.session_id, self._keyed) if trace.session_id else place
+            # A trace without a session is a session by itself.
+            session_position = _position(trace.session_id, self._keyed) if trace.session_id else trace_position
         always = (
             (matching.errors and trace.error)
             or (matching.feedback and trace.feedback is not None)
             or (matching.slow_s < math.inf and _duration_s(trace) >= matching.slow_s)
             or first
         )
-        if place >= matching.highest_rate and of_session >= matching.session_rate and not always:
+        if trace_position >= matching.highest_rate and session_position >= matching.session_rate and not always:
             return matching.not_chosen
-        best: dict[tuple[str, str], float] = {}
+        by_trace: dict[tuple[str, str], float] = {}
         by_session: dict[tuple[str, str], float] = {}
         gathered: dict[tuple[str, str], float] = {}
         tallies = []
@@ -253,16 +252,17 @@ class Sampler:
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if chooses else rule.rate) if evaluations else 0.0
             is_session = is_by_session(rule)
-            at = of_session if is_session else place
-            highest = gathered if rule.unit == "session" else by_session if is_session else best
-            tallies.append(RuleTally(rule.name, at < probability))
+            highest = gathered if rule.unit == "session" else by_session if is_session else by_trace
+            tallies.append(RuleTally(rule.name, (session_position if is_session else trace_position) < probability))
             for pair in evaluations:
                 highest[pair] = max(highest.get(pair, 0.0), probability)
-        choices = [Choice(*pair, probability) for pair, probability in best.items() if place < probability]
+        choices = [Choice(*pair, probability) for pair, probability in by_trace.items() if trace_position < probability]
         if by_session:
-            choices = choose_either(best, by_session, place, of_session)
-        of_all = (Choice(*pair, probability) for pair, probability in gathered.items() if of_session < probability)
-        return Sampling(tuple(choices), tuple(tallies), tuple(of_all))
+            choices = choose_either(by_trace, by_session, trace_position, session_position)
+        of_session = [
+            Choice(*pair, probability) for pair, probability in gathered.items() if session_position < probability
+        ]
+        return Sampling(tuple(choices), tuple(tallies), tuple(of_session))
 
     def _combine(self, trace: Trace) -> _Matching:
         """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
@@ -315,16 +315,20 @@ def _duration_s(trace: Trace) -> float:
 
 
 def choose_either(
-    best: Mapping[tuple[str, str], float], by_session: Mapping[tuple[str, str], float], place: float, of_session: float
+    by_trace: Mapping[tuple[str, str], float],
+    by_session: Mapping[tuple[str, str], float],
+    trace_position: float,
+    session_position: float,
 ) -> list[Choice]:
-    """Return what is chosen by trace or by session, with the probability that either chooses it."""
+    """Choose evaluations by trace or by session, with the probability that either chooses them."""
     choices = []
-    for pair in dict.fromkeys((*best, *by_session)):
-        of_trace, of_whole = best.get(pair, 0.0), by_session.get(pair, 0.0)
-        if place < of_trace or of_session < of_whole:
+    for pair in dict.fromkeys((*by_trace, *by_session)):
+        trace_rate, session_rate = by_trace.get(pair, 0.0), by_session.get(pair, 0.0)
+        if trace_position < trace_rate or session_position < session_rate:
             # Positions of different ids are independent; without a session both are the same.
-            is_alone = place == of_session or not of_trace or not of_whole
-            probability = max(of_trace, of_whole) if is_alone else of_trace + of_whole - of_trace * of_whole
+            is_alone = trace_position == session_position or not trace_rate or not session_rate
+            both = trace_rate * session_rate
+            probability = max(trace_rate, session_rate) if is_alone else trace_rate + session_rate - both
             choices.append(Choice(*pair, probability))
     return choices
 
@@ -339,14 +343,14 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
     return has_context(trace, tools) if name == "context" else has_text(getattr(trace, name))
 
 
-def _needed(rule: Rule) -> tuple[str, ...]:
+def _required_fields(rule: Rule) -> tuple[str, ...]:
     """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:
     """Build the test of one rule from the fields that it names."""
-    where, contents = rule.where, [_content(rule, name) for name in _needed(rule)]
+    where, contents = rule.where, [_content(rule, name) for name in _required_fields(rule)]
     patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
     compiled: Sequence[tuple[str, re.Pattern[str]]] = [
         (name, re.compile(fnmatch.translate(pattern))) for name, pattern in patterns

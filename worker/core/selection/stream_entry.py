@@ -25,8 +25,8 @@ from worker.core.selection.lenient import (
     UsualTrace,
     read_feedback,
     read_trace,
-    shown_id,
-    shown_names,
+    safe_id,
+    safe_names,
 )
 from worker.core.storage.client import Entry
 
@@ -202,12 +202,12 @@ def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError)
     # Producers number traces only, so other entries count as entries without a producer.
     producer = _producer(fields) if b"t" in fields else None
     payload = next((fields[kind] for kind in (b"t", b"f", b"r") if kind in fields), None)
-    names = shown_names(name.decode("utf-8", "replace") for name in fields)
+    names = safe_names(name.decode("utf-8", "replace") for name in fields)
     trace_id: str | None = None
     if payload is not None and error.reason not in {"too_large", "not_json"}:
         try:
             record = Lenient(payload)
-            names, trace_id = shown_names(record.raw), shown_id(record.trace_id)
+            names, trace_id = safe_names(record.raw), safe_id(record.trace_id)
         except NoTraceError:
             pass
     return InvalidEntry(entry_id, producer, error.reason, error.detail, names, trace_id)

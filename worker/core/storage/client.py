@@ -59,7 +59,7 @@ _MEANINGS: Final = {
     "NOPERM": _FORBIDDEN,
     "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
-    # Redis 6.2 puts it in these words when a script runs the command.
+    # Redis 6.2 writes these words if a script runs the command.
     "can't run this command": _FORBIDDEN,
     "has no permissions": _FORBIDDEN,
 }
@@ -196,7 +196,7 @@ class Store:
     @property
     def answering(self) -> "tuple[Store, ...]":
         """All partitions but those that did not answer when they were last asked; this one in any case."""
-        return tuple(each for each in self.partitions if each is self or not each.is_away)
+        return tuple(store for store in self.partitions if store is self or not store.is_away)
 
     def here(self, key: str) -> str:
         """Return the key of this partition with the name of a key of the first."""
@@ -208,7 +208,7 @@ class Store:
         Raises:
             LayoutError: Another version, or a worker with another number of partitions, wrote the keys.
         """
-        wrong = self.call(lambda client: wrong_keys(client, self))
+        wrong = self.call(lambda client: find_wrong_keys(client, self))
         if wrong is not None:
             raise LayoutError(wrong)
         self._load()
@@ -260,7 +260,7 @@ class Store:
             again = self.call(lambda client: run(client, [calls[number] for number in missing]))
             for number, reply in zip(missing, again, strict=True):
                 replies[number] = reply
-        return [self._translated(reply) if isinstance(reply, RedisError) else reply for reply in replies]
+        return [self._translate(reply) if isinstance(reply, RedisError) else reply for reply in replies]
 
     def _load(self) -> None:
         self.pipeline(lambda pipe: [pipe.script_load(script.script) for script in self._scripts.values()])
@@ -286,11 +286,11 @@ class Store:
             reply = command(self._redis)
         except RedisError as error:
             self.is_away = isinstance(error, LostConnectionError | redis.TimeoutError)
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         self.is_away = False
         return reply
 
-    def _translated(self, error: RedisError) -> "StoreError":
+    def _translate(self, error: RedisError) -> "StoreError":
         # In Redis 6.2 the code is within the error of a script.
         text = f"{error.status_code} {error}"
         if any(code in text for code in _NO_MASTER):
@@ -371,12 +371,13 @@ def make_stores(url: str, prefix: str, count: int) -> tuple[Store, ...]:
     return stores
 
 
-def wrong_keys(client: "redis.Redis", store: Store) -> str | None:
+def find_wrong_keys(client: "redis.Redis", store: Store) -> str | None:
     """Return an error text if another version, or one with other partitions, has written the keys, else None."""
-    return foreign_layout(client, store.keys) or (wrong_count(client, store) if store is store.first else None)
+    wrong = find_foreign_layout(client, store.keys)
+    return find_wrong_count(client, store) if wrong is None and store is store.first else wrong
 
 
-def wrong_count(client: "redis.Redis", store: Store) -> str | None:
+def find_wrong_count(client: "redis.Redis", store: Store) -> str | None:
     """Return an error text if a worker with another number of partitions has written the keys, else None."""
     name, count = store.keys.partitions, len(store.partitions)
     stored: Any = client.get(name)
@@ -386,7 +387,7 @@ def wrong_count(client: "redis.Redis", store: Store) -> str | None:
     return f"Redis has {number} partitions by its key {name}, not {count}; set partitions to {number}"
 
 
-def foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
+def find_foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
     """Return an error text if another version has written under the prefix, else None."""
     how = "let that version finish its work, then delete its keys or flush this Redis; or set another prefix"
     layout: Any = client.get(keys.layout)
@@ -423,9 +424,9 @@ def _describe(error: RedisError) -> str:
 
 def addresses(urls: str) -> str:
     """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
-    return ";".join(map(mask_url, each(urls)))
+    return ";".join(map(mask_url, split_urls(urls)))
 
 
-def each(urls: str) -> list[str]:
+def split_urls(urls: str) -> list[str]:
     """Split broker URLs. A `;` that no URL follows may be part of a password."""
     return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)

@@ -32,11 +32,11 @@ class GroupReader:
         self._stream, self._group = stream, group
         self._command = ("XREADGROUP", "GROUP", group, consumer, "COUNT")
         self._count = _FIRST_COUNT
-        self._asked = 0
-        self._is_drained = True
-        # The last of the consumer's own pending entries that was read again; None while there are none.
+        self._requested = 0
+        self._is_at_end = True
+        # The last of the consumer's own pending entries that was read again; None if there are none.
         self._pending: bytes | None = None
-        self._held: list[Entry] = []
+        self._buffered: list[Entry] = []
         self._connection: Any = None
         self._replies: Any = None
         self._buffer = bytearray(_RECEIVE_BYTES)
@@ -52,38 +52,38 @@ class GroupReader:
         """
         total = size = 0
         while total < READ_COUNT:
-            if not self._held and not self._asked:
-                self._ask(READ_COUNT, block_ms)
-            entries = self._held or self._receive()
+            if not self._buffered and not self._requested:
+                self._request(READ_COUNT, block_ms)
+            entries = self._buffered or self._receive()
             if entries is None:
                 return
-            self._held = []
+            self._buffered = []
             more = sum([sum(map(len, fields.values())) for _, fields in entries if fields])
             if more > READ_BYTES and len(entries) > 1:
-                self._count, self._pending, self._is_drained = 1, b"0", False
+                self._count, self._pending, self._is_at_end = 1, b"0", False
                 return
             if total and size + more > READ_BYTES:
-                self._held = entries
+                self._buffered = entries
                 return
             total, size = total + len(entries), size + more
             if more:
                 self._count = next_count(self._count, len(entries), more, most=_MAX_COUNT, most_bytes=READ_BYTES // 2)
-            if self._is_drained:
+            if self._is_at_end:
                 yield from entries
                 return
             # Redis executes the next command, also that of the next read, while the caller processes these entries.
-            self._ask(READ_COUNT - total or READ_COUNT, block_ms)
+            self._request(READ_COUNT - total or READ_COUNT, block_ms)
             yield from entries
 
     def close(self) -> None:
-        """Close the connection. What was asked for and not received is read again after the next connect."""
+        """Close the connection. Entries that were requested and not received are read again after the next connect."""
         connection, self._connection = self._connection, None
-        self._asked, self._held, self._pending, self._is_drained = 0, [], b"0", False
+        self._requested, self._buffered, self._pending, self._is_at_end = 0, [], b"0", False
         if connection is not None:
             connection.disconnect()
             self._store.call(lambda client: client.connection_pool.release(connection))
 
-    def _ask(self, most: int, block_ms: int) -> None:
+    def _request(self, most: int, block_ms: int) -> None:
         """Send the next command."""
 
         def send(client: "redis.Redis") -> None:
@@ -94,13 +94,13 @@ class GroupReader:
 
         # Pending entries may be large, so they are read one by one.
         count, after = (min(self._count, most), ">") if self._pending is None else (1, self._pending)
-        wait = ("BLOCK", block_ms) if self._is_drained else ()
+        wait = ("BLOCK", block_ms) if self._is_at_end else ()
         self._call(send)
-        self._asked = count
+        self._requested = count
 
     def _receive(self) -> list[Entry] | None:
-        """Receive the entries of one reply; None if they have to be asked for anew."""
-        reply = self._call(self._reply)
+        """Receive the entries of one reply; None if they have to be requested again."""
+        reply = self._call(self._receive_reply)
         if reply is False:
             self._count = 1
             self.close()
@@ -110,8 +110,8 @@ class GroupReader:
         if self._pending is not None:
             self._pending = entries[-1][0] if entries else None
         else:
-            self._is_drained = len(entries) < self._asked
-        self._asked = 0
+            self._is_at_end = len(entries) < self._requested
+        self._requested = 0
         return [(key, dict(zip(fields[::2], fields[1::2], strict=True)) if fields else None) for key, fields in entries]
 
     def _call(self, command: "Callable[[redis.Redis], Any]") -> Any:
@@ -124,13 +124,13 @@ class GroupReader:
                 raise
         return self._store.make_group(self._stream, self._group)
 
-    def _reply(self, _: object) -> Any:
+    def _receive_reply(self, _: object) -> Any:
         """Receive one reply; False as soon as it exceeds the bytes, though not that of a single entry."""
         # The driver's own method returns whole replies only, however large.
         socket = self._connection._sock  # noqa: SLF001
         received = 0
         while (reply := self._replies.gets()) is False:
-            if received > READ_BYTES and self._asked > 1:
+            if received > READ_BYTES and self._requested > 1:
                 return False
             try:
                 size = socket.recv_into(self._buffer)
@@ -153,7 +153,7 @@ def next_count(count: int, read: int, size: int, *, most: int, most_bytes: int, 
 
     Entries take a few bytes or megabytes each, so the count is adapted while reading.
 
-    Of ``count`` entries asked for ``read`` were received, of ``size`` bytes together. The next count lies between
+    Of ``count`` requested entries ``read`` were received, of ``size`` bytes together. The next count lies between
     ``least`` and ``most``.
     """
     return max(least, min(2 * count, most_bytes * read // max(1, size), most))

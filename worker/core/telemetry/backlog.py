@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 from worker.core.storage.client import Store
 
 # The circuit of a slow model may open for a moment; ingest must not shed its whole backlog in that moment.
-_SURELY_DEAD_S: Final = 10.0
+_MIN_DEAD_S: Final = 10.0
 # Share of `max_waiting_bytes` for retries and replays: above the whole of it ingest would pause, or shed.
 SHARE_OF_WAITING: Final = 0.5
 
@@ -125,8 +125,8 @@ class Backpressure:
         self._lock = threading.Lock()
         self._waiting: Mapping[str, int] = {}
         self._dead: Mapping[str, float] = {}
-        self._over_alive: frozenset[str] = frozenset()
-        self._held = False
+        self._over_while_alive: frozenset[str] = frozenset()
+        self._is_paused = False
         self.bounds = Bounds(paused=False, shed=frozenset())
         self.slow: frozenset[str] = frozenset()
 
@@ -142,21 +142,21 @@ class Backpressure:
             self._dead = dead
             self._decide()
 
-    def hold(self, *, paused: bool) -> None:
-        """Pause ingest whatever the backlog, or end that pause."""
+    def set_paused(self, *, paused: bool) -> None:
+        """Pause ingest at any backlog, or end that pause."""
         with self._lock:
-            self._held = paused
+            self._is_paused = paused
             self._decide()
 
     def _decide(self) -> None:
         waiting = {name: size for name, size in self._waiting.items() if name in self._judge_models}
         over = frozenset(name for name, size in waiting.items() if size > self._max_waiting_bytes)
         # A model that passed the bound while alive counts as slow, not dead, until it is below again.
-        self._over_alive = (self._over_alive & over) | (over - self._dead.keys())
+        self._over_while_alive = (self._over_while_alive & over) | (over - self._dead.keys())
         shed = {
             name
             for name in over & self._dead.keys()
-            if name not in self._over_alive or self._dead[name] >= _SURELY_DEAD_S
+            if name not in self._over_while_alive or self._dead[name] >= _MIN_DEAD_S
         }
         self.slow = over - shed
-        self.bounds = Bounds(paused=self._held or bool(self.slow), shed=frozenset(shed))
+        self.bounds = Bounds(paused=self._is_paused or bool(self.slow), shed=frozenset(shed))

@@ -23,7 +23,7 @@ State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # Unready within a minute: positions arrive every second, and a probe asks every ten.
 _STALLED_S: Final = 50.0
 # A known cause is reported sooner than a mere standstill.
-_TROUBLE_SHARE: Final = 1 / 5
+_BLOCKED_SHARE: Final = 1 / 5
 HEARTBEAT_MS: Final = 10_000
 """How long a heartbeat counts; it is renewed every second."""
 # Longer than it counts, so that the doctor sees which worker was there a moment ago.
@@ -40,15 +40,15 @@ class Pulse(NamedTuple):
         progressed_at: When it last completed a run.
         begun: Whether it has completed one.
         dead: Whether it ended without being asked to.
-        trouble: What blocks it, in words for a probe; None while its runs complete.
-        troubled_at: Since when.
+        blocked_by: The cause that blocks it, in words for a probe; None while its runs complete.
+        blocked_since: When that began.
     """
 
     progressed_at: float
     begun: bool = True
     dead: bool = False
-    trouble: str | None = None
-    troubled_at: float = 0.0
+    blocked_by: str | None = None
+    blocked_since: float = 0.0
 
 
 class Watched(Protocol):
@@ -109,7 +109,7 @@ class Readiness:
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
         self._stalled_s = stalled_s
-        self._troubled_s = stalled_s * _TROUBLE_SHARE
+        self._blocked_s = stalled_s * _BLOCKED_SHARE
         self._clock = clock
         self._lock = threading.Lock()
         self._parts: list[_Part] = []
@@ -183,22 +183,22 @@ class Readiness:
         seconds = max(0.0, now - min(moved))
         if self._stopping:
             return RoleState(role, ready=False, state="stopping", seconds=seconds)
-        why = self._trouble(pulses, flows, now)
+        why = self._find_cause(pulses, flows, now)
         if why:
             return RoleState(role, ready=False, state="stalled", seconds=seconds, why=why)
         if not all(pulse.begun for pulse in pulses.values()):
             return RoleState(role, ready=False, state="starting", seconds=seconds)
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
-    def _trouble(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
+    def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
         """Return what blocks a thread or a flow, in words for a probe; empty if nothing does."""
         for name, pulse in pulses.items():
             if pulse.dead:
                 return f"{name}: its thread has ended"
-            if pulse.trouble is not None and now - pulse.troubled_at > self._troubled_s:
-                return f"{name}: {pulse.trouble} for {now - pulse.troubled_at:.0f} s"
+            if pulse.blocked_by is not None and now - pulse.blocked_since > self._blocked_s:
+                return f"{name}: {pulse.blocked_by} for {now - pulse.blocked_since:.0f} s"
             if now - pulse.progressed_at > self._stalled_s:
-                return f"{name}: {pulse.trouble or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
+                return f"{name}: {pulse.blocked_by or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
         for stalled, moved_at, updated_at in flows:
             if now - updated_at > self._stalled_s:
                 # The maintenance thread lacks CPU or hangs: nothing is known of the flow itself.
@@ -283,7 +283,7 @@ class Heartbeat:
         own = dict(self._circuits())
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
         reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)
-        reported = [_circuits_decoder.decode(each) for each in reply]
+        reported = [_circuits_decoder.decode(raw) for raw in reply]
         self.configured_models = frozenset(name for circuits in reported for name in circuits)
         open_for: dict[str, float] = {}
         for name, seconds in (item for circuits in reported for item in circuits.items()):

@@ -121,18 +121,18 @@ def _words(record: logging.LogRecord) -> str:
     arguments = record.args
     shown: object
     if isinstance(arguments, Mapping) and "%(" in template:
-        shown = {name: _shown(value, with_addresses=with_addresses) for name, value in arguments.items()}
+        shown = {name: _show_argument(value, with_addresses=with_addresses) for name, value in arguments.items()}
     else:
         # `logging` unpacks a single mapping argument; it is one argument here.
         several = (arguments,) if isinstance(arguments, Mapping) else arguments
-        shown = tuple(_shown(value, with_addresses=with_addresses) for value in several)
+        shown = tuple(_show_argument(value, with_addresses=with_addresses) for value in several)
     try:
         return (template % shown).strip()
     except (TypeError, ValueError, KeyError):
         return template  # a number was expected; an error raised here would fail the caller that logs
 
 
-def _shown(value: object, *, with_addresses: bool) -> object:
+def _show_argument(value: object, *, with_addresses: bool) -> object:
     """Return what a line may show of an argument."""
     if value is None or isinstance(value, int | float):
         return value
@@ -225,7 +225,7 @@ class LogWriter:
                     chars += len(part) if isinstance(part := parts[-1], str) else 0
             text = "".join(part for part in parts if isinstance(part, str))
             done = [part for part in parts if isinstance(part, threading.Event)]
-            if text and self._written(text) and self.dropped > self._reported:
+            if text and self._write_out(text) and self.dropped > self._reported:
                 self._reported, count = self.dropped, self.dropped - self._reported
                 structlog.get_logger("tracejudge.logs").warning("log records dropped", count=count)
             self._written_chars += len(text)
@@ -234,7 +234,7 @@ class LogWriter:
             if not done:
                 time.sleep(_LINGER_S)  # waking for each line would cost the event loop more than the line
 
-    def _written(self, text: str) -> bool:
+    def _write_out(self, text: str) -> bool:
         """Write to the file descriptor: the lock of a stream, held while a pipe blocks, would block the exit."""
         stream = self.stream
         left = text.encode(errors="replace")
@@ -293,7 +293,7 @@ def configure(level: str, *, has_own_broker: bool = True) -> None:
     _WRITER.flush(_FLUSH_S)  # queued lines belong to the former stream
     _WRITER.stream = sys.stderr
     structlog.configure(
-        processors=[*_PROCESSORS, structlog.processors.format_exc_info, _rendered],
+        processors=[*_PROCESSORS, structlog.processors.format_exc_info, _render],
         logger_factory=_Lines,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
@@ -303,7 +303,7 @@ def configure(level: str, *, has_own_broker: bool = True) -> None:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
-            _rendered,
+            _render,
         ],
     )
     handler = _Handler(_WRITER)
@@ -336,7 +336,7 @@ def _log_uncaught(event: "threading.ExceptHookArgs | sys.UnraisableHookArgs") ->
     structlog.get_logger("tracejudge.worker").error("uncaught exception", error=kind)
 
 
-def _rendered(_logger: object, _method: str, event: EventDict) -> str:
+def _render(_logger: object, _method: str, event: EventDict) -> str:
     """Render a line in ASCII: some programs take other characters for line ends."""
     try:
         # With spaces, as `json` writes them: logs are searched for `"event": "…"`.

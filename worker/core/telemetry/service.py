@@ -112,10 +112,10 @@ class ServiceThread(ABC):
         self.wake = wake
         self.progressed_at = time.monotonic()
         self.name = name
-        self._begun = False
-        self._away: dict[str, None] = {}
-        self._trouble: str | None = None
-        self._troubled_at = 0.0
+        self._has_run = False
+        self._failing_addresses: dict[str, None] = {}
+        self._blocked_by: str | None = None
+        self._blocked_since = 0.0
         self._failures = 0
         self._prepared = False
         self._next_run = 0.0
@@ -125,7 +125,7 @@ class ServiceThread(ABC):
     def pulse(self) -> Pulse:
         """The health of the thread; any thread may ask."""
         dead = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
-        return Pulse(self.progressed_at, self._begun, dead, self._trouble, self._troubled_at)
+        return Pulse(self.progressed_at, self._has_run, dead, self._blocked_by, self._blocked_since)
 
     def prepare(self) -> None:  # noqa: B027 - most threads have nothing to prepare
         """Prepare ``run_once``: called before the first, and again after Redis was away, until it succeeds."""
@@ -156,16 +156,16 @@ class ServiceThread(ABC):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def report_blocked(self, trouble: str) -> None:
+    def report_blocked(self, cause: str) -> None:
         """Report what ``run_once`` waits for, in words that a probe may show; cleared when it returns."""
-        if self._trouble is None:
-            self._troubled_at = time.monotonic()
-        self._trouble = trouble
+        if self._blocked_by is None:
+            self._blocked_since = time.monotonic()
+        self._blocked_by = cause
 
     def record_progress(self) -> None:
         """Record progress: after each ``run_once``, and within one that has many parts."""
         self.progressed_at = time.monotonic()
-        self._trouble = None
+        self._blocked_by = None
 
     def backoff(self, error: Exception) -> None:
         """Report an error and wait, a little longer each time, with jitter."""
@@ -173,7 +173,7 @@ class ServiceThread(ABC):
         pause_s = backoff_s(self._failures, _FIRST_BACKOFF_S, _MAX_BACKOFF_S, 0.5)
         self._failures += 1
         if isinstance(error, StoreError):
-            self._away[error.address] = None
+            self._failing_addresses[error.address] = None
             OUTAGE.report(error, self)
         else:
             log.warning("service retrying", thread=self.name, error=str(error), seconds=round(pause_s, 2))
@@ -197,9 +197,9 @@ class ServiceThread(ABC):
             self.backoff(RuntimeError(type(error).__name__))
         else:
             self.record_progress()
-            while self._away:
-                OUTAGE.end(self._away.popitem()[0], self)
-            self._begun = True
+            while self._failing_addresses:
+                OUTAGE.end(self._failing_addresses.popitem()[0], self)
+            self._has_run = True
             self._failures = 0
         return self._next_run
 

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.selection.lenient import shown_id, shown_names
+from worker.core.selection.lenient import safe_id, safe_names
 from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
 from worker.features.gateway.feature import GATEWAY
@@ -367,13 +367,13 @@ class Losses:
             if loss.reason != _NO_CALL or is_logged:
                 detail = loss.detail or EXPLAINED.get(loss.reason, "")
                 told = (loss.reason, f"{detail} ({loss.count:,} items)" if loss.count > 1 else detail)
-                names, trace_id = shown_names(loss.names), shown_id(loss.trace_id)
+                names, trace_id = safe_names(loss.names), safe_id(loss.trace_id)
                 self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:
         """Record a text that was left out of a trace."""
         self._metrics.left_out.labels(field).inc()
-        self._unusable.add_left_out(LeftOutRecord(field, "string", service, shown_id(trace_id), time.time()))
+        self._unusable.add_left_out(LeftOutRecord(field, "string", service, safe_id(trace_id), time.time()))
 
     def write(self, *, at_end: bool = False) -> None:
         """Write the list, and log the counts of minutes that have ended."""

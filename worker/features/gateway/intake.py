@@ -29,8 +29,8 @@ from worker.core.selection.lenient import (
     NoTraceError,
     losses,
     read_feedback,
+    safe_names,
     service_name,
-    shown_names,
     value_of,
 )
 from worker.features.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
@@ -113,7 +113,7 @@ class Intake:
         """Collect unknown names, without those that could be texts."""
         for note in notes:
             has_room = note.reason == "unknown_name" and len(self.unknown) < _MAX_SHOWN
-            if has_room and shown_names([note.field]) == (note.field,):
+            if has_room and safe_names([note.field]) == (note.field,):
                 self.unknown[note.field] = closest_field(note.field)
 
     @property
@@ -169,7 +169,7 @@ def read_intake(
                 trace_id = feedback.trace_id
                 outcome = encoder.encode(Kind.FEEDBACK, msgspec.structs.asdict(feedback), now_s)
             else:
-                fields, left_out = record.decoded(keeps_unknown=True)
+                fields, left_out = record.decode(keeps_unknown=True)
                 trace_id = _complete(fields, record, raw, service, f"{repeat_key}\0{index}" if repeat_key else None)
                 # The ledger goes by the hour of a trace: a repeat in the next hour must not have another time.
                 is_repeatable = record.trace_id is not None or bool(repeat_key)

@@ -30,7 +30,7 @@ from worker.core.features import Selector, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import Chosen, EvaluationFactory, not_shed, publication_parts
+from worker.core.selection.evaluations import Chosen, EvaluationFactory, leave_out_shed, publication_parts
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
@@ -200,7 +200,7 @@ class SessionSelector:
             away: Counter[str] = Counter()
             kept = []
             for group in groups:
-                evaluations, gone = not_shed(group.evaluations, shed)
+                evaluations, gone = leave_out_shed(group.evaluations, shed)
                 away += gone
                 kept.append(group._replace(evaluations=evaluations))
             # Evaluations are shed only if they cannot wait for their judge model.
