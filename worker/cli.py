@@ -17,8 +17,6 @@ from worker.base.commands.groups import SuggestingGroup
 from worker.core.features import Command, installed
 
 _FIRST_PROCESS: Final = 1
-_INTERRUPTED: Final = 130
-_TERMINATED: Final = 143
 
 
 @cache
@@ -75,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     if os.getpid() == _FIRST_PROCESS and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         # The first process of a container ignores signals without a handler.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         # click's standalone mode would end with exit code 1 on Ctrl-C.
         code = cli.main(args=arguments, prog_name="tracejudge", standalone_mode=False)
@@ -87,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"tracejudge: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(_INTERRUPTED)
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ _ATTEMPTS: Final = 20
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
 _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
 _WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
-_SESSION_ENDS: Final = ("judged", "dropped", "expired", "removed")
 
 _TRACES: Final = {
     "published": "by services, as far as known",
@@ -98,7 +97,7 @@ class Account(Struct, frozen=True):
     @property
     def gathering(self) -> int:
         """Conversations that have not been judged for the first time."""
-        ended = sum(self.reasons.get(f"session:{end}", 0) for end in _SESSION_ENDS)
+        ended = sum(self.reasons.get(f"session:{end}", 0) for end in ("judged", "dropped", "expired", "removed"))
         return max(0, self.reasons.get("session:opened", 0) - ended)
 
 

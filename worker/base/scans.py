@@ -11,7 +11,6 @@ from worker.core.storage.client import Entry, Store
 from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 _FIRST_CHUNK_COUNT: Final = 16
-_MERGED_COUNT: Final = 500
 
 
 def scan_stream(
@@ -60,9 +59,9 @@ def scan_partitions(
     if len(scans) == 1:
         yield from scans[0]
         return
-    each = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
-    entries = heapq.merge(*each, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
-    while chunk := list(itertools.islice(entries, _MERGED_COUNT)):
+    flat = [(entry for chunk in chunks for entry in chunk) for chunks in scans]
+    entries = heapq.merge(*flat, key=lambda entry: entry_position(entry[0]), reverse=newest_first)
+    while chunk := list(itertools.islice(entries, 500)):
         yield chunk
 
 

@@ -36,8 +36,8 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     """
     settings, store = connect(config, redis_url, needs_all=True)
     # The connection only proved that Redis answers; batches go through the SDK's own, which makes them count once.
-    for each in store.partitions:
-        each.close()
+    for partition in store.partitions:
+        partition.close()
     sender = _Sender(settings)
     wrong = 0
     unknown: Counter[str] = Counter()

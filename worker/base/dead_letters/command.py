@@ -41,8 +41,6 @@ from worker.core.telemetry.backlog import SHARE_OF_WAITING
 
 # Letters removed in one script call, which blocks Redis while it runs.
 _AT_ONCE: Final = 500
-# As many as metrics show.
-_VERSION_DIGITS: Final = 8
 _AGES: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "m"), (1.0, "s"))
 # Fields of a trace without personal text; of all others only the length is shown.
 _PLAIN: Final = frozenset(
@@ -149,7 +147,8 @@ def list_letters(
         for dead in listed:
             letter, seconds = dead.letter, now - dead.given_up_ms / 1000
             age = next((f"{seconds / length_s:.0f}{unit}" for length_s, unit in _AGES if seconds >= length_s), "0s")
-            version = letter.evaluation.version[:_VERSION_DIGITS]
+            # As many as metrics show.
+            version = letter.evaluation.version[:8]
             table.add_row(
                 letter.evaluation.id[:12],
                 f"({age})" if dead.retry.batch_id else age,
@@ -158,7 +157,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(each.call(methodcaller("zcard", each.keys.dead_due)) for each in store.answering)
+    total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.answering)
     NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
@@ -207,7 +206,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     if len(rows) > 1:
         raise click.ClickException(f"{len(rows):,} dead letters begin with {evaluation_id!r}; write more of the id")
     # The search decodes heads only; a letter may also be gone since.
-    whole = list(letters.read([str(each["id"]) for each in rows]))
+    whole = list(letters.read([str(row["id"]) for row in rows]))
     if not whole:
         raise click.ClickException(f"there is no dead letter {evaluation_id!r}; see `tracejudge dead list`")
     head, letter = rows[0], whole[0].letter

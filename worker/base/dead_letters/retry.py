@@ -28,9 +28,6 @@ from worker.core.telemetry.service import ServiceThread
 log = structlog.get_logger("tracejudge.judging")
 MIN_PACE: Final = 20
 MAX_PACE: Final = 2_560
-_EVERY_S: Final = 60.0
-# One worker at a time retries letters; it keeps the lease from one look to the next.
-_LEASE_MS: Final = 150_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,7 +46,7 @@ def grouped(
     open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
     for dead in letters:
         group = open_groups.setdefault((dead.letter.model, dead.letter.judge_model), [])
-        if group and sum(each.size for each in group) + dead.size > CHUNK_BYTES:
+        if group and sum(letter.size for letter in group) + dead.size > CHUNK_BYTES:
             yield group[:]
             group.clear()
         group.append(dead)
@@ -145,7 +142,7 @@ class AutoRetry(ServiceThread):
         rules: Rules,
         healthy: Callable[[], Collection[str]],
         probed: Callable[[], Collection[str]] = tuple,
-        every_s: float = _EVERY_S,
+        every_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Retry the dead letters of one partition.
@@ -178,7 +175,8 @@ class AutoRetry(ServiceThread):
 
     def look(self) -> None:
         """Retry due letters unless another worker does."""
-        if not self._store.acquire_lock(self._keys.dead_auto_retry, self._holder, _LEASE_MS):
+        # One worker at a time retries letters; it keeps the lease from one look to the next.
+        if not self._store.acquire_lock(self._keys.dead_auto_retry, self._holder, 150_000):
             # This worker no longer knows what is under way: should it get the lease again, it begins with few.
             self._paces.clear()
             return
@@ -221,7 +219,7 @@ class AutoRetry(ServiceThread):
             evaluations = [dead.letter.evaluation for dead in group]
             periods = {member.id: evaluation.period for evaluation in evaluations for member in evaluation.members}
             ended = read_assessments(self._store, periods).keys()
-            complete = [dead for dead in group if all(each.id in ended for each in dead.letter.evaluation.members)]
+            complete = [dead for dead in group if all(member.id in ended for member in dead.letter.evaluation.members)]
             able += [dead.letter.evaluation.id for dead in complete]
             if chosen := complete[: count - len(begun)]:
                 retried = retry(self._store, self._settings, chosen, automatic=True)

@@ -272,7 +272,7 @@ def _any(value: Value) -> AnyValue:
     if isinstance(value, str):
         return AnyValue(string_value=value)
     if isinstance(value, tuple):
-        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=each) for each in value]))
+        return AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=text) for text in value]))
     return AnyValue(double_value=value)
 
 

@@ -31,14 +31,7 @@ from judges.models.credentials import is_endpoint
 from tracejudge.redis_url import mask_url
 from worker.base.delivery.channel import Answer, Channel, Item
 from worker.base.delivery.http_exporter import CHECK_TIMEOUT_S, HttpExporter, describe_reply
-from worker.base.delivery.otlp_encoding import (
-    SCHEMA_URL,
-    SCOPE,
-    VerdictEncoder,
-    delimited,
-    key_values,
-    repeated,
-)
+from worker.base.delivery.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok

@@ -14,7 +14,6 @@ from worker.core.config.settings import SettingsError
 Kind = Literal["accepted", "rejected", "failing", "busy", "misconfigured", "unreachable"]
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 DEADLINE_S: Final = 30.0
-_CONNECT_TIMEOUT_S: Final = 10.0
 _ADD_CREDENTIALS: Final = "grant the worker access, or send through a collector that authenticates"
 _REJECTED: Final = frozenset({400, 413, 422})
 _BUSY: Final = frozenset({408, 429, 502, 503, 504})
@@ -121,7 +120,7 @@ class ReceiverClient:
         self._http = httpx.AsyncClient(
             # Compressed answers are refused: one of a few kilobytes may be gigabytes of text.
             headers={"accept-encoding": "identity", **destination.headers},
-            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
+            timeout=httpx.Timeout(None, connect=10.0),
             proxy=proxy,
             verify=context,
             trust_env=False,

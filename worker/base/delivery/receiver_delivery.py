@@ -231,8 +231,8 @@ class ReceiverExporter(ExportConsumer):
         """Apply the receiver's filter."""
         options = self._options
         return (
-            (not options.services or any(fnmatchcase(verdict.service, each) for each in options.services))
-            and (not options.judges or any(fnmatchcase(verdict.judge, each) for each in options.judges))
+            (not options.services or any(fnmatchcase(verdict.service, pattern) for pattern in options.services))
+            and (not options.judges or any(fnmatchcase(verdict.judge, pattern) for pattern in options.judges))
             and (options.only == "all" or any(score.passed is False for score in verdict.scores))
         )
 
@@ -371,7 +371,7 @@ class ReceiverExporter(ExportConsumer):
         except DeliveryEndedError:
             return 0
         # Verdicts that were parked again have a new payload, and stay.
-        self._store.run("receiver_unpark", self._parked_keys, [part for each in taken.items() for part in each])
+        self._store.run("receiver_unpark", self._parked_keys, [part for row in taken.items() for part in row])
         return len(taken)
 
     def _retry_later(self, reply: Reply) -> None:

@@ -50,8 +50,6 @@ from worker.core.telemetry.health import HEARTBEAT_MS, live_circuits, live_worke
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
 _NEWEST: Final = 1000
-# Batches and dead letters may be large, and the doctor must not keep Redis busy.
-_READ_S: Final = 2.0
 _MAX_LISTED: Final = 5
 _FAMILIES: Final = "model families"
 _NEWEST_VERDICTS: Final = 500
@@ -308,7 +306,7 @@ def _is_read(store: Store, stream: str, group: str) -> bool:
         except ResponseError:
             return []  # there is no stream or no group yet
 
-    return any(each < HEARTBEAT_MS for each in store.call(idle))
+    return any(idle_ms < HEARTBEAT_MS for idle_ms in store.call(idle))
 
 
 class _Item(Struct, frozen=True):
@@ -329,7 +327,8 @@ def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] 
     # After an update of a judge, evaluations of the former version wait until a worker has it.
     graders = Graders(settings, load_judges(settings.judges))
     versions = cache(graders.versions)
-    end = clock() + _READ_S
+    # Batches and dead letters may be large, and the doctor must not keep Redis busy.
+    end = clock() + 2.0
 
     def unknown(evaluations: Iterator[Evaluation]) -> Counter[str]:
         counts: Counter[str] = Counter()

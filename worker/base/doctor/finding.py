@@ -78,7 +78,7 @@ def examine(checks: Sequence[Check]) -> list[Finding]:
         by_place[place] = check.findings()
 
     # Daemon threads of our own: the process would wait at its end for those of a pool, however long they hang.
-    threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(checks)]
+    threads = [threading.Thread(target=run, args=row, daemon=True) for row in enumerate(checks)]
     began_s = time.monotonic()
     for thread in threads:
         thread.start()
@@ -86,9 +86,9 @@ def examine(checks: Sequence[Check]) -> list[Finding]:
         thread.join(max(0.0, began_s + check.bound_s - time.monotonic()))
     overran = "check whether a firewall drops the connection, and whether the other side is overloaded"
     return [
-        each
+        finding
         for place, check in enumerate(checks)
-        for each in by_place.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
+        for finding in by_place.get(place, (broken(check.name, f"no answer within {check.bound_s:g} s", overran),))
     ]
 
 
@@ -129,10 +129,10 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 def cause_of(error: BaseException, where: str, what: str) -> Cause:
     """Explain why a connection to ``what``, such as Redis, failed; ``where`` is its address without secrets."""
-    for each in chain(error):
+    for link in chain(error):
         for kind, problem, fix in _KNOWN:
-            if isinstance(each, kind):
-                reason = getattr(each, "verify_message", None) or getattr(each, "reason", None) or "no handshake"
+            if isinstance(link, kind):
+                reason = getattr(link, "verify_message", None) or getattr(link, "reason", None) or "no handshake"
                 file = "socket at" if where.startswith("unix") else "certificate file for"
                 return Cause(problem.format(where=where, reason=reason, file=file), fix.format(what=what))
     return Cause(f"no connection to {where} ({type(error).__name__})", f"check whether {what} runs there")

@@ -91,7 +91,7 @@ def endpoint(
     try:
         reply = asyncio.run(_get(url, headers, through, guarded=not settings.allow_link_local))
     except (aiohttp.ClientError, OSError) as error:
-        if any(isinstance(each, AddressRefusedError) for each in chain(error)):
+        if any(isinstance(link, AddressRefusedError) for link in chain(error)):
             fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
             return [broken(part, f"{mask_url(url)} leads to a link-local or metadata address, which is refused", fix)]
         return [broken(part, *cause_of(error, mask_url(url), "the endpoint"))]

@@ -45,7 +45,7 @@ def reach(name: str, url: str, key: str = "") -> Finding:
         except RedisError as error:
             where = mask_url(url)
             cause = _answer(error, where) or cause_of(error, where, "Redis")
-            if url.startswith("rediss") and any(isinstance(each, TimeoutError) for each in chain(error)):
+            if url.startswith("rediss") and any(isinstance(link, TimeoutError) for link in chain(error)):
                 # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
                 cause = cause._replace(fix=f"use redis:// if it speaks no TLS; else {cause.fix}")
             return broken(name, *cause)
@@ -70,7 +70,7 @@ def _answer(error: RedisError, where: str) -> Cause | None:
         fix = "correct the number at the end of the URL, 0 to 15 as a rule" if is_database else "see its log"
         kind = "it has no database of this number" if is_database else text.split(" ", 1)[0][:32]
         return Cause(f"{where} refuses the connection ({kind})", fix)
-    if "closed by server" in text and not any(isinstance(each, OSError) for each in chain(error)):
+    if "closed by server" in text and not any(isinstance(link, OSError) for link in chain(error)):
         return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
     return None
 
@@ -181,7 +181,7 @@ def _connect_by_kombu(settings: Settings, where: str) -> Finding:
     except ImportError as error:
         return broken("broker", f"its driver is not installed ({error.name})", "install what Celery needs for it")
     except (KombuError, OSError) as error:
-        if any("AccessRefused" in type(each).__name__ for each in chain(error)):
+        if any("AccessRefused" in type(link).__name__ for link in chain(error)):
             fix = "correct user, password and virtual host in TRACEJUDGE_BROKER_URL"
             return broken("broker", f"{where} refuses the user or the password", fix)
         return broken("broker", *cause_of(error, where, "the broker"))

@@ -6,16 +6,7 @@ from typing import Final
 import click
 import msgspec
 
-from worker.base.commands.options import (
-    JSON,
-    NOTES,
-    OUT,
-    REDIS,
-    connect,
-    counts_table,
-    note,
-    print_json,
-)
+from worker.base.commands.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
 from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
 from worker.core.config.serving import UserKeys

@@ -51,12 +51,6 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 
 _CHUNK_COUNT: Final = 500
-# Copies of labelled traces may be megabytes each.
-_FEW_COUNT: Final = 32
-_PAYLOADS: Final = (b"t", b"f", b"j", b"d")
-_MAX_ROUNDS: Final = 20
-_REMEMBERED_S: Final = 7 * 86_400
-_MAX_REREADS: Final = 20
 
 
 class Owner(NamedTuple):
@@ -232,19 +226,17 @@ def forget_everywhere(
 
     Errors as of ``Forgetting.run``.
     """
-    each = [
-        Forgetting(partition, settings, target, dry_run=dry_run, progress=progress) for partition in store.partitions
-    ]
-    for forgetting in each:
+    runs = [Forgetting(part, settings, target, dry_run=dry_run, progress=progress) for part in store.partitions]
+    for forgetting in runs:
         forgetting.learn()
     # The first partition last: its incidents take examples from the verdicts of all partitions.
-    for forgetting in reversed(each):
+    for forgetting in reversed(runs):
         forgetting.erase()
     if not dry_run:
-        for forgetting in each:
+        for forgetting in runs:
             # Feedback may have been handed on to a partition that was done.
             forgetting.erase_pending_feedback()
-    results = [forgetting.result for forgetting in each]
+    results = [forgetting.result for forgetting in runs]
     counts = {name: sum(getattr(result, name) for result in results) for name in Forgotten.__struct_fields__}
     return Forgotten(**{**counts, "unsettled": any(result.unsettled for result in results)})
 
@@ -317,7 +309,7 @@ class Forgetting:
         for eraser in self._erasers:
             eraser.erase()
         clean = 0
-        for _ in range(_MAX_ROUNDS):
+        for _ in range(20):
             # Work moves between batches and dead letters. Of two rounds that find nothing, the second has seen where
             # batches went during the first.
             clean = 0 if self._erase_letters() + self._erase_from_batches() else clean + 1
@@ -363,7 +355,7 @@ class Forgetting:
         if not self.dry_run and self.target.trace_ids:
             # What names the person goes first: another run after a crash would not know which labels are theirs.
             encoded = msgspec.json.encode(sorted(self.target.trace_ids))
-            first.call(methodcaller("set", key, encoded, ex=_REMEMBERED_S))
+            first.call(methodcaller("set", key, encoded, ex=7 * 86_400))
 
     def _erase_entries(self) -> None:
         names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
@@ -411,7 +403,7 @@ class Forgetting:
 
     def _erase_from(self, batch_id: str) -> int:
         """Remove the target's evaluations from a batch; return how many there were, ended or not."""
-        for _ in range(_MAX_REREADS):
+        for _ in range(20):
             batch = self._read_batch(batch_id)
             items = [item for item in batch.items if self.target.owns(item.owner)] if batch else []
             owned = {name: period for item in items for name, period in item.evaluations.items()}
@@ -489,7 +481,8 @@ class Forgetting:
             self.store.run("forget_labelled", keys, owned[first : first + _CHUNK_COUNT])
 
     def _copies(self) -> Iterator[tuple[str, bytes]]:
-        return scan_labels(self.store, self._lookup_keys.labelled, _FEW_COUNT)
+        # Copies of labelled traces may be megabytes each.
+        return scan_labels(self.store, self._lookup_keys.labelled, 32)
 
     def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self.target.owns(entry.owner)]
@@ -500,7 +493,7 @@ class Forgetting:
         for entries in scan_stream(self.store, stream, most=_CHUNK_COUNT):
             scanned = []
             for entry_id, fields in entries:
-                kinds = ((kind, fields[kind]) for kind in _PAYLOADS if fields and kind in fields)
+                kinds = ((kind, fields[kind]) for kind in (b"t", b"f", b"j", b"d") if fields and kind in fields)
                 kind, payload = next(kinds, (b"", b""))
                 scanned.append(_ScannedEntry(entry_id.decode(), kind.decode(), owner_of(payload, kind)))
             yield scanned
@@ -528,23 +521,15 @@ class Forgetting:
 
 def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
     """Return the owner that a payload of a kind (`t`, `f`, or any other) names; one without ids if it names nobody."""
-    if kind in {b"t", b"f"}:
-        return _owner_by_any_name(payload)
     try:
-        named = _decode_named(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if kind in {b"t", b"f"}:
+            # Any language may have written the entry: ingest accepts these names and types too.
+            fields = Lenient(payload)
+            return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
+        return _decode_named(payload).owner
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NoTraceError):
         # A payload that is no JSON names nobody.
         return Owner(None)
-    return named.owner
-
-
-def _owner_by_any_name(payload: bytes) -> Owner:
-    """Return the owner in an entry of any language, by the names and types that ingest reads as well."""
-    try:
-        fields = Lenient(payload)
-    except NoTraceError:
-        return Owner(None)
-    return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
 
 
 def _text_in(fields: Lenient, name: str) -> str | None:

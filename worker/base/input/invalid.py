@@ -1,26 +1,13 @@
 """`tracejudge invalid`: list the last entries of the stream that were no traces."""
 
 import time
-from typing import Final
 
 import click
 from rich.table import Table
 
 from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import (
-    JSON,
-    NOTES,
-    OUT,
-    REDIS,
-    amount,
-    connect,
-    plain,
-    print_json,
-    print_table,
-)
+from worker.base.commands.options import JSON, NOTES, OUT, REDIS, amount, connect, plain, print_json, print_table
 from worker.base.input.unusable import MAX_INVALID, read_invalid
-
-_TITLES: Final = ("time", "reason", "detail", "trace id", "names")
 
 
 @click.group("invalid", cls=SuggestingGroup)
@@ -54,7 +41,7 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
             print_json(row)
     elif rows:
         table = Table(box=None, padding=(0, 1), show_edge=False)
-        for title in _TITLES:
+        for title in ("time", "reason", "detail", "trace id", "names"):
             table.add_column(title, overflow="fold")
         for row in rows:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))

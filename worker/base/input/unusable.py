@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tracejudge.ingest")
 
 MAX_INVALID: Final = 100
-_KEPT_S: Final = 7 * 86_400
-_WRITE_EVERY_S: Final = 1.0
-_LOG_EVERY_S: Final = 3600.0
 _MAX_LOGGED: Final = 1000
 
 
@@ -124,7 +121,7 @@ class UnusableInput(Selector):
         now = self._clock()
         if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
             return
-        self._next_write_s = now + _WRITE_EVERY_S
+        self._next_write_s = now + 1.0
         keys = InputKeys(self._store.keys.prefix)
         with self._lock:
             invalid, left_out = list(self._invalid), dict(self._left_out)
@@ -141,7 +138,7 @@ class UnusableInput(Selector):
                     keys.left_out, mapping={name: msgspec.json.encode(record) for name, record in left_out.items()}
                 )
             for name in (keys.invalid, keys.left_out):
-                pipe.expire(name, _KEPT_S)
+                pipe.expire(name, 7 * 86_400)
 
         try:
             self._store.pipeline(add)
@@ -154,24 +151,22 @@ class UnusableInput(Selector):
             return
         if len(self._logged) >= _MAX_LOGGED:
             self._logged.clear()
-        self._logged[subject] = now + _LOG_EVERY_S
+        self._logged[subject] = now + 3600.0
         log.warning("field left out of traces", service=service, field=field, type=kind, trace_id=trace_id)
 
 
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all partitions, the newest first."""
     key = InputKeys(store.first.keys.prefix).invalid
-    answers = (each.call(methodcaller("xrevrange", each.here(key), count=limit)) for each in store.answering)
-    newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)[
-        :limit
-    ]
-    return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest]
+    answers = (part.call(methodcaller("xrevrange", part.here(key), count=limit)) for part in store.answering)
+    newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)
+    return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest[:limit]]
 
 
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
     key = InputKeys(store.first.keys.prefix).left_out
-    hashes = [fields for each in store.answering for fields in each.hashes([each.here(key)])]
+    hashes = [part.hashes([part.here(key)])[0] for part in store.answering]
     rows = [raw for fields in hashes for raw in fields.values()]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):

@@ -174,14 +174,13 @@ def _keyed_sentences(
         if entry is None:
             sentences.append(Sentence(text, "U", at, note="the judge did not name it"))
             continue
-        named = [str(each) for each in entry.get("supporting_sentence_keys", ())]
-        words = [each for each in named if each in SPECIAL_WORDS]
+        supporting = [str(name) for name in entry.get("supporting_sentence_keys", ())]
+        words = [name for name in supporting if name in SPECIAL_WORDS]
+        documents = keyed.documents.sentences
         evidence = tuple(
-            Evidence(
-                keyed.documents.sentences[each], found=True, places=() if (there := places[each]) is None else (there,)
-            )
-            for each in named
-            if each in keyed.documents.sentences
+            Evidence(documents[name], found=True, places=() if (there := places[name]) is None else (there,))
+            for name in supporting
+            if name in documents
         )
         letter: Letter = "S" if entry.get("fully_supported") is True else "U"
         notes = (*(word.replace("_", " ") for word in words), entry.get("explanation"))

@@ -174,7 +174,7 @@ class TraceLookup:
             newest_first=True,
             holds=(lambda payload: raw in payload.lower()) if is_plain else None,
         ):
-            if any(lowered in each.lower() for each in texts_of(publication.trace)):
+            if any(lowered in field.lower() for field in texts_of(publication.trace)):
                 names.add(publication.trace.trace_id)
                 if len(names) == MAX_TRACES:
                     break
@@ -252,7 +252,7 @@ class Dataset:
             for publication in published.get(name, ())[:1]:
                 trace = publication.trace if redaction is None else redaction.trace(publication.trace)
                 labels = self._labels.get(name, [])
-                tags = {each.tag: "pass" if each.passed else "fail" for each in labels}
+                tags = {label.tag: "pass" if label.passed else "fail" for label in labels}
                 row: dict[str, object] = msgspec.to_builtins(trace)
                 if tags:
                     row["tags"] = {**(trace.tags or {}), **tags}

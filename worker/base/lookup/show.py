@@ -148,7 +148,7 @@ def _as_json(explanation: Explanation) -> dict[str, object]:
     return {
         "same_version": explanation.same_version,
         "sentences": [
-            {**part._asdict(), "outcome": OUTCOMES[part.letter], "evidence": [each._asdict() for each in part.evidence]}
+            {**part._asdict(), "outcome": OUTCOMES[part.letter], "evidence": [row._asdict() for row in part.evidence]}
             for part in explanation.sentences
         ],
         "document_sentences": [part._asdict() for part in explanation.document_sentences],
@@ -211,11 +211,11 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
         _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for part in () if explanation is None else explanation.sentences:
         _line(f"  {part.letter}  {part.text}" + (f" ({part.note})" if part.note else ""), _STYLE_OF[part.letter])
-        for each in part.evidence:
-            ranks = ", ".join(str(rank) for rank in sorted({at.document + 1 for at in each.places}))
+        for row in part.evidence:
+            ranks = ", ".join(str(rank) for rank in sorted({at.document + 1 for at in row.places}))
             where = f"document {ranks}" if ranks else "the documents"
-            place = f"found in {where}" if each.found else "not in the documents"
-            _line(f"     evidence {place}: {each.text}", "dim")
+            place = f"found in {where}" if row.found else "not in the documents"
+            _line(f"     evidence {place}: {row.text}", "dim")
     for marked in () if explanation is None else explanation.document_sentences:
         letters = f"{'R' if marked.relevant else ' '}{'U' if marked.used else ' '}"
         _line(f"  {letters} {marked.text}" + (f" ({marked.note})" if marked.note else ""), "dim")

@@ -25,7 +25,6 @@ from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError
 from worker.core.storage.group_reader import entry_position
 
-_BLOCK_MS = 1000
 _SEARCHED = 10_000
 
 
@@ -108,7 +107,7 @@ def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] |
     entries, positions = _newest(store, last, accepts)
     yield from entries
     # Each Redis may be waited for: with several the wait is short, so that none is late.
-    block_ms = _BLOCK_MS // len(positions)
+    block_ms = 1000 // len(positions)
     while True:
         for partition, position in positions.items():
             streams: dict[Any, Any] = {partition.keys.verdicts: position}
@@ -132,7 +131,8 @@ def _newest(
     # A rare verdict among millions must not make Redis return the whole outbox.
     searched = _SEARCHED if last and accepts else max(1, last)
     newest = {
-        each: each.call(methodcaller("xrevrange", each.keys.verdicts, count=searched)) for each in store.answering
+        partition: partition.call(methodcaller("xrevrange", partition.keys.verdicts, count=searched))
+        for partition in store.answering
     }
     entries = heapq.merge(*newest.values(), key=lambda entry: entry_position(entry[0]), reverse=True)
     newest_entries, answered = list[OutboxEntry](), set[str]()
@@ -149,9 +149,7 @@ def _newest(
             entry = entry._replace(verdict=verdict)  # noqa: PLW2901
         if accepts is None or accepts(entry):
             newest_entries.append(entry)
-    return newest_entries[::-1], {
-        partition: entries[0][0] if entries else b"0" for partition, entries in newest.items()
-    }
+    return newest_entries[::-1], {partition: rows[0][0] if rows else b"0" for partition, rows in newest.items()}
 
 
 def _readable(entries: Iterable[Entry], accepts: Callable[[OutboxEntry], bool] | None) -> Iterator[OutboxEntry]:

@@ -64,16 +64,16 @@ def counted_until(store: Store, now: float) -> float:
     A partition that does not answer is left out: it must not hold up the detection of what the others show.
     """
     until = now
-    for each in store.answering:
+    for partition in store.answering:
 
-        def read(pipe: Any, keys: Keys = each.keys) -> None:
+        def read(pipe: Any, keys: Keys = partition.keys) -> None:
             pipe.hget(keys.groups, f"verdicts:{MONITOR_GROUP}")
             pipe.xrevrange(keys.verdicts, count=1)
 
         try:
-            acknowledged, newest = each.pipeline(read)
+            acknowledged, newest = partition.pipeline(read)
         except StoreError:
-            if each is store:
+            if partition is store:
                 raise
             continue
         last = tuple(map(int, acknowledged.split(b"-"))) if acknowledged else (0, 0)

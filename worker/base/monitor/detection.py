@@ -17,15 +17,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from worker.base.monitor.baseline import (
-    HISTORY_DAYS,
-    LAG_HOURS,
-    Baseline,
-    Hour,
-    baseline,
-    hour_of,
-    level,
-)
+from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
 from worker.base.monitor.counts import GRACE_S, counted_until
 from worker.base.monitor.detector import (
     DROPS,
@@ -62,8 +54,6 @@ from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S
-_READ_AT_ONCE: Final = 100
-_LEARN_AT_ONCE: Final = 20
 _MAX_STEP_S: Final = 3.0
 _RECENT_HOURS: Final = 7 * 24
 _LEAST_EFFECTIVE_OF_PEERS: Final = 50
@@ -166,9 +156,9 @@ class Detection:
         active = len(series) + sum(self.objective(labels) is not None for labels in series.values())
         complete_s = min(now - GRACE_S, counted_until(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
-        ids, may_learn = iter(series), _LEARN_AT_ONCE
+        ids, may_learn = iter(series), 20
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
-        while time.monotonic() - began < _MAX_STEP_S and (some := list(islice(ids, _READ_AT_ONCE))):
+        while time.monotonic() - began < _MAX_STEP_S and (some := list(islice(ids, 100))):
             self._count_sessions(some, int(complete_s // CLUSTER_PERIOD_S) - 1)
             due = [key for key in some if self._detectors[key].is_due(now)][:may_learn]
             may_learn -= len(due)
@@ -326,10 +316,8 @@ class Detection:
                 detector.incident = None
             else:
                 # The whole series first.
-                members = []
-                for series_id in sorted(ids, key=whole_id.__ne__):
-                    each = self._detectors[series_id]
-                    members.append(Member(series[series_id], each.state, each.norm, each.limits))
+                ordered = ((series[name], self._detectors[name]) for name in sorted(ids, key=whole_id.__ne__))
+                members = [Member(labels, part.state, part.norm, part.limits) for labels, part in ordered]
                 names = "service", "environment", "judge", "metric"
                 siblings = [
                     family

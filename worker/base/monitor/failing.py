@@ -15,7 +15,6 @@ from worker.base.scans import scan_partitions
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store
 
-_PAGE: Final = 500
 _MAX_SEARCHED: Final = 20_000
 Kind = Literal["drop", "safety"]
 
@@ -36,7 +35,7 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
     segments = (series.segment,) if series.segment else ()
     searched, counted = 0, traces["confirmed" if confirmed else "failed"]
     begin = str(int(since * 1000))
-    for entries in scan_partitions(store, store.keys.verdicts, begin, newest_first=True, most=_PAGE):
+    for entries in scan_partitions(store, store.keys.verdicts, begin, newest_first=True, most=500):
         for entry in map(read_outbox_entry, entries):
             if entry is not None and entry.kind == "j":
                 for of_series, failure in failures_of(entry.verdict, segments):

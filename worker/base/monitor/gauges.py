@@ -16,7 +16,6 @@ from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
 Sample = tuple[Gauge, tuple[str, ...], float]
 """A gauge with its labels and its value."""
-_RETRY_S: Final = 60.0
 # Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
 QUALITY: Final = ("metric", "segment", *SERIES)
 _CORRECTED: Final = (*QUALITY, "method")
@@ -119,7 +118,7 @@ class Watch(ABC):
         now = self._clock()
         if now >= self._next_run:
             # A run that fails waits as well: it must not keep the watches behind it from theirs.
-            self._next_run = now + min(_RETRY_S, self.every_s)
+            self._next_run = now + min(60.0, self.every_s)
             self._next_run = now if self.run(now) else now + self.every_s
 
     @abstractmethod

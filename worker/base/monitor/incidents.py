@@ -15,14 +15,7 @@ from worker.base.monitor.baseline import Baseline
 from worker.base.monitor.detector import Bucket as Observed
 from worker.base.monitor.detector import Evidence, Limits, State, explain, since_interval
 from worker.base.monitor.failing import failing_traces, keep_examples
-from worker.base.monitor.series import (
-    FINE_DAYS,
-    FIVE_MINUTES_S,
-    HOUR_S,
-    Bucket,
-    Series,
-    read_buckets,
-)
+from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
 from worker.core.storage.client import Store
 
 _PER_HOUR: Final = HOUR_S // FIVE_MINUTES_S

@@ -35,8 +35,6 @@ TRACE_PERIOD_S: Final = HOUR_S // 2
 """The same for a trace without a session, whose spans are judged within minutes; there are more of these to keep."""
 CLUSTER_PARTS: Final = 8
 VERSION_DIGITS: Final = 8
-_KEYS_AT_ONCE: Final = 2_500
-_HIGHEST_CLASS: Final = 25
 _EQUAL_WEIGHTS_NUMBERS: Final = 3
 """Judgements, passes and weight, in place of the sums of a class whose judgements all have the same weight."""
 
@@ -138,7 +136,7 @@ def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
 @lru_cache(1024)
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
-    return chr(ord("A") + min(_HIGHEST_CLASS, max(0, weight_class(weight))))
+    return chr(ord("A") + min(25, max(0, weight_class(weight))))
 
 
 def utc_minute(at: float) -> str:
@@ -174,7 +172,7 @@ def read_buckets(
     length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
     begins = range(int(since // length) * length, math.ceil(until), length)
     ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
-    while some := list(islice(ids, max(1, _KEYS_AT_ONCE // max(1, len(begins))))):
+    while some := list(islice(ids, max(1, 2_500 // max(1, len(begins))))):
         places = [place(keys, series_id, at) for series_id in some for at in begins]
         hashes = iter(store.hashes([spot.five_key if fine else spot.hour_key for spot in places]))
         for _ in some:

@@ -13,7 +13,6 @@ from worker.core.storage.client import Store
 
 EXPECTED: Final = 20
 """Verdicts that must be missing."""
-_HISTORY_DAYS: Final = 28
 _LEAST_DAYS: Final = 7
 _GONE_S: Final = 7 * DAY_S
 """A service without verdicts for so long was switched off."""
@@ -101,7 +100,7 @@ class Silence:
             if (learned is None or now - learned.learned_at >= DAY_S) and read < _LEARN_AT_ONCE:
                 read += len(members)
                 self._volumes[service] = volume = _Volume(now)
-                history = read_buckets(self._store, members, now - _HISTORY_DAYS * DAY_S, now, fine=False)
+                history = read_buckets(self._store, members, now - 28 * DAY_S, now, fine=False)
                 volume.add(chain.from_iterable(history), now)
         silent: dict[Service, bool] = {}
         for service, volume in self._volumes.items():

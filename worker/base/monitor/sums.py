@@ -59,8 +59,6 @@ from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.monitor")
-_LOCK_MS: Final = 10_000
-_JUDGEMENTS_AT_ONCE: Final = 1_024
 _MAX_REMEMBERED: Final = 10_000
 _LABELS: Final = ("service", "environment", "judge", "judge_version", "judge_model", "metrics")
 """The fields of a verdict that, with the segments, decide about its series."""
@@ -74,7 +72,6 @@ _MAX_CLUSTERS: Final = 4096
 _CLUSTER_BYTES: Final = 6
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
-_AT_ONCE: Final = 100
 
 
 _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
@@ -170,7 +167,7 @@ class QualitySums(ExportConsumer):
         super().__init__(settings, store, metrics)
         self._segments = MONITOR.of(settings).segments
         # One script of so many judgements occupies Redis for some 15 ms.
-        self.read_count = max(64, _JUDGEMENTS_AT_ONCE // (1 + len(self._segments)))
+        self.read_count = max(64, 1_024 // (1 + len(self._segments)))
         self._max_series = MONITOR.of(settings).max_series
         self._max_values = MONITOR.of(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
@@ -283,7 +280,7 @@ class QualitySums(ExportConsumer):
         return bool(fresh)
 
     def _holds_lock(self) -> bool:
-        return self._store.acquire_lock(self._store.keys.monitor, self._holder, _LOCK_MS)
+        return self._store.acquire_lock(self._store.keys.monitor, self._holder, 10_000)
 
     def _is_listed(self, series_id: str) -> bool:
         return series_id in self._known or series_id in self._added
@@ -430,7 +427,7 @@ class SeriesPruning(Watch):
                 pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
 
         ids, silent = iter(series_ids), list[str]()
-        while some := list(islice(ids, _AT_ONCE)):
+        while some := list(islice(ids, 100)):
             counts = self._store.pipeline(partial(count, some))
             silent += [series_id for series_id, amount in zip(some, counts, strict=True) if not amount]
         return silent

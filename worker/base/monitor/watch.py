@@ -26,8 +26,6 @@ from worker.base.monitor.silence import Silence
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
-_DAY_EVERY_S: Final = 300.0
-"""How often the window of a day is read: a few minutes do not change it."""
 _LEAST_VERDICTS: Final = 50
 """Verdicts of the last hour from which the window is that hour; with fewer it is the last day."""
 
@@ -115,7 +113,8 @@ class QualityWatch(Watch):
         stale = [series for series in few if series not in self._days]
         days = read_buckets(self._store, stale, now - DAY_S, now + HOUR_S, fine=False)
         for series_id, day in zip(stale, days, strict=True):
-            self._days[series_id] = now + _DAY_EVERY_S, Window.from_buckets(day, DAY_S)
+            # A few minutes do not change the window of a day.
+            self._days[series_id] = now + 300.0, Window.from_buckets(day, DAY_S)
         windows |= {series_id: day for series_id, (_, day) in self._days.items()}
         return {series[series_id]: window for series_id, window in windows.items() if window.weight > 0}
 

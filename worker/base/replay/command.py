@@ -47,8 +47,6 @@ from worker.core.config.settings import MIB, Settings
 from worker.core.features import import_attribute, installed
 from worker.core.storage.client import Store, StoreError
 
-_TRIES: Final = 6
-_WAIT_S: Final = 0.5
 _MEANINGS: Final = {
     "traces": "read",
     "not_matching": "of another service, or not chosen by rules or rate",
@@ -239,7 +237,7 @@ class _Run:
             with self._progress:
                 for run in self._runs:
                     # Retried, so that a short outage of Redis does not end a long replay.
-                    while with_retries(run.step, StoreError, _TRIES):
+                    while with_retries(run.step, StoreError, 6):
                         self._show()
                     self._show()
         except (KeyboardInterrupt, StoreError):
@@ -268,7 +266,7 @@ class _Run:
         if not self._waits:
             self._waits = True
             note(message)
-        time.sleep(_WAIT_S)
+        time.sleep(0.5)
 
     def _report(self) -> None:
         counts, questions = self._counts, [run.state.question for run in self._runs]

@@ -38,13 +38,10 @@ QUESTION_VERSION: Final = 1
 _KNOWN_VERSIONS: Final = (1, 2)
 # The position of a finished replay.
 END: Final = ""
-_SCAN_COUNT: Final = 1_000
-_MAX_NAMES: Final = 20
 _CHUNK_COUNT: Final = 150
 _FIRST_CHUNK_COUNT: Final = 32
 # One entry to choose from, and the one that shows where to continue.
 _MIN_CHUNK_COUNT: Final = 2
-_HOUR_S: Final = 3600
 _SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
 
@@ -177,7 +174,7 @@ def first_state(settings: Settings, store: Store, options: ReplayOptions) -> Sta
     if since_s > (now_s if until_s is None else until_s):
         raise ReplayOptionsError(f"--since: must be before {'now' if until_s is None else '--until'}")
     if now_s - since_s > settings.ledger_ttl_s:
-        most = f"{settings.ledger_ttl_s / _HOUR_S:g}h"
+        most = f"{settings.ledger_ttl_s / 3600:g}h"
         raise ReplayOptionsError(
             f"--since: older than the ledger, which remembers verdicts for {most} (retention plus 24h); such traces "
             f"could count twice; use at most {most}"
@@ -284,8 +281,8 @@ def format_time(entry_id: str) -> str:
 def names_of_replays(store: Store) -> list[str]:
     """List the replays that Redis remembers, at most twenty."""
     start = ProgressKeys(store.keys.prefix).replay("")
-    keys = store.call(lambda client: list(client.scan_iter(f"{start}*", count=_SCAN_COUNT)))
-    return sorted(key.decode().removeprefix(start) for key in keys)[:_MAX_NAMES]
+    keys = store.call(lambda client: list(client.scan_iter(f"{start}*", count=1_000)))
+    return sorted(key.decode().removeprefix(start) for key in keys)[:20]
 
 
 class Cursor:

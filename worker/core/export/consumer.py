@@ -23,9 +23,7 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.export")
 _BLOCK_MS: Final = 1000
-_LAST_BLOCK_MS: Final = 1
 _GATHER_S: Final = 0.2
-_CLAIM_EVERY_S: Final = 5.0
 
 
 class ExportConsumer(ServiceThread):
@@ -72,7 +70,7 @@ class ExportConsumer(ServiceThread):
         """Read once and deliver all of it; then let entries gather. A stop ends that pause with a last read."""
         stale = self._read_own_pending()
         if time.monotonic() >= self._next_claim:
-            self._next_claim = time.monotonic() + _CLAIM_EVERY_S
+            self._next_claim = time.monotonic() + 5.0
             names = (self._store.keys.verdicts, self.exporter, self._consumer)
             stale += self._store.claim_stale(*names, idle_ms=self.stale_ms, count=self.read_count)
         # Not together: entries of an acknowledgement are in order, by which a group that was set back is recognised.
@@ -81,7 +79,7 @@ class ExportConsumer(ServiceThread):
         self._process(fresh)
         gathers = 0 < len(fresh) < self.read_count
         if self.stopping.wait(self.gather_s if gathers else 0.0):
-            self._process(self._read(_LAST_BLOCK_MS))
+            self._process(self._read(block_ms=1))
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread, then remove its consumer from the group."""

@@ -28,9 +28,7 @@ log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
 _STALE_MS: Final = 10_000
 """Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
-_CLAIM_EVERY_S: Final = 3.0
 _PRESSURE_PAUSE_S: Final = 0.2
-_LOG_PAUSE_EVERY_S: Final = 60.0
 
 
 class Answer(Struct):
@@ -183,7 +181,7 @@ class IngestConsumer(ServiceThread):
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
             stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=READ_COUNT, max_bytes=max_bytes)
             # There may be more than one call returns.
-            self._next_claim = 0.0 if stale else time.monotonic() + _CLAIM_EVERY_S
+            self._next_claim = 0.0 if stale else time.monotonic() + 3.0
         self.process(stale or self._reader.read(_BLOCK_MS))
 
     def process(self, entries: Iterable[Entry]) -> None:
@@ -231,7 +229,7 @@ class IngestConsumer(ServiceThread):
         now = time.monotonic()
         # At its bound a model may pause and resume reading many times a minute.
         if bounds.paused and not before.paused and now >= self._next_pause_log:
-            self._next_pause_log, self._is_pause_logged = now + _LOG_PAUSE_EVERY_S, True
+            self._next_pause_log, self._is_pause_logged = now + 60.0, True
             slow = sorted(self._pressure.slow)
             reason = "unfinished batches exceed max_waiting_bytes" if slow else "paused by remote control"
             log.warning("ingest paused", judge_models=slow, reason=reason)

@@ -16,7 +16,6 @@ from worker.core.queue.ledger import Ledger
 
 log = structlog.get_logger("tracejudge.judging")
 _MIN_PARKING_S: Final = 1.0
-_MAX_PARKING_S: Final = 600.0
 _CALLS_PER_ROUND: Final = 4
 # Longer than the sweeper's interval: batches that are due when a probe may begin are ready before.
 _AFTER_PROBE_S: Final = 2.0
@@ -102,7 +101,7 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
         if result.verdict.attempts and not is_faulty
     ]
     if attempts:
-        return backoff_s(min(attempts) // _CALLS_PER_ROUND, _MIN_PARKING_S, _MAX_PARKING_S)
+        return backoff_s(min(attempts) // _CALLS_PER_ROUND, _MIN_PARKING_S, longest_s=600.0)
     return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
 
 

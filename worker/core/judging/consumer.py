@@ -41,14 +41,9 @@ _HANDOVER_S: Final = 1.0
 # Between two looks for batches that no message announced.
 _LOOK_AGAIN_S: Final = 0.05
 _NOTIFY_EVERY_S: Final = 0.5
-# Circuits and brokers open and close without waking a shift, and the event loop may die.
-_TICK_S: Final = 0.5
-_BEAT_S: Final = 1.0
 # The leases of an event loop that has been blocked for so long are not renewed: another worker judges its batches.
 LOOP_STALLED_S: Final = 10.0
 _CANCEL_S: Final = 1.0
-_CLOSE_S: Final = 2.0
-_HURRIED_CLOSE_S: Final = 0.3
 
 
 class Serves(Protocol):
@@ -105,7 +100,8 @@ class Shift:
     def wait(self) -> None:
         """Wait until something has changed, or for a moment."""
         self._is_in_wait = True
-        self._changed.wait(_TICK_S)
+        # Circuits and brokers open and close without waking a shift, and the event loop may die.
+        self._changed.wait(0.5)
         self._is_in_wait = False
         self._changed.clear()
 
@@ -331,7 +327,7 @@ class JudgingConsumer:
         self._wait_while(lambda: self._held.is_busy, _CANCEL_S)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
-            self._loop.wait(self._evaluator.aclose(), timeout_s=_HURRIED_CLOSE_S if self.hurried else _CLOSE_S)
+            self._loop.wait(self._evaluator.aclose(), timeout_s=0.3 if self.hurried else 2.0)
         self._ended = True
         self._wake_all()
         if self._owns_loop:
@@ -523,7 +519,7 @@ class JudgingConsumer:
     async def _beat(self) -> None:
         while True:
             self.progressed_at = time.monotonic()
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(1.0)
 
     async def _renew(self) -> None:
         while not self._stopping or self._held:

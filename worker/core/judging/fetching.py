@@ -27,9 +27,6 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_BACKING_OFF_PER_CALL: Final = 16
 # Batches that are prefetched behind the calls in flight.
 _READY_BATCHES: Final = 2
-_MIN_HAND_BACK_S: Final = 1.0
-_MAX_HAND_BACK_S: Final = 30.0
-_HAND_BACK_SHARE: Final = 0.25
 
 
 class NoEndpoint:
@@ -204,5 +201,5 @@ def hand_back_delay_s(age_s: float) -> float:
     Any worker may lease it when it is due, this one too, and all sweep in the same rhythm: the delay is random so that
     not the same worker wins each time. It is short while the batch is young, since several rounds may be needed.
     """
-    most = min(_MAX_HAND_BACK_S, max(_MIN_HAND_BACK_S, age_s * _HAND_BACK_SHARE))
+    most = min(30.0, max(1.0, age_s * 0.25))
     return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

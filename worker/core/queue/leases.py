@@ -23,7 +23,6 @@ from worker.core.storage.client import Store
 log = structlog.get_logger("tracejudge.judging")
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
-_OVERDUE_S: Final = 2 * RENEW_S
 # Due time of a ready batch: it needs none, but sweep then restores a ready set that somebody deleted.
 READY_MS: Final = 3_600_000
 # Parking of a batch with an unreadable key: time to repair the key, which is then tried again.
@@ -260,5 +259,5 @@ class HeldLeases:
 
     def renew_overdue(self) -> None:
         """Renew leases whose renewal is long overdue, since Redis was away or the event loop was busy."""
-        if time.monotonic() - self._renewed_at > _OVERDUE_S:
+        if time.monotonic() - self._renewed_at > 2 * RENEW_S:
             self.renew()

@@ -28,7 +28,6 @@ RETRYABLE_REASONS: Final = frozenset(
 # Minimum delay of a dead letter before each automatic retry; after the last one there is none.
 AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 OUTBOX_VERSION: Final = b"1"
-_DAY_S: Final = 86_400
 FIELD_BYTES: Final = 16
 _MAX_LOOKUPS: Final = 500
 _CHOSEN: Final = b"0"
@@ -211,7 +210,7 @@ class Ledger:
         self._max_outbox = settings.max_outbox
         self._ttl_s = settings.ledger_ttl_s
         # Times of automatic retries are kept this long; by then a letter is pruned.
-        self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + _DAY_S)
+        self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + 86_400)
 
     def record(self, finished: Sequence[Finished]) -> list[bool]:
         """Write verdicts and choose their follow-ups; True for each that was new.

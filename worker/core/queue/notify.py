@@ -34,7 +34,6 @@ _LOOK_S: Final = 0.5
 # Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
 _GATHER_S: Final = 0.01
 _COUNT_WORKERS_S: Final = 2.0
-_MESSAGES_A_WORKER: Final = 2
 # Pause between two messages of a label if the broker cannot count messages.
 _UNCOUNTED_QUEUE_PAUSE_S: Final = 1.0
 # They have no types in kombu.
@@ -169,7 +168,7 @@ class Notifier(ServiceThread):
         try:
             while requests:
                 label, at_most = requests.popitem()
-                self._send(label, at_most or _MESSAGES_A_WORKER * self.workers)
+                self._send(label, at_most or 2 * self.workers)
         except Exception as error:  # noqa: BLE001 - each transport has errors of its own; the text may hold an address
             self.dropped += 1 + len(requests)
             if not self._is_away:

@@ -22,12 +22,7 @@ from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
 PRODUCER_SILENCE_S: Final = 2 * 86_400
-# Producers read at once: Redis serves no other client meanwhile.
-_PRODUCERS_AT_ONCE: Final = 1_000
 _INTERVAL_S: Final = 1.0
-_PRUNE_INTERVAL_S: Final = 60.0
-# Another worker takes over the sweep after this time without renewal.
-_SWEEP_LOCK_MS: Final = 3_000
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
 # One of the workers measures the mean entry size each second: Redis reads all entries for it.
@@ -42,7 +37,8 @@ def forget_producers(store: Store) -> int:
     keys = store.keys
     silence_ms = PRODUCER_SILENCE_S * 1000
     before_ms = store.now_ms() - silence_ms
-    silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, _PRODUCERS_AT_ONCE))
+    # Producers read at once: Redis serves no other client meanwhile.
+    silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, 1_000))
     if not silent:
         return 0
     fixed = (keys.producers, keys.traces, keys.account_now(), keys.account_all)
@@ -204,7 +200,7 @@ class Maintenance(ServiceThread):
         """Once a minute: remove dead consumers and producers, and do the chores of features."""
         if time.monotonic() < self._prune_at:
             return
-        self._prune_at = time.monotonic() + _PRUNE_INTERVAL_S
+        self._prune_at = time.monotonic() + 60.0
         keys = self._store.keys
         for stream, group in ((keys.traces, INGEST_GROUP), *((keys.verdicts, group) for group in self._groups)):
             self._store.retire_consumers(stream, group)
@@ -238,7 +234,8 @@ class Sweeper(ServiceThread):
         """Sweep if no other worker does, then wait."""
         # Else others would sweep our batches, and judge them twice.
         self._judging.renew_overdue()
-        if self._store.acquire_lock(self._store.keys.sweeper, self._holder, _SWEEP_LOCK_MS):
+        # Another worker takes over the sweep after this time without renewal.
+        if self._store.acquire_lock(self._store.keys.sweeper, self._holder, 3_000):
             self.sweep()
         self.pause(_INTERVAL_S)
 

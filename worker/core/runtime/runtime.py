@@ -33,7 +33,6 @@ from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
-_CLOSE_S: Final = 2.0
 _PARTITION_STOP_S: Final = 5.0
 """How long a partition may take to stop beside the grace."""
 _PANELS_AT_ONCE: Final = 256
@@ -165,7 +164,7 @@ class Runtime:
         loop = self._process.loop
         if loop.running:
             with contextlib.suppress(TimeoutError, LoopEndedError):
-                loop.wait(close_all(self._process.models, self._process.judges), timeout_s=_CLOSE_S)
+                loop.wait(close_all(self._process.models, self._process.judges), timeout_s=2.0)
             loop.stop()
         for store in self.stores:
             store.close()

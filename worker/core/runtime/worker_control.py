@@ -25,8 +25,6 @@ _ALLOWED_COMMANDS: Final = (
     *("ping", "stats", "active", "dump_active", "reserved", "dump_reserved", "registered", "active_queues"),
     *("tracejudge", "tracejudge_pause", "tracejudge_resume"),
 )
-_QUEUE_COMMANDS: Final = ("add_consumer", "cancel_consumer")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # The second signal cuts the grace short, a third one ends the process.
 _HURRY: Final = 2
 _HURRY_S: Final = 1.8
@@ -117,7 +115,7 @@ class Signals:
     def install(self) -> None:
         """Handle signals from now on; those that come before ``started`` take effect then."""
         self._count = int(state.should_stop is not None)  # Celery may have had one
-        for number in _SIGNALS:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def started(self) -> None:
@@ -169,7 +167,7 @@ class Commands(dict[str, Callable[..., Any]]):
 
     def __init__(self) -> None:
         super().__init__({name: Panel.data[name] for name in _ALLOWED_COMMANDS})
-        self.update({name: _for_configured_queues(Panel.data[name]) for name in _QUEUE_COMMANDS})
+        self.update({name: _for_configured_queues(Panel.data[name]) for name in ("add_consumer", "cancel_consumer")})
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         # Only known names: the log must not hold what a stranger sent.

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -16,7 +15,6 @@ from worker.core.queue.ledger import FIELD_BYTES, field_of
 from worker.core.selection.evaluations import Chosen
 from worker.core.storage.keys import INGEST_GROUP, Keys
 
-_ACCOUNT_TTL_S: Final = 90 * 86_400
 _encoder = msgspec.json.Encoder()
 
 
@@ -131,7 +129,7 @@ class BatchWriter:
         complete = {
             "group": INGEST_GROUP,
             "ledger_ttl_s": self._settings.ledger_ttl_s,
-            "account_ttl_s": _ACCOUNT_TTL_S,
+            "account_ttl_s": 90 * 86_400,
             "ready_ms": READY_MS,
             "batches": [batch.fields() for batch in self._batches],
             **plan,

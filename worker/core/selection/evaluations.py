@@ -14,7 +14,6 @@ from worker.core.queue.batch import Evaluation, Member, Session
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 
-_HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 # Other times are wrong: these are the years from 2000 to 2100.
 _EARLIEST_S: Final = 946_684_800
@@ -102,7 +101,7 @@ def period_of(entry: TraceEntry) -> str:
     """Return the period of the ledger that holds the evaluations of a trace: an hour, or the day of arrival."""
     for time_s in (entry.trace.ended_at, entry.trace.started_at):
         if time_s is not None and _EARLIEST_S <= time_s < _LATEST_S:
-            return str(int(time_s) // _HOUR_S)
+            return str(int(time_s) // 3_600)
     return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
 
 

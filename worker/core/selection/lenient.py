@@ -20,7 +20,6 @@ from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
-_MAX_SERVICE_CHARS: Final = 200
 _MAX_SHOWN_NAMES: Final = 30
 _MAX_INTEGER_DIGITS: Final = 300
 # A name or an id of another form may be a text of a user.
@@ -44,7 +43,7 @@ class UsualTrace(Trace, frozen=True, omit_defaults=True, kw_only=True):  # noqa:
     """A trace whose id and service have a usual length, which the decoder checks at no cost."""
 
     trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
-    service: Annotated[str, Meta(min_length=1, max_length=_MAX_SERVICE_CHARS)]
+    service: Annotated[str, Meta(min_length=1, max_length=200)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trace) and msgspec.structs.astuple(self) == msgspec.structs.astuple(other)

@@ -43,11 +43,6 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 # Version of all keys under the prefix except those that services write.
 LAYOUT: Final = b"2"
 _SOCKET_TIMEOUT_S: Final = 10.0
-# One thread serves all partitions: a master that hangs must not hold up the heartbeats of others.
-_PARTITION_TIMEOUT_S: Final = 3.0
-_CONNECT_TIMEOUT_S: Final = 3.0
-_READ_BYTES: Final = 1 << 20
-_SCAN_COUNT: Final = 1_000
 # Far longer than a live consumer with something to read stays silent.
 IDLE_MS: Final = 15 * 60 * 1000
 _MAX_RETIRED: Final = 1_000
@@ -111,10 +106,11 @@ def connect(url: str, key: str = "") -> "redis.Redis":
     pool = make_pool(
         url,
         key=key,
-        reply_timeout_s=_SOCKET_TIMEOUT_S if cluster_url(url) is None else _PARTITION_TIMEOUT_S,
-        connect_timeout_s=_CONNECT_TIMEOUT_S,
+        # One thread serves all partitions: a master that hangs must not hold up the heartbeats of others.
+        reply_timeout_s=_SOCKET_TIMEOUT_S if cluster_url(url) is None else 3.0,
+        connect_timeout_s=3.0,
         # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
-        socket_read_size=_READ_BYTES,
+        socket_read_size=1 << 20,
         health_check_interval=30,
     )
     return (redis.Redis if cluster_url(url) is None else PartitionClient).from_pool(pool)
@@ -394,7 +390,7 @@ def find_foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
     if layout is not None:
         return None if layout == LAYOUT else f"Redis holds {keys.prefix}:* of another version of TraceJudge; {how}"
     # Scans only once per prefix, or after a flush. Version 0.1 had a key per evaluation, so the first reply holds one.
-    old = next(client.scan_iter(f"{keys.prefix}:[cl][he][od][sg]*", count=_SCAN_COUNT), None)
+    old = next(client.scan_iter(f"{keys.prefix}:[cl][he][od][sg]*", count=1_000), None)
     return None if old is None else f"Redis holds {keys.prefix}:* of TraceJudge 0.1; {how}"
 
 

@@ -13,10 +13,8 @@ CHUNK_BYTES: Final = 4 * 1024 * 1024
 READ_COUNT: Final = 128
 READ_BYTES: Final = 8 * 1024 * 1024
 """Bounds of one read: all of it passes through one script call, and Redis serves nobody else meanwhile."""
-_FIRST_COUNT: Final = 2
 _MAX_COUNT: Final = 32
 """Entries of one command. Redis holds its whole reply: when entries of 4 MiB follow small ones, 128 MiB."""
-_RECEIVE_BYTES: Final = 1 << 20
 
 
 class GroupReader:
@@ -31,7 +29,7 @@ class GroupReader:
         self._store = store
         self._stream, self._group = stream, group
         self._command = ("XREADGROUP", "GROUP", group, consumer, "COUNT")
-        self._count = _FIRST_COUNT
+        self._count = 2
         self._requested = 0
         self._is_at_end = True
         # The last of the consumer's own pending entries that was read again; None if there are none.
@@ -39,7 +37,7 @@ class GroupReader:
         self._buffered: list[Entry] = []
         self._connection: Any = None
         self._replies: Any = None
-        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._buffer = bytearray(1 << 20)
 
     def read(self, block_ms: int) -> Iterator[Entry]:
         """Yield new entries; if the last read found the end of the stream, wait for the first.

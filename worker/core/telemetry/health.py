@@ -22,12 +22,8 @@ from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # Unready within a minute: positions arrive every second, and a probe asks every ten.
 _STALLED_S: Final = 50.0
-# A known cause is reported sooner than a mere standstill.
-_BLOCKED_SHARE: Final = 1 / 5
 HEARTBEAT_MS: Final = 10_000
 """How long a heartbeat counts; it is renewed every second."""
-# Longer than it counts, so that the doctor sees which worker was there a moment ago.
-_KEPT_MS: Final = 60_000
 _roles_decoder = msgspec.json.Decoder(dict[str, bool])
 # Workers of 0.1 publish whether a circuit is open, and not for how long.
 _circuits_decoder = msgspec.json.Decoder(dict[str, bool | float | None])
@@ -109,7 +105,8 @@ class Readiness:
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
         self._stalled_s = stalled_s
-        self._blocked_s = stalled_s * _BLOCKED_SHARE
+        # A known cause is reported sooner than a mere standstill.
+        self._blocked_s = stalled_s / 5
         self._clock = clock
         self._lock = threading.Lock()
         self._parts: list[_Part] = []
@@ -272,7 +269,8 @@ class Heartbeat:
     def beat(self, roles: Mapping[str, bool]) -> None:
         """Publish which roles of this worker make progress."""
         encoded = msgspec.json.encode(dict(roles))
-        self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, _KEPT_MS))
+        # Longer than it counts, so that the doctor sees which worker was there a moment ago.
+        self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, 60_000))
 
     def exchange_circuits(self) -> dict[str, float]:
         """Publish the circuits of this worker; return for how many seconds judge models have been dead.

@@ -34,8 +34,6 @@ _HEAD_S: Final = 5.0
 _REPLY_S: Final = 10.0
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _MAX_CLIENTS: Final = 16
-_ACCEPT_RETRY_S: Final = 1.0
-_STOP_S: Final = 2.0
 _TEXT: Final = "text/plain; charset=utf-8"
 _REALM: Final = 'realm="tracejudge"'
 
@@ -197,7 +195,7 @@ class HttpServer:
         if self._thread is not None:
             with suppress(RuntimeError):  # the loop is closed already
                 self._stop()
-            self._thread.join(_STOP_S)
+            self._thread.join(2.0)
 
     def _run(self, runner: asyncio.Runner, listener: socket.socket) -> None:
         with listener, runner:
@@ -222,7 +220,7 @@ class HttpServer:
                 # Not `loop.create_server`: TLS handshakes under way would be neither counted nor aborted.
                 client, _ = await loop.sock_accept(listener)
             except OSError:
-                await asyncio.sleep(_ACCEPT_RETRY_S)  # no file descriptor is left
+                await asyncio.sleep(1.0)  # no file descriptor is left
                 continue
             while len(self._connections) >= _MAX_CLIENTS:
                 oldest = next(iter(self._connections))

@@ -31,7 +31,6 @@ from worker.core.storage.client import addresses
 # Half a minute of one line a verdict at 500 evaluations a second.
 _MAX_QUEUED_CHARS: Final = 4 * 1024 * 1024
 _WRITE_CHARS: Final = 64 * 1024
-_LINGER_S: Final = 0.02
 # How long the end of the process waits while standard error blocks.
 _FLUSH_S: Final = 2.0
 _CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "celery.redirected")
@@ -44,8 +43,6 @@ _AS_ROOT: Final = "superuser privileges"
 _OWN_WORDS_AS_ROOT: Final = "the worker runs as root; run it as a user of its own, who may only read its files"
 _CONNECTED: Final = "Connected to %s"
 _CANNOT_CONNECT: Final = "consumer: Cannot connect to %s: %s."
-_WITH_ADDRESSES: Final = (_CONNECTED, _CANNOT_CONNECT)
-_REMIND_S: Final = 60.0
 # The beginning of a line up to the first character that may begin a quotation.
 _FIXED_WORDS: Final = re.compile(r"""(?:consumer: )?(?:[^\n'"({\[<:]|(?<=n)'(?=t )|:(?! ))*""")
 _LEFT_OUT: Final = "..."
@@ -103,7 +100,7 @@ class _BrokerRetries(logging.Filter):
             return True
         is_due = self._is_own and time.monotonic() >= self._next_at
         if is_due:
-            self._next_at = time.monotonic() + _REMIND_S
+            self._next_at = time.monotonic() + 60.0
         return is_due
 
 
@@ -117,7 +114,7 @@ def _words(record: logging.LogRecord) -> str:
     if not record.args or record.name == "py.warnings":
         match = _FIXED_WORDS.match(record.getMessage())
         return match[0].rstrip() if match else ""
-    with_addresses = template.startswith(_WITH_ADDRESSES)
+    with_addresses = template.startswith((_CONNECTED, _CANNOT_CONNECT))
     arguments = record.args
     shown: object
     if isinstance(arguments, Mapping) and "%(" in template:
@@ -232,7 +229,7 @@ class LogWriter:
             for event in done:
                 event.set()
             if not done:
-                time.sleep(_LINGER_S)  # waking for each line would cost the event loop more than the line
+                time.sleep(0.02)  # waking for each line would cost the event loop more than the line
 
     def _write_out(self, text: str) -> bool:
         """Write to the file descriptor: the lock of a stream, held while a pipe blocks, would block the exit."""

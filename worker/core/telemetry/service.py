@@ -23,9 +23,6 @@ from worker.core.telemetry.logs import where
 log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-_REMIND_S: Final = 60.0
-_THREAD_STOP_S: Final = 3.0
-_LOOK_S: Final = 0.05
 
 
 class Outage:
@@ -51,7 +48,7 @@ class Outage:
             key, now = (error.address, str(error)), self._clock()
             if now < self._remind_at.get(key, now):
                 return
-            self._remind_at[key] = now + _REMIND_S
+            self._remind_at[key] = now + 60.0
         where = error.address or "see the configuration"
         log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
 
@@ -237,9 +234,9 @@ def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = 
     """Stop threads together, within one bound, unless a condition comes to hold."""
     for thread in threads:
         thread.stopping.set()
-    deadline = time.monotonic() + _THREAD_STOP_S
+    deadline = time.monotonic() + 3.0
     for thread in threads:
-        while not thread.stop(_LOOK_S) and not unless():
+        while not thread.stop(0.05) and not unless():
             if time.monotonic() > deadline:
                 log.warning("thread not stopped in time", thread=thread.name)
                 break
