@@ -15,7 +15,7 @@ from judges.core.verdict import Verdict
 from judges.registry import load_judges
 from tracejudge import Trace
 from worker.base.lookup.explanation import explain, place
-from worker.base.lookup.label_store import Drawn, Label, OutboxMatcher, labelled_trace, write_labels
+from worker.base.lookup.label_store import Drawn, Label, OutboxMatcher, read_labelled_trace, write_labels
 from worker.base.lookup.lookup import keep_traces, scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.loading import load
@@ -165,12 +165,12 @@ def test_forget_replay_dead_and_tail_take_a_beginning(judged: Run, redis: Redis,
     # The trace is known, and none of its evaluations was given up.
     assert judged("dead", "list", "--trace-id", "4bf92f").code == 1
     store = label(redis_url, prefix, SUN, passed=False, drawn="queue")
-    assert labelled_trace(store, SUN) is not None
+    assert read_labelled_trace(store, SUN) is not None
     ended = judged("forget", "--trace-id", "4bf92f", "--json")
     assert ended.code == 0, ended.err
     document = ended.document
     assert (document["traces"], document["verdicts"]) == (1, len(JUDGES))
-    assert labelled_trace(store, SUN) is None
+    assert read_labelled_trace(store, SUN) is None
     assert redis.get(f"{prefix}:labels:bytes") == b"0"
     for identifier in ("4bf92f", SUN, "short"):
         assert judged("forget", "--trace-id", identifier).code == 1, identifier

@@ -10,7 +10,7 @@ from statsmodels.stats.proportion import proportion_confint
 from judges.agreement.intervals import wilson
 from tests.base import coverage
 from tests.base.coverage import DESIGNS, conversations, sums_of
-from worker.base.monitor.shares import Sums, design_effect, merged, pass_share, student, weight_class
+from worker.base.monitor.shares import Sums, design_effect, merge_sums, pass_share, student, weight_class
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
@@ -28,7 +28,7 @@ def test_merged_buckets_hold_the_sums_of_the_whole_window() -> None:
     chance = np.random.default_rng(5)
     weights = 2.0 ** chance.integers(0, 4, 200) * 1.25
     passed, sessions = (chance.random(200) < 0.8).astype(float), chance.integers(0, 60, 200)
-    window = merged(counted(weights, passed, sessions))
+    window = merge_sums(counted(weights, passed, sessions))
     at_once = sums_of(weights, passed, sessions)
     assert window.classes.keys() == at_once.classes.keys() == {0, 1, 2, 3}
     for key, of_class in window.classes.items():
@@ -56,7 +56,7 @@ def test_the_variance_of_a_weighted_share_is_that_of_a_survey() -> None:
     sessions = number // 5
     weights = np.where(sessions % 2 == 0, 1.0, 4.0)
     passed = (((number * 7 + sessions * 3) % 11 > 2) & (sessions % 7 != 0)).astype(float)
-    window = merged(counted(weights, passed, sessions))
+    window = merge_sums(counted(weights, passed, sessions))
     total, over = window.total, window.over_sessions
     share = total.passed / total.weight
     clustered = over.residual_squares(share) * over.sessions / (over.sessions - 1)

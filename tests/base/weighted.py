@@ -11,7 +11,7 @@ from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, baseline, hour
 from worker.base.monitor.detection import Detector, add_sessions, count
 from worker.base.monitor.detector import limits_of
 from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, merged, weight_class
+from worker.base.monitor.shares import ClassSums, SessionSums, Sums, merge_sums, weight_class
 
 WEIGHTS = (1.0, 8.0)
 """Of errors, which are always judged, and of all other traces."""
@@ -65,7 +65,7 @@ class Run:
         self.detector, self.periods = Detector(), 0
         self.hours = []
         for begin in range(0, len(buckets), _PER_HOUR):
-            sums = merged(bucket.sums for bucket, _ in buckets[begin : begin + _PER_HOUR])
+            sums = merge_sums(bucket.sums for bucket, _ in buckets[begin : begin + _PER_HOUR])
             self.hours.append(Bucket(float(begin * FIVE_MINUTES_S), sums, _NOTHING, _NOTHING))
 
     def learn(self, now: int) -> None:

@@ -46,7 +46,7 @@ def test_ids_are_those_of_the_verdicts(trace_entry: TraceEntry, scoring: str, la
     factory = EvaluationFactory(graders)
     (panel,) = graders.panels
     names = [*(f"m{number}" for number in range(len(labels))), panel]
-    chosen = factory.evaluations(trace_entry, [Choice("safety", name, 0.5) for name in names], "live")
+    chosen = factory.make(trace_entry, [Choice("safety", name, 0.5) for name in names], "live")
 
     def named(judge_model: str) -> str:
         return evaluation_id(
@@ -64,9 +64,9 @@ def test_a_factory_caches_judge_and_version_and_not_the_trace() -> None:
     factory = EvaluationFactory(graders_of(["a", "b"]))
     first, second = entry("1" * 32, "2" * 16, "3" * 16), entry("4" * 32, None, None)
     choices = [Choice("safety", "m0", 1.0), Choice("relevance_to_query", "m0", 1.0), Choice("safety", "m1", 1.0)]
-    of_first = factory.evaluations(first, choices, "live")
-    again = factory.evaluations(second, [choices[0]._replace(probability=0.25)], "replay")
-    assert factory.evaluations(first, choices, "live") == of_first
+    of_first = factory.make(first, choices, "live")
+    again = factory.make(second, [choices[0]._replace(probability=0.25)], "replay")
+    assert factory.make(first, choices, "live") == of_first
     assert len({choice.evaluation.id for choice in (*of_first, *again)}) == 4
     assert [(choice.evaluation.judge, choice.evaluation.version, choice.evaluation.keep) for choice in of_first] == [
         ("safety", JUDGES["safety"].version, True),

@@ -20,7 +20,7 @@ from support.processes import Program, wait_until
 
 import tracejudge
 from tracejudge.partitions import place_of
-from worker.base.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.embedded import EmbeddedRedis
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Store, StoreError, make_stores
@@ -157,7 +157,7 @@ class Rig:
             time.sleep(0.2)
 
     def account(self) -> Account:
-        return summed([read_account(store) for store in self.stores])
+        return sum_accounts([read_account(store) for store in self.stores])
 
     def settled(self) -> Account | None:
         """Return the account once everything is accounted for."""

@@ -23,7 +23,7 @@ from support.stage_parts import APPEND, Chosen, Keyspace, make_trace, make_trace
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting import read_account
-from worker.base.dead_letters.retry import grouped, retry
+from worker.base.dead_letters.retry import group_letters, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.forget.forget import ForgetTarget, forget_everywhere
@@ -134,7 +134,7 @@ class Process:
     def retry_dead(self) -> None:
         letters = DeadLetterStore(self.keyspace.store)
         ids = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter())]
-        for group in grouped(letters.read(ids), 2):
+        for group in group_letters(letters.read(ids), 2):
             retry(self.keyspace.store, self.settings, group)
 
     def drop_dead(self) -> None:

@@ -19,7 +19,7 @@ from judges.core.verdict import Verdict
 from judges.registry import catalogue
 from tracejudge import LateFeedback, Trace
 from worker.base.accounting import read_account
-from worker.base.dead_letters.retry import grouped, retry
+from worker.base.dead_letters.retry import group_letters, retry
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.base.forget.forget import ForgetTarget, Forgetting
@@ -141,7 +141,7 @@ class Scene:
     def retry(self) -> None:
         letters = DeadLetterStore(self.store)
         ids = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter())][:1]
-        for group in grouped(letters.read(ids), 2):
+        for group in group_letters(letters.read(ids), 2):
             retry(self.store, SETTINGS, group)
 
     def record_dead(self) -> None:

@@ -25,7 +25,7 @@ from tracejudge.delivery import transport
 from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.log import DeliveryError
 from tracejudge.partitions import place_of
-from worker.base.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, sum_accounts
 
 COUNT = 8
 PLACES = {
@@ -62,7 +62,7 @@ class Partitions:
         """Read everything as a worker does, and return the account of all partitions."""
         for space in self.each:
             Chosen(space).take()
-        return summed([read_account(space.store) for space in self.each])
+        return sum_accounts([read_account(space.store) for space in self.each])
 
 
 def client() -> api.Client:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from support.judging_parts import HOUR_S, Workers, choose, failing
 from support.stage_parts import Keyspace, settings_of
 from worker.base.accounting import Account, read_account
-from worker.base.dead_letters.retry import Retried, grouped, retry
+from worker.base.dead_letters.retry import Retried, group_letters, retry
 from worker.base.dead_letters.store import DeadLetterStore, Retry
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.settings import Settings
@@ -66,7 +66,10 @@ def retry_all(keyspace: Keyspace, settings: Settings | None = None, ids: Sequenc
     settings = settings or settings_of(keyspace)
     letters = DeadLetterStore(keyspace.store)
     identifiers = [stored.letter.evaluation.id for stored in letters.find(VerdictFilter(ids=ids))]
-    return [retry(keyspace.store, settings, group) for group in grouped(letters.read(identifiers), settings.batch_size)]
+    return [
+        retry(keyspace.store, settings, group)
+        for group in group_letters(letters.read(identifiers), settings.batch_size)
+    ]
 
 
 def balanced(keyspace: Keyspace) -> Account:

@@ -14,7 +14,7 @@ import msgspec
 import tracejudge
 from support.processes import Program, free_port, wait_until
 from support.scrape import Scrape, scrape
-from worker.base.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, sum_accounts
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.storage.client import make_stores
 
@@ -113,7 +113,7 @@ class Pipeline:
         self.store.call(lambda client: client.xadd(self.keys.traces, fields))
 
     def account(self) -> Account:
-        return summed([read_account(store) for store in self.stores])
+        return sum_accounts([read_account(store) for store in self.stores])
 
     def counter(self, name: str) -> int:
         """Read one counter of the accounting; reading the whole account takes longer."""

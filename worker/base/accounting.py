@@ -132,7 +132,7 @@ def read_account(store: Store) -> Account:
     return best
 
 
-def summed(accounts: Sequence[Account]) -> Account:
+def sum_accounts(accounts: Sequence[Account]) -> Account:
     """Add up the accountings of all partitions; a loss on one is not evened out by a duplicate on another."""
     totals = {
         name: sum(getattr(account, name) for account in accounts)
@@ -155,7 +155,7 @@ def _read_once(store: Store) -> Account:
     answers = [store.run("producers", chunk, ()) for chunk in chunks]
     producers = _ProducerTotals(*map(sum, zip(*answers, strict=True)))
     lag = measure(store).traces.lag
-    waiting = _waiting(store)
+    waiting = _count_waiting(store)
     ends = {name: counts.get(name, 0) for name in (*_TRACE_ENDS, *_EVALUATION_ENDS)}
     published, dropped = counts.get("published", 0) + producers.published, counts.get("dropped", 0)
     sent = counts.get("sent", 0) + producers.sent
@@ -200,7 +200,7 @@ def _read_once(store: Store) -> Account:
     )
 
 
-def _waiting(store: Store) -> int:
+def _count_waiting(store: Store) -> int:
     """Count evaluations in batches that are neither in the ledger nor dead."""
     keys = store.keys
     waiting = 0
@@ -230,7 +230,7 @@ def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None
     Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
     """
     _, store = connect(config, redis_url)
-    account = summed([read_account(partition) for partition in store.answering])
+    account = sum_accounts([read_account(partition) for partition in store.answering])
     if as_json:
         print_json(account)
     else:

@@ -65,7 +65,7 @@ def scan_partitions(
         yield chunk
 
 
-def summed_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
+def sum_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
     """Read hashes of counts, each summed over all partitions."""
     keys = list(names)
     totals: list[Counter[str]] = [Counter() for _ in keys]

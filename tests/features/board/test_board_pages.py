@@ -21,7 +21,7 @@ from support.scrape import scrape
 
 from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting
-from worker.base.lookup.label_store import keep_trace, labelled_trace, read_labels
+from worker.base.lookup.label_store import keep_trace, read_labelled_trace, read_labels
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.sampling import position
@@ -182,13 +182,13 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert line["judge_versions"] == [stored.judge_version]
     assert line["answers"][0]["annotator"] == stored.annotator
     redis.delete(f"{prefix}:traces")
-    copy = labelled_trace(store, stored.trace_id)
+    copy = read_labelled_trace(store, stored.trace_id)
     assert copy is not None
     assert copy.output == ANSWER
     # The page still shows it, from the copy.
     assert "Gold coins rain" in board.get(f"/verdicts/{stored.evaluation_id}").text
     Forgetting(store, Settings(prefix=prefix), ForgetTarget(trace_id=stored.trace_id)).run()
-    assert (read_answers(store), read_labels(store), labelled_trace(store, stored.trace_id)) == ({}, [], None)
+    assert (read_answers(store), read_labels(store), read_labelled_trace(store, stored.trace_id)) == ({}, [], None)
 
 
 def test_two_annotators_get_different_questions_and_second_opinions(

@@ -205,7 +205,7 @@ def test_budgets_pay_for_their_rules_judges_and_models(keyspace: Keyspace) -> No
     budgets = Budgets(settings, keyspace.store, own)
 
     def paying(judge: str, model: str = "scripted") -> set[str]:
-        asking = own.asking(make_trace(1, context=["x"]), judge, model)
+        asking = own.find_rules(make_trace(1, context=["x"]), judge, model)
         return {name for name, each in names.items() if budgets.pays(name, each, asking, judge, model)}
 
     assert paying("safety") == {"all", "own", "rule"}
@@ -272,7 +272,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     }
     assert probabilities == {"safety": 0.2, "relevance_to_query": 0.8}
     assert {choice.judge: choice.probability for choice in sampler.sample(failed).choices}["safety"] == 1.0
-    assert [rule.rate for rule in sampler.rules.asking(trace, "safety", "lexical")] == [0.8]
+    assert [rule.rate for rule in sampler.rules.find_rules(trace, "safety", "lexical")] == [0.8]
 
 
 def test_settings_of_budgets_are_checked() -> None:

@@ -22,7 +22,7 @@ from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merged
+from worker.base.monitor.shares import merge_sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import COMBINE, NANO, Rule, Settings
@@ -176,7 +176,7 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
     now = keyspace.client.time()[0]
     for judge_model, judged in (("cheap", first), ("strong", second)):
         (buckets,) = read_buckets(keyspace.store, [series[judge_model]], now - 2 * HOUR_S, now + HOUR_S, fine=False)
-        sums = merged(bucket.sums for bucket in buckets).total
+        sums = merge_sums(bucket.sums for bucket in buckets).total
         assert sums.judgements == len(judged)
         assert sums.weight == pytest.approx(sum(each.weight for each in judged))
     factors = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)

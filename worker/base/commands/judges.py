@@ -174,7 +174,7 @@ def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample
     """Find the first trace or conversation that a judge can judge, in a file or in the built-in samples."""
     lacking: dict[str, None] = {}
     samples = _built_in_samples(judge) if file is None else _read_samples(file)
-    for candidate in _joined(samples, settings) if judge.unit == "session" and file is not None else samples:
+    for candidate in _join_sessions(samples, settings) if judge.unit == "session" and file is not None else samples:
         # As in an evaluation: what the judge adds or removes decides whether it can judge the trace.
         sample = candidate._replace(trace=prepared(judge, candidate.trace))
         missing = judge.missing(sample.trace)
@@ -194,7 +194,7 @@ def _read_samples(file: IO[str]) -> Iterator[Sample]:
         yield Sample(line.trace, file.name, line.number)
 
 
-def _joined(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
+def _join_sessions(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:
     """Join the traces of each conversation at the place of its last trace; the others follow."""
     conversations, places, single = Conversations(settings), dict[str, Sample](), list[Sample]()
     for sample in samples:
@@ -221,18 +221,18 @@ def _built_in_samples(judge: Judge) -> Iterator[Sample]:
 
 
 def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
-    def indented(value: object) -> str:
+    def indent_json(value: object) -> str:
         return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
     heading = [f"{judge.name}, version {judge.version}", judge.asks]
-    heading.append(f"settings: {indented(document['settings']) if document['settings'] else 'none'}")
+    heading.append(f"settings: {indent_json(document['settings']) if document['settings'] else 'none'}")
     if judge.unit == "session":
         heading.append("unit: session")
     if document["origin"] != _BUILT_IN:
         heading.append(f"defined in: {document['origin']}")
     if "template" in document:
         # Metadata of a published file may hold control characters.
-        heading.append(f"template: {neutralise(indented(document['template']))}")
+        heading.append(f"template: {neutralise(indent_json(document['template']))}")
     file, line, trace_id = document["trace"].values()
     heading.append(f"trace: {file}, line {line}, trace_id {neutralise(trace_id)}")
     yield "\n".join(heading)
@@ -242,11 +242,11 @@ def _sections(judge: Judge, document: Mapping[str, Any]) -> Iterator[str]:
         for message in messages:
             yield f"===== {message['role']}{which} =====\n{message['content']}"
     for tool in document.get("tools", ()):
-        yield f"===== tool {tool.name} =====\n{tool.description}\n{indented(tool.parameters)}"
+        yield f"===== tool {tool.name} =====\n{tool.description}\n{indent_json(tool.parameters)}"
     for question in document.get("questions", ()):
         listed = "".join(f"\n- {value}: {meaning}" for value, meaning in question.options)
         yield f"===== {question.kind}, for a model of decisions =====\n{question.instructions}{listed}"
     if judge.run is None:
-        yield f"===== schema =====\n{indented(judge.schema)}"
+        yield f"===== schema =====\n{indent_json(judge.schema)}"
     else:
         yield "It is written in Python, and asks no judge model."

@@ -226,7 +226,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
     return action()
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+def align(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
     # Not a table of rich: it would wrap in a terminal, and a file has no width.
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -325,7 +325,7 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
     lines = file if buffer is None else text_lines(buffer)
     if is_csv(file):
         for row in csv_rows(lines):
-            yield Line(row.number, None, row.error) if row.error else _converted(row.number, row.fields)
+            yield Line(row.number, None, row.error) if row.error else _to_line(row.number, row.fields)
         return
     for number, text in enumerate(lines, 1):
         if not text.strip():
@@ -338,10 +338,10 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
         except NoTraceError:
             yield Line(number, None, "is not JSON")
         else:
-            yield _converted(number, as_trace(row) if rows and isinstance(row, dict) else row)
+            yield _to_line(number, as_trace(row) if rows and isinstance(row, dict) else row)
 
 
-def _converted(number: int, fields: object) -> Line:
+def _to_line(number: int, fields: object) -> Line:
     try:
         return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
     except msgspec.ValidationError as error:

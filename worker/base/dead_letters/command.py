@@ -30,7 +30,7 @@ from worker.base.commands.options import (
     print_json,
     print_table,
 )
-from worker.base.dead_letters.retry import Retried, grouped, retry
+from worker.base.dead_letters.retry import Retried, group_letters, retry
 from worker.base.dead_letters.store import AllDeadLetters, FoundDeadLetter
 from worker.base.lookup.verdict_filter import VerdictFilter
 from worker.core.config.graders import Graders
@@ -275,7 +275,7 @@ def retry_letters(
     _check_ids(letters, [*itertools.chain(*by_partition.values())], selection)
     try:
         for partition, ids in by_partition.items():
-            for group in grouped(letters.by_partition[partition].read(ids), settings.batch_size):
+            for group in group_letters(letters.by_partition[partition].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same: workers may know a model that this machine's configuration lacks.
                 if letter.model not in unknown_models and graders.find_grader(letter.model, letter.judge_model) is None:

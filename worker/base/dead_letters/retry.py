@@ -39,7 +39,7 @@ class Retried(NamedTuple):
     gone: Sequence[str]
 
 
-def grouped(
+def group_letters(
     letters: Iterable[FoundDeadLetter[DeadLetter]], batch_size: int
 ) -> Iterator[list[FoundDeadLetter[DeadLetter]]]:
     """Group letters for one batch: of one model, at most ``batch_size``, and not too large."""
@@ -210,7 +210,7 @@ class AutoRetry(ServiceThread):
         able: list[str] = []
         begun: list[str] = []
         able_letters = (dead for dead in self._letters.read(sorted(due)) if self._is_able(dead.letter))
-        for group in grouped(able_letters, self._settings.batch_size):
+        for group in group_letters(able_letters, self._settings.batch_size):
             waiting = self._store.call(lambda client: client.hget(self._keys.waiting, judge_model))
             is_crowded = int(waiting or 0) > self._settings.max_waiting_bytes * SHARE_OF_WAITING
             if is_crowded or len(begun) >= count:

@@ -124,7 +124,7 @@ class DeadLetterStore:
                 count = next_count(count, len(part), size, most=_CHUNK_COUNT, most_bytes=CHUNK_BYTES)
                 for dead in chunk:
                     raw = traces.get(dead.letter.trace)
-                    trace = self._decoded(_decode_trace, raw)
+                    trace = self._decode(_decode_trace, raw)
                     if raw is not None and trace is not None:
                         size = dead.size + len(raw)
                         yield FoundDeadLetter(dead.letter.whole(trace), size, dead.mark, dead.given_up_ms)
@@ -146,14 +146,14 @@ class DeadLetterStore:
             some = list(ids[first : first + _CHUNK_COUNT])
             replies = zip(*self._store.pipeline(partial(read, some)), strict=True)
             existing = ((raw, mark, due) for raw, mark, due in replies if raw is not None and due is not None)
-            letters = ((self._decoded(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
+            letters = ((self._decode(_decode_letter, raw), raw, mark, due) for raw, mark, due in existing)
             yield [
                 FoundDeadLetter(letter, len(raw), (mark or b"").decode(), due)
                 for letter, raw, mark, due in letters
                 if letter is not None
             ]
 
-    def _decoded(self, decode: Callable[[bytes], _D], raw: bytes | None) -> _D | None:
+    def _decode(self, decode: Callable[[bytes], _D], raw: bytes | None) -> _D | None:
         if raw is None:
             return None
         with suppress(msgspec.DecodeError, RecursionError):

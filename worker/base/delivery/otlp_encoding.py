@@ -85,12 +85,12 @@ def delimited_prefix(field: int, size: int) -> bytes:
     return _tag(field, _DELIMITED) + _varint(size)
 
 
-def delimited(field: int, payload: bytes) -> bytes:
+def encode_field(field: int, payload: bytes) -> bytes:
     """Encode a string or message field."""
     return delimited_prefix(field, len(payload)) + payload
 
 
-def repeated(field: int, payloads: Iterable[bytes]) -> bytes:
+def encode_repeated(field: int, payloads: Iterable[bytes]) -> bytes:
     """Encode a repeated field."""
     tag = _tag(field, _DELIMITED)
     return b"".join([part for payload in payloads for part in (tag, _varint(len(payload)), payload)])
@@ -113,7 +113,9 @@ class Attribute:
     def __init__(self, field: int, key: str) -> None:
         """Encode the key once; ``field`` is the number of the message's field of attributes."""
         self._tag = _tag(field, _DELIMITED)
-        self._key = delimited(KeyValue.KEY_FIELD_NUMBER, key.encode()) + _tag(KeyValue.VALUE_FIELD_NUMBER, _DELIMITED)
+        self._key = encode_field(KeyValue.KEY_FIELD_NUMBER, key.encode()) + _tag(
+            KeyValue.VALUE_FIELD_NUMBER, _DELIMITED
+        )
         # The length of a float is always the same, so everything before its eight bytes is encoded here.
         self._double = self._pair(_tag(AnyValue.DOUBLE_VALUE_FIELD_NUMBER, _FIXED64) + bytes(8))[:-8]
 
@@ -341,7 +343,7 @@ class VerdictEncoder:
         """
         trace = _SPAN_TRACE + int(verdict.evaluation_id, 16).to_bytes(_TRACE_ID_BYTES, "big")
         root = _span_id(verdict.evaluation_id)
-        judged = _judged(verdict)
+        judged = _encode_judged_span(verdict)
         if judged is not None and self._is_child:
             trace = _SPAN_TRACE + bytes.fromhex(verdict.trace_id)
         calls = [self._call(verdict, number, call, trace, root) for number, call in enumerate(verdict.calls)]
@@ -424,12 +426,12 @@ class _JudgedSpan(NamedTuple):
     context: bytes
 
 
-def _judged(verdict: Verdict) -> _JudgedSpan | None:
+def _encode_judged_span(verdict: Verdict) -> _JudgedSpan | None:
     """Encode the judged span; None when the trace has no ids in W3C form."""
     if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None or W3C_SPAN_ID.fullmatch(verdict.span_id or "") is None:
         return None
     trace_id, span_id = bytes.fromhex(verdict.trace_id), bytes.fromhex(verdict.span_id or "")
-    link = delimited(Span.LINKS_FIELD_NUMBER, _LINK_TRACE + trace_id + _LINK_SPAN + span_id + _LINK_REMOTE)
+    link = encode_field(Span.LINKS_FIELD_NUMBER, _LINK_TRACE + trace_id + _LINK_SPAN + span_id + _LINK_REMOTE)
     return _JudgedSpan(link, _SPAN_PARENT + span_id, _EVENT_TRACE + trace_id + _EVENT_SPAN + span_id + _EVENT_SAMPLED)
 
 

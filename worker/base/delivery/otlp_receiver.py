@@ -31,7 +31,14 @@ from judges.models.credentials import is_endpoint
 from tracejudge.redis_url import mask_url
 from worker.base.delivery.channel import Answer, Channel, Item
 from worker.base.delivery.http_exporter import CHECK_TIMEOUT_S, HttpExporter, describe_reply
-from worker.base.delivery.otlp_encoding import SCHEMA_URL, SCOPE, VerdictEncoder, delimited, key_values, repeated
+from worker.base.delivery.otlp_encoding import (
+    SCHEMA_URL,
+    SCOPE,
+    VerdictEncoder,
+    encode_field,
+    encode_repeated,
+    key_values,
+)
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
@@ -54,18 +61,18 @@ class RequestEncoder:
     def traces(self, spans: bytes) -> bytes:
         """Encode an `ExportTraceServiceRequest` from the fields that ``span_fields`` makes."""
         scope = self._scope_spans + spans
-        resource = self._resource_spans + delimited(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, scope)
-        return delimited(ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, resource)
+        resource = self._resource_spans + encode_field(ResourceSpans.SCOPE_SPANS_FIELD_NUMBER, scope)
+        return encode_field(ExportTraceServiceRequest.RESOURCE_SPANS_FIELD_NUMBER, resource)
 
     def logs(self, records: bytes) -> bytes:
         """Encode an `ExportLogsServiceRequest` from the fields that ``record_fields`` makes."""
         scope = self._scope_logs + records
-        resource = self._resource_logs + delimited(ResourceLogs.SCOPE_LOGS_FIELD_NUMBER, scope)
-        return delimited(ExportLogsServiceRequest.RESOURCE_LOGS_FIELD_NUMBER, resource)
+        resource = self._resource_logs + encode_field(ResourceLogs.SCOPE_LOGS_FIELD_NUMBER, scope)
+        return encode_field(ExportLogsServiceRequest.RESOURCE_LOGS_FIELD_NUMBER, resource)
 
 
-span_fields = partial(repeated, ScopeSpans.SPANS_FIELD_NUMBER)
-record_fields = partial(repeated, ScopeLogs.LOG_RECORDS_FIELD_NUMBER)
+span_fields = partial(encode_repeated, ScopeSpans.SPANS_FIELD_NUMBER)
+record_fields = partial(encode_repeated, ScopeLogs.LOG_RECORDS_FIELD_NUMBER)
 log = structlog.get_logger("tracejudge.export")
 _REQUEST_HEADERS: Final = {"content-type": "application/x-protobuf"}
 _RESOURCE: Final = {"service.name": "tracejudge", "service.version": version("tracejudge-worker")}

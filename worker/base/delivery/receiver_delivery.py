@@ -244,12 +244,12 @@ class ReceiverExporter(ExportConsumer):
                 for channel, item in list(self.items(verdict)):
                     by_channel[channel].append(item._replace(parked=parked))
             except SkippedError as skipped:
-                self.dropped(str(skipped), 1)
+                self.count_dropped(str(skipped), 1)
             except StoreError:
                 raise  # Redis is away; the verdict is good.
             except Exception as error:  # noqa: BLE001 - one bad verdict must not block all behind it
                 log.warning("verdict cannot be exported", exporter=self.exporter, error=type(error).__name__)
-                self.dropped("unreadable", 1)
+                self.count_dropped("unreadable", 1)
         for channel in self.channels:
             self._send(channel, by_channel[channel])
 
@@ -312,7 +312,7 @@ class ReceiverExporter(ExportConsumer):
                 self._warn("answer ignored", path=channel.path, sent=len(part.items))
         elif answer.rejected > 0:
             self._warn("partial success", path=channel.path, rejected=answer.rejected)
-            self.dropped("partial_success", answer.rejected)
+            self.count_dropped("partial_success", answer.rejected)
         if answer.absent:
             self._park(answer.absent)
         if not answer.again:
@@ -327,7 +327,7 @@ class ReceiverExporter(ExportConsumer):
     def _give_up(self, reason: str, channel: Channel, reply: Reply, item: Item) -> None:
         name = item.verdict.evaluation_id
         self._warn("verdict dropped", path=channel.path, reason=reason, status=reply.status, evaluation_id=name)
-        self.dropped(reason, 1)
+        self.count_dropped(reason, 1)
 
     def _park(self, items: Sequence[Item]) -> None:
         """Keep verdicts until the receiver may know their traces; drop those that have waited long enough."""
@@ -346,7 +346,7 @@ class ReceiverExporter(ExportConsumer):
             refused = int(self._store.run("receiver_park", self._parked_keys, (self._settings.max_outbox, *flat)))
         if given_up or refused:
             self._warn("verdicts dropped: traces unknown", verdicts=len(given_up), no_room=refused)
-            self.dropped("not_ingested", len(given_up) + refused)
+            self.count_dropped("not_ingested", len(given_up) + refused)
 
     def _deliver_parked(self) -> int:
         """Send those parked verdicts again whose time has come; return how many."""
@@ -364,7 +364,7 @@ class ReceiverExporter(ExportConsumer):
                 parked.append((msgspec.json.decode(body, type=Verdict), int(times)))
             except ValueError:
                 log.warning("parked verdict unreadable", exporter=self.exporter, evaluation=name.decode())
-                self.dropped("unreadable", 1)
+                self.count_dropped("unreadable", 1)
         self._delivering = ()
         try:
             self._deliver(parked)

@@ -25,7 +25,7 @@ from rich.text import Text
 from judges.models.registry import PROVIDERS
 from judges.registry import load_judges
 from tracejudge_worker import replaced_files
-from worker.base.accounting import read_account, summed
+from worker.base.accounting import read_account, sum_accounts
 from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
@@ -198,7 +198,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
 
 def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
-    lost = summed([read_account(partition) for partition in store.answering]).lost
+    lost = sum_accounts([read_account(partition) for partition in store.answering]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"

@@ -140,10 +140,10 @@ def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Findi
         return warning(part, f"{where} asks for fewer requests: HTTP 429", "wait, or raise the limit of the account")
     if not httpx.codes.is_success(status):
         return broken(part, f"{where} fails: HTTP {status}", "see the status and the log of the endpoint")
-    return _listed(part, settings, reply, where)
+    return _check_models(part, settings, reply, where)
 
 
-def _listed(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
+def _check_models(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
     try:
         names = {model.id for model in msgspec.json.decode(reply.body, type=_Models).data}
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -194,7 +194,7 @@ def permissions(name: str, url: str, commands: Sequence[Command], key: str = "")
         # A bare connection: the client would parse the answers as those of the commands.
         connection = client.connection_pool.get_connection()
         try:
-            refused = _refused(connection, commands)
+            refused = _find_refused(connection, commands)
         finally:
             # Where DISCARD is refused, the end of the connection drops the transaction.
             connection.disconnect()
@@ -212,7 +212,7 @@ def permissions(name: str, url: str, commands: Sequence[Command], key: str = "")
     return broken(name, f"the user may not run: {shown}", "let the user run these on keys of the prefix (ACL SETUSER)")
 
 
-def _refused(connection: Any, commands: Sequence[Command]) -> list[Command]:
+def _find_refused(connection: Any, commands: Sequence[Command]) -> list[Command]:
     # Before the transaction, since EXEC would run it.
     unended = [] if _is_allowed(connection, ("EXEC",)) else [("EXEC",)]
     connection.send_command("MULTI")

@@ -360,7 +360,7 @@ class Forgetting:
     def _erase_entries(self) -> None:
         names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
         for entries in self._scan(self._keys.traces, "traces"):
-            owned = self._owned(entries)
+            owned = self._find_owned(entries)
             self.result.traces += sum(entry.kind == "t" for entry in owned)
             self.result.feedback += sum(entry.kind == "f" for entry in owned)
             if owned and not self.dry_run:
@@ -439,7 +439,7 @@ class Forgetting:
     def _erase_verdicts(self) -> None:
         names = (self._keys.verdicts, self._keys.account_all)
         for entries in self._scan(self._keys.verdicts, "verdicts"):
-            owned = self._owned(entries)
+            owned = self._find_owned(entries)
             self.result.verdicts += len(owned)
             if owned and not self.dry_run:
                 self.store.run("forget_verdicts", names, [entry.name for entry in owned])
@@ -484,7 +484,7 @@ class Forgetting:
         # Copies of labelled traces may be megabytes each.
         return scan_labels(self.store, self._lookup_keys.labelled, 32)
 
-    def _owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
+    def _find_owned(self, entries: Iterable[_ScannedEntry]) -> list[_ScannedEntry]:
         return [entry for entry in entries if self.target.owns(entry.owner)]
 
     def _scan(self, stream: str, place: str) -> Iterator[list[_ScannedEntry]]:

@@ -94,15 +94,15 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
     """Explain a verdict by the installed judge as its judge model is asked, None if there is none of this name."""
     details, texts = verdict.details, texts_of(trace.context)
     labelled = _entries(details, "sentences")
-    keyed = _keyed(judge, trace) if "relevant" in details or "utilized" in details else None
+    keyed = _find_keyed(judge, trace) if "relevant" in details or "utilized" in details else None
     sentences: list[Sentence] = []
     if labelled:
-        sentences = _labelled(labelled, trace.output, texts)
+        sentences = _read_labelled(labelled, trace.output, texts)
     elif keyed is not None and keyed.answer is not None:
-        sentences = _keyed_sentences(_entries(details, _SUPPORT), keyed, trace.output, texts)
+        sentences = _read_keyed(_entries(details, _SUPPORT), keyed, trace.output, texts)
     return Explanation(
         tuple(sentences),
-        () if keyed is None else tuple(_marked_documents(details, keyed.documents, texts)),
+        () if keyed is None else tuple(_mark_documents(details, keyed.documents, texts)),
         tuple(_document_results(details)),
         judge is not None and judge.version == verdict.judge_version,
     )
@@ -128,7 +128,7 @@ class _Sentences(NamedTuple):
     answer: Keyed | None
 
 
-def _keyed(judge: Judge | None, trace: Trace) -> _Sentences | None:
+def _find_keyed(judge: Judge | None, trace: Trace) -> _Sentences | None:
     if judge is None:
         return None
     about = judge.prompts(judge.prepare(trace))[0].about
@@ -143,7 +143,7 @@ def _entries(details: Mapping[str, object], name: str) -> list[Mapping[str, Any]
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list | tuple) else []
 
 
-def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence[str]) -> list[Sentence]:
+def _read_labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence[str]) -> list[Sentence]:
     source, sentences, position = Source(texts), list[Sentence](), 0
     for entry in entries:
         text, label = str(entry.get("sentence", "")), str(entry.get("label", ""))
@@ -161,11 +161,11 @@ def _labelled(entries: Iterable[Mapping[str, Any]], answer: str, texts: Sequence
     return sentences
 
 
-def _keyed_sentences(
+def _read_keyed(
     entries: Iterable[Mapping[str, Any]], keyed: _Sentences, answer: str, texts: Sequence[str]
 ) -> list[Sentence]:
     by_key = {str(entry.get("response_sentence_key")): entry for entry in entries}
-    places = _in_order(keyed.documents.sentences, texts)
+    places = _locate_in_order(keyed.documents.sentences, texts)
     sentences, position = list[Sentence](), 0
     for key, text in ({} if keyed.answer is None else keyed.answer.sentences).items():
         at = place(text, answer, -1, position)
@@ -188,14 +188,14 @@ def _keyed_sentences(
     return sentences
 
 
-def _marked_documents(
+def _mark_documents(
     details: Mapping[str, object], documents: Keyed, texts: Sequence[str]
 ) -> Iterable[DocumentSentence]:
     relevant, used = (
         set(map(str, keys)) if isinstance(keys := details.get(name), list | tuple) else set()
         for name in ("relevant", "utilized")
     )
-    places = _in_order(documents.sentences, texts)
+    places = _locate_in_order(documents.sentences, texts)
     by_key = {str(row.get("sentence_key")): str(row.get("explanation") or "") for row in _entries(details, _SUPPORT)}
     for key, text in documents.sentences.items():
         if key in relevant or key in used:
@@ -213,7 +213,7 @@ def _document_results(details: Mapping[str, object]) -> Iterable[DocumentResult]
             yield DocumentResult(rank if isinstance(rank, int) else 0, passed, str(entry.get("rationale") or ""), span)
 
 
-def _in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, Place | None]:
+def _locate_in_order(sentences: Mapping[str, str], texts: Sequence[str]) -> dict[str, Place | None]:
     """Locate the sentences of documents, which come in the order of the documents."""
     places: dict[str, Place | None] = {}
     written = [index for index, text in enumerate(texts) if text.strip()]

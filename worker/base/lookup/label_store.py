@@ -241,10 +241,10 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     for (name, label), raw in zip(by_id.items(), stored, strict=True):
         old = None if raw is None else msgspec.json.decode(raw, type=Label)
         # A label without a time is the same in a second import.
-        if old == label or (old and not label.labelled_at and old == _at(label, old.labelled_at)):
+        if old == label or (old and not label.labelled_at and old == _with_time(label, old.labelled_at)):
             written["same"] += 1
             continue
-        changed[name] = msgspec.json.encode(label if label.labelled_at else _at(label, now))
+        changed[name] = msgspec.json.encode(label if label.labelled_at else _with_time(label, now))
         written["new" if raw is None else "changed"] += 1
     # An upper limit: verdicts are fields as well.
     if written["new"] and store.call(lambda client: client.hlen(key)) + written["new"] > MAX_LABELS:
@@ -256,7 +256,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     return written
 
 
-def _at(label: Label, labelled_at: float) -> Label:
+def _with_time(label: Label, labelled_at: float) -> Label:
     return msgspec.structs.replace(label, labelled_at=labelled_at)
 
 
@@ -294,7 +294,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     return counts
 
 
-def joined(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
+def join_verdicts(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> list[Labelled]:
     """Return labels with further verdicts on their traces, which are not stored."""
     by_label: dict[str, dict[str, LabelVerdict]] = {
         item.label.id: {verdict.evaluation_id: verdict for verdict in item.verdicts} for item in labelled
@@ -333,7 +333,7 @@ class OutboxMatcher:
             if store is store.first:
                 raise
         if entries:
-            self.attached.add(attach(self._store, _judged(entries)))
+            self.attached.add(attach(self._store, _decode_verdicts(entries)))
             self.seen += len(entries)
             self._positions[self._at] = f"({entries[-1][0].decode()}"
         if len(entries) == self._count:
@@ -351,7 +351,7 @@ def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
     return bool(store.run("keep_labelled", names, (max_bytes, trace.trace_id, msgspec.json.encode(trace))))
 
 
-def labelled_trace(store: Store, trace_id: str) -> Trace | None:
+def read_labelled_trace(store: Store, trace_id: str) -> Trace | None:
     """Return the copy of a labelled trace, None if there is none that can be read."""
     key = LookupKeys(store.keys.prefix).labelled
     raw = store.call(lambda client: client.hget(key, trace_id))
@@ -364,10 +364,10 @@ def labelled_trace(store: Store, trace_id: str) -> Trace | None:
 def outbox_verdicts(store: Store) -> Iterator[Verdict]:
     """Yield all verdicts of the outboxes, the oldest first."""
     for entries in scan_partitions(store, store.keys.verdicts, most=_CHUNK_COUNT):
-        yield from _judged(entries)
+        yield from _decode_verdicts(entries)
 
 
-def _judged(entries: Iterable[Entry]) -> list[Verdict]:
+def _decode_verdicts(entries: Iterable[Entry]) -> list[Verdict]:
     """Decode the entries that are verdicts, and no dead letters."""
     read = map(read_outbox_entry, entries)
     return [entry.verdict for entry in read if entry is not None and entry.kind == "j"]

@@ -18,7 +18,7 @@ from tracejudge import Trace
 from tracejudge.ids import MAX_ID_CHARS
 from worker.base.dead_letters.store import AllDeadLetters
 from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
-from worker.base.lookup.label_store import Label, keep_trace, labelled_trace, read_labels
+from worker.base.lookup.label_store import Label, keep_trace, read_labelled_trace, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter, judged_traces
 from worker.base.scans import scan_partitions
 from worker.core.config.settings import Settings
@@ -161,7 +161,7 @@ class TraceLookup:
         for chunk in scan_partitions(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
             yield from self._read(chunk, holds)
 
-    def with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
+    def find_with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
         """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
         lowered = text.lower()
         raw = lowered.encode()
@@ -188,7 +188,7 @@ class TraceLookup:
             trace = dead.letter.item.trace
             if span_id in {None, trace.span_id}:
                 return FoundTrace(trace, "dead letter")
-        labelled = labelled_trace(self._store, trace_id)
+        labelled = read_labelled_trace(self._store, trace_id)
         # A trace may have several spans; a verdict must not be shown with the text of another one.
         is_other = labelled is not None and span_id not in {None, labelled.span_id}
         return None if labelled is None or is_other else FoundTrace(labelled, "label")
@@ -267,7 +267,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
     if not KEEP_LABELLED.of(settings) or not trace_ids:
         return 0
     redaction = Redaction.of(settings.redact)
-    missing = [trace_id for trace_id in trace_ids if labelled_trace(store, trace_id) is None]
+    missing = [trace_id for trace_id in trace_ids if read_labelled_trace(store, trace_id) is None]
     published_by_id = TraceLookup(store, settings).find(missing) if missing else {}
     kept = 0
     for published in published_by_id.values():

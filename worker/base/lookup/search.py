@@ -68,7 +68,7 @@ def verdict_filter(settings: Settings, store: Store, **selection: Any) -> Verdic
         # A trace is older than its verdicts: it may have waited for its judge.
         begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - 3_600_000
         with NOTES.status("searching the texts of traces"):
-            names = lookup.with_text(text, begin, times["until"])
+            names = lookup.find_with_text(text, begin, times["until"])
         if len(names) == MAX_TRACES:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
         trace_ids = names if trace_ids is None else trace_ids & names

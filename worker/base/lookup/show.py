@@ -78,7 +78,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
         published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
     graders = Graders(settings, load_judges(settings.judges))
     explained = [(entry, _explanation(graders, entry.verdict, published)) for entry in entries]
-    reasons = list(_sampling(settings, store, graders, published))
+    reasons = list(_explain_rules(settings, store, graders, published))
     if as_json:
         print_json(
             {
@@ -91,7 +91,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
                     {
                         "outcome": outcome_of(entry),
                         "verdict": entry.verdict,
-                        "explanation": None if explanation is None else _as_json(explanation),
+                        "explanation": None if explanation is None else _to_json(explanation),
                     }
                     for entry, explanation in explained
                 ],
@@ -129,7 +129,9 @@ def _explanation(graders: Graders, verdict: Verdict, published: Sequence[FoundTr
         return None
 
 
-def _sampling(settings: Settings, store: Store, graders: Graders, published: Sequence[FoundTrace]) -> Iterator[str]:
+def _explain_rules(
+    settings: Settings, store: Store, graders: Graders, published: Sequence[FoundTrace]
+) -> Iterator[str]:
     """Say which rules match a trace, and what they choose."""
     rules = Rules(settings, graders)
     sampler = Sampler(rules, make_selectors(TraceHookContext(settings, None, Ledger(store, settings), rules)))
@@ -144,7 +146,7 @@ def _sampling(settings: Settings, store: Store, graders: Graders, published: Seq
             yield "no rule matches this trace"
 
 
-def _as_json(explanation: Explanation) -> dict[str, object]:
+def _to_json(explanation: Explanation) -> dict[str, object]:
     return {
         "same_version": explanation.same_version,
         "sentences": [

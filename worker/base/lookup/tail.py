@@ -69,7 +69,7 @@ def command(
     traces = () if trace_id is None else (usable_prefix(trace_id),)
     chosen = VerdictFilter(services, judges, origin, FAILED if failed else (), traces=traces)
     accepts = None if chosen.accepts_all else chosen.accepts
-    unknown = _unknown(settings, store, services, judges)
+    unknown = _describe_unmatched(settings, store, services, judges)
     entries: Iterable[OutboxEntry] = _newest(store, last, accepts)[0] if ends else follow(store, last, accepts)
     if ends and last and not entries:
         none = f"no such verdict among the newest {_SEARCHED:,}" if accepts else "no verdict in the outbox"
@@ -85,7 +85,7 @@ def command(
             OUT.print(verdict_line(entry), soft_wrap=True)
 
 
-def _unknown(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
+def _describe_unmatched(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
     """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
     series = read_series(store).values()
     installed = {*load_judges(settings.judges), *(labels.judge for labels in series)}

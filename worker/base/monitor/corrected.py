@@ -137,7 +137,7 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
         classes[stratum.label_class].append(stratum)
     for group in classes.values():
         _check_drawn(group)
-    interval = _combined([(stratum.judged / total, stratum.rate, stratum.labels) for stratum in strata])
+    interval = _combine([(stratum.judged / total, stratum.rate, stratum.labels) for stratum in strata])
     q = sum(stratum.judged for stratum in strata if stratum.verdict) / total
     sizes = 0.0
     if 0 < q < 1:
@@ -149,7 +149,7 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     share = interval.value
     low = max(0.0, share - math.sqrt((share - interval.low) ** 2 + sizes))
     high = min(1.0, share + math.sqrt((interval.high - share) ** 2 + sizes))
-    alone = _combined([(sum(item.judged for item in group) / total, *_joint(group)) for group in classes.values()])
+    alone = _combine([(sum(item.judged for item in group) / total, *_joint(group)) for group in classes.values()])
     return Corrected(
         Interval(share, low, high),
         "ppi",
@@ -158,7 +158,7 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     )
 
 
-def _combined(parts: Sequence[tuple[float, float, float]]) -> Interval:
+def _combine(parts: Sequence[tuple[float, float, float]]) -> Interval:
     """Combine strata of a share, a rate and a number of observations each by their Wilson limits."""
     share = below = above = 0.0
     for part, rate, number in parts:

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
-from worker.base.monitor.counts import GRACE_S, counted_until
+from worker.base.monitor.counts import GRACE_S, find_counted_time
 from worker.base.monitor.detector import (
     DROPS,
     Change,
@@ -49,7 +49,7 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.shares import Sums, design_effect, merged
+from worker.base.monitor.shares import Sums, design_effect, merge_sums
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -154,7 +154,7 @@ class Detection:
         detectors = self._detectors | read_states(self._store, names, Detector)
         self._detectors = {series_id: detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(labels) is not None for labels in series.values())
-        complete_s = min(now - GRACE_S, counted_until(self._store, now))
+        complete_s = min(now - GRACE_S, find_counted_time(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), 20
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.
@@ -187,7 +187,7 @@ class Detection:
                 for hour in hours
             ]
             past = list(compress(hours, kept))
-            detector.history = merged(bucket.sums for bucket in compress(series_buckets, kept)) if past else None
+            detector.history = merge_sums(bucket.sums for bucket in compress(series_buckets, kept)) if past else None
             norm = detector.norm = baseline(past) or detector.norm
             if norm is not None:
                 detector.limits = limits_of(norm, detector.moments, series=active, false_alarms_per_week=self._budget)
@@ -244,7 +244,7 @@ class Detection:
         shares: dict[str, tuple[float, float]] = {}
         for series_id in series_ids:
             group = groups.get(msgspec.structs.replace(series[series_id], service=""), ())
-            sums = merged(hour_sums for peer in group if peer != series_id for hour_sums in days[peer])
+            sums = merge_sums(hour_sums for peer in group if peer != series_id for hour_sums in days[peer])
             total = sums.total
             if series[series_id].segment or total.squares <= 0:
                 continue
@@ -342,7 +342,7 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
     """
     if (norm := detector.norm) is None or not hours:
         return
-    whole = merged(bucket.sums for bucket in hours)
+    whole = merge_sums(bucket.sums for bucket in hours)
     weight = whole.total.weight
     if weight <= 0:
         return

@@ -119,9 +119,9 @@ class MonitorKeys(KeySpace):
 
 
 def _complete(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
-    from worker.base.monitor.objectives import with_objectives
+    from worker.base.monitor.objectives import load_objectives
 
-    return with_objectives(settings, sources)
+    return load_objectives(settings, sources)
 
 
 def _exporters(settings: Settings) -> Mapping[str, Exporter]:

@@ -48,7 +48,7 @@ class Member(NamedTuple):
     norm: Baseline | None
     limits: Limits | None
 
-    def observed(self, buckets: Sequence[Bucket]) -> list[Observed]:
+    def observe(self, buckets: Sequence[Bucket]) -> list[Observed]:
         """Return the buckets as the detector sees them."""
         if (norm := self.norm) is None:
             return []
@@ -76,7 +76,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     begin = max(last - _KEPT, first - _PER_DAY)
     span = begin * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
     buckets = list(read_buckets(store, [member.series.id for member in members], *span, fine=True))
-    observed = [member.observed(series_buckets) for member, series_buckets in zip(members, buckets, strict=True)]
+    observed = [member.observe(series_buckets) for member, series_buckets in zip(members, buckets, strict=True)]
     named, confidence = _explain(members, observed, first)
     # The begin is that of the segment if its own detector has found it.
     is_open = [position for position, member in enumerate(members) if member.state.since is not None]

@@ -83,7 +83,7 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
                 yield f"{what}; correct the name, or set own = true for a judge of your own"
 
 
-def with_objectives(settings: Settings, sources: ConfigSources) -> Faults[Settings]:
+def load_objectives(settings: Settings, sources: ConfigSources) -> Faults[Settings]:
     """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
     named, place, path = MONITOR.of(settings).objectives, sources.origin.get("monitor", ""), sources.path
     file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)

@@ -87,7 +87,7 @@ class Unjudged(NamedTuple):
     squares: float = 0.0
 
 
-def added(every: Iterable[Unjudged]) -> Unjudged:
+def sum_unjudged(every: Iterable[Unjudged]) -> Unjudged:
     """Add up verdicts without a pass or fail."""
     return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
 

@@ -133,7 +133,7 @@ def weight_class(weight: float) -> int:
     return math.frexp(weight)[1] - 1
 
 
-def merged(buckets: Iterable[Sums]) -> Sums:
+def merge_sums(buckets: Iterable[Sums]) -> Sums:
     """Return the sums of a window of buckets."""
     window = Sums()
     for bucket in buckets:

@@ -273,7 +273,7 @@ class QualitySums(ExportConsumer):
         self._known.update(added)
         self._values.update(segment_of(series) for series in added.values() if series.segment)
         for reason, verdicts in refused.items() if fresh else ():
-            self.dropped(reason, verdicts)
+            self.count_dropped(reason, verdicts)
             log.warning("verdicts without a series", reason=reason, verdicts=verdicts)
         if unclustered:
             log.debug("sessions not kept", judgements=unclustered)

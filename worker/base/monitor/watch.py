@@ -16,12 +16,12 @@ from worker.base.monitor.series import (
     Bucket,
     Series,
     Unjudged,
-    added,
     read_buckets,
     read_series,
+    sum_unjudged,
     utc_minute,
 )
-from worker.base.monitor.shares import Sums, merged, pass_share
+from worker.base.monitor.shares import Sums, merge_sums, pass_share
 from worker.base.monitor.silence import Silence
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
@@ -45,9 +45,9 @@ class Window(NamedTuple):
         """Add up buckets."""
         return cls(
             length_s,
-            merged(bucket.sums for bucket in buckets),
-            added(bucket.abstained for bucket in buckets),
-            added(bucket.unscored for bucket in buckets),
+            merge_sums(bucket.sums for bucket in buckets),
+            sum_unjudged(bucket.abstained for bucket in buckets),
+            sum_unjudged(bucket.unscored for bucket in buckets),
             buckets[-1].begins_at + (FIVE_MINUTES_S if length_s == HOUR_S else HOUR_S) if buckets else 0.0,
         )
 

@@ -124,7 +124,7 @@ def command(
         raise click.UsageError(f"Missing option '{missing[0]}'.")
     store = open_store(settings)
     if trace_id is not None:
-        trace_id, since, until = _published(settings, store, trace_id)
+        trace_id, since, until = _find_published(settings, store, trace_id)
     judges = judges_named(settings, *names)
     options = ReplayOptions(judges, since or "", until, service, model, rate, dry_run, trace_id)
     try:
@@ -150,7 +150,7 @@ def command(
         store.close()
 
 
-def _published(settings: Settings, store: Store, trace_id: str) -> tuple[str, str, str]:
+def _find_published(settings: Settings, store: Store, trace_id: str) -> tuple[str, str, str]:
     """Return the id of the trace that begins so, and the times between which it was published."""
     lookup = TraceLookup(store, settings)
     name = lookup.resolve(trace_id)

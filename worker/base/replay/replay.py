@@ -373,7 +373,7 @@ class Chooser:
         ]
         of_session = tuple(choice for choice in choices if self._units[choice.judge] == "session")
         of_trace = [choice for choice in choices if self._units[choice.judge] == "trace"]
-        return _Selected(entry, self._factory.evaluations(entry, of_trace, "replay"), of_session)
+        return _Selected(entry, self._factory.make(entry, of_trace, "replay"), of_session)
 
 
 class ReplayRun:
@@ -415,9 +415,9 @@ class ReplayRun:
             # A panel calls no endpoint: its members are the work.
             graders = (grader for pick in chosen for grader, _ in pick.evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
-            while names and (waiting := self._fullest(names)) is not None:
+            while names and (waiting := self._find_fullest(names)) is not None:
                 self._wait(waiting)
-            while any(pick.of_session for pick in chosen) and (gathered := self._gathered()) is not None:
+            while any(pick.of_session for pick in chosen) and (gathered := self._find_gathered()) is not None:
                 self._wait(gathered)
         self._choose(chunk, len(traces), chosen)
         return not self.state.is_finished
@@ -441,14 +441,14 @@ class ReplayRun:
         gap_ms = milliseconds(first) - milliseconds(position)
         return _Chunk(taken, next_id, cut_off=int(not entries or first != position), cut_off_ms=gap_ms)
 
-    def _fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
+    def _find_fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
         """Return the judge model with the most waiting work if that is enough."""
         waiting = self._store.call(lambda client: client.hmget(self._store.keys.waiting, judge_models))
         work = (WaitingWork(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
         fullest = max(work, key=attrgetter("waiting_bytes"))
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
 
-    def _gathered(self) -> WaitingWork | None:
+    def _find_gathered(self) -> WaitingWork | None:
         """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
         most = MAX_SESSION_BYTES.of(self._settings) * SHARE_OF_WAITING
@@ -457,7 +457,7 @@ class ReplayRun:
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Selected]) -> None:
         """Choose, count and advance in one step; if another process was faster, continue at its position."""
         keys = self._store.keys
-        writer = BatchWriter.choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
+        writer = BatchWriter.for_choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
 
         def session(pick: _Selected) -> Mapping[str, object] | None:
             if not pick.of_session or self._gather is None:

@@ -58,7 +58,7 @@ class ExportConsumer(ServiceThread):
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Deliver entries and acknowledge them."""
 
-    def dropped(self, reason: str, amount: int) -> None:
+    def count_dropped(self, reason: str, amount: int) -> None:
         """Count verdicts that could not be delivered."""
         self._drop_counter(reason).inc(amount)
 
@@ -143,6 +143,6 @@ class ExportConsumer(ServiceThread):
             self._store.call(lambda client: client.xack(self._store.keys.verdicts, self.exporter, *trimmed))
         if unreadable:
             log.warning("outbox entries unreadable", exporter=self.exporter, entries=len(unreadable))
-            self.dropped("unreadable", sum(self.acknowledge(unreadable)))
+            self.count_dropped("unreadable", sum(self.acknowledge(unreadable)))
         if readable:
             self.deliver(readable)

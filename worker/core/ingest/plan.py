@@ -121,7 +121,7 @@ class Planner:
         """
         keys = self._keys
         own = (keys.feedback, keys.groups, keys.producers, keys.sessions_due, keys.sessions)
-        plan = Plan(BatchWriter.choosing(self._settings, keys, *own))
+        plan = Plan(BatchWriter.for_choosing(self._settings, keys, *own))
         # Nearly all traces of a read end alike, so they are grouped by plain tuples, which cost least.
         unsampled: dict[tuple[tuple[RuleTally, ...], str | None, str], list[str]] = {}
         rules_of_chosen: list[tuple[RuleTally, ...]] = []
@@ -157,7 +157,7 @@ class Planner:
         return plan
 
     def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
-        chosen = self._factory.evaluations(entry, sampling.choices, "live")
+        chosen = self._factory.make(entry, sampling.choices, "live")
         shed_models: tuple[tuple[str, int], ...] = ()
         if shed:
             chosen, away = leave_out_shed(chosen, shed)

@@ -58,7 +58,7 @@ class BatchWriter:
         self._ready_keys: dict[str, int] = {}
 
     @classmethod
-    def choosing(cls, settings: Settings, keys: Keys, *script_keys: str) -> "BatchWriter":
+    def for_choosing(cls, settings: Settings, keys: Keys, *script_keys: str) -> "BatchWriter":
         """Begin with the keys of ``scripts/batch_writer.lua``, and those that its script adds."""
         names = (keys.traces, keys.leases, keys.waiting, keys.account_now(), keys.account_all, keys.dead)
         return cls(settings, keys, (*names, keys.evaluations, *script_keys))

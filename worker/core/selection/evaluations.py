@@ -59,18 +59,18 @@ class EvaluationFactory:
         self._graders = graders
         self._templates: dict[tuple[str, str], _Template] = {}
 
-    def evaluations(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
+    def make(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
         """Make all evaluations that are chosen for a trace."""
         prefix = publication_parts(entry)
-        return self._make(prefix, period_of(entry), choices, origin)
+        return self._make_all(prefix, period_of(entry), choices, origin)
 
-    def of_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
+    def make_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
         """Make the evaluations of a conversation; ``trace`` is any of its traces."""
         # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
         period = f"d{int(time.time()) // _DAY_S}"
-        return self._make(session_parts(trace, session.generation), period, choices, origin, session)
+        return self._make_all(session_parts(trace, session.generation), period, choices, origin, session)
 
-    def _make(
+    def _make_all(
         self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
     ) -> list[Chosen]:
         made = []

@@ -129,9 +129,9 @@ class Rules:
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _required_fields(rule)})
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
-        self.matching = self.cached(self._match)
+        self.matching = self.cache(self._match)
 
-    def cached(self, function: Callable[[Trace], T], fields: Collection[str] = ()) -> Callable[[Trace], T]:
+    def cache(self, function: Callable[[Trace], T], fields: Collection[str] = ()) -> Callable[[Trace], T]:
         """Cache a function of the rules that match a trace, and of the fields of the trace that ``fields`` name."""
         names = [name for name in _PATTERNED if name in self._names or name in fields]
         # The getter needs one field at least.
@@ -153,14 +153,14 @@ class Rules:
 
         return find
 
-    def asking(self, trace: Trace, judge: str, judge_model: str | None) -> list[Rule]:
+    def find_rules(self, trace: Trace, judge: str, judge_model: str | None) -> list[Rule]:
         """Return the rules that match a trace and ask a judge model, by default any of them."""
-        asking = []
+        found = []
         for (rule, evaluations), matches in self._compiled:
             of_judge = [self.graders.grader(grader).judge_model for name, grader in evaluations if name == judge]
             if of_judge and (judge_model is None or judge_model in of_judge) and matches(trace):
-                asking.append(rule)
-        return asking
+                found.append(rule)
+        return found
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
         """Return whether the rules allow a trace to be sent to a judge model.
@@ -219,7 +219,7 @@ class Sampler:
 
     def clear(self) -> None:
         """Forget the adjusted rates, so that selectors adjust them anew."""
-        self._matching = self.rules.cached(self._combine, self._fields)
+        self._matching = self.rules.cache(self._combine, self._fields)
 
     def sample(self, trace: Trace) -> Sampling:
         """Choose evaluations for a trace.

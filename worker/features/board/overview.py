@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from worker.base.accounting import Account, read_account, summed
+from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.monitor.detection import read_incidents
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
@@ -206,7 +206,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
 
 def read_funnel(store: Store) -> Funnel:
     """Lay out the accounting as stages."""
-    account = summed([read_account(partition) for partition in store.answering])
+    account = sum_accounts([read_account(partition) for partition in store.answering])
     arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
     traces = [
         _stage("published", account.published, "by services", account, _UNREAD),

@@ -73,7 +73,7 @@ class Budgets:
         if model.settings.provider == "lexical":
             return model
         # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
-        rules = self._rules.asking(trace, judge, judge_model) or self._rules.asking(trace, judge, None)
+        rules = self._rules.find_rules(trace, judge, judge_model) or self._rules.find_rules(trace, judge, None)
         key = judge, judge_model, tuple([rule.name for rule in rules])
         concerned = self._concerned.get(key)
         if concerned is None:

@@ -134,7 +134,7 @@ class CanaryWatch(Watch):
             return 0
         if due_ms > now_ms:
             return 0
-        writer = BatchWriter.choosing(self._settings, self._store.keys, key)
+        writer = BatchWriter.for_choosing(self._settings, self._store.keys, key)
         missed = (now_ms - due_ms) // every_ms
         plan = {
             "due": str(due_ms),
@@ -161,7 +161,7 @@ class CanaryWatch(Watch):
                 and self._rules.allows(trace, grader.judge_model)
             ]
             if choices:
-                chosen = self._factory.evaluations(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
+                chosen = self._factory.make(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
                 yield {"payload": writer.trace(trace), "evaluations": writer.evaluations(chosen, trace)}
 
     def _show_agreement(self, now: float) -> None:

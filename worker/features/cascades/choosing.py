@@ -91,7 +91,7 @@ class Cascades(Follower):
         if not probabilities or not self._rules.allows(item.trace, pair.then.judge_model):
             return verdict, []
         if not pair.is_only:
-            rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
+            rules = self._rules.find_rules(item.trace, evaluation.judge, verdict.judge_model)
             if not any(pair.cascade in rule.models for rule in rules):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, difference, wilson
-from worker.base.commands.options import aligned
+from worker.base.commands.options import align
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
 from worker.base.monitor.shares import Sums, pass_share
@@ -123,7 +123,7 @@ class Results:
                     figures += _figures(change, 100, "+.1f", " points")
                 unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
                 cells.append((*names, *figures, f"{_half(ends[place]).rated:,}", unscored))
-            yield from (f"\n{title}", *aligned(cells, left=2))
+            yield from (f"\n{title}", *align(cells, left=2))
 
 
 def _half(ends: Counter[str]) -> Half:

@@ -25,7 +25,7 @@ from worker.base.commands.options import (
     print_json,
     print_table,
 )
-from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, joined, read_labels
+from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, join_verdicts, read_labels
 from worker.base.monitor.corrected import Method, Origin
 from worker.base.monitor.series import Series, read_series
 from worker.base.replay.replay import parse_time
@@ -113,7 +113,7 @@ def command(
         subject = Fitting.of(settings, judge, chosen, model)
         subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
         return
-    labelled = joined(read_labels(store, selected.has_label), archived)
+    labelled = join_verdicts(read_labels(store, selected.has_label), archived)
     _measure(store, selected, labelled, now, names_service=service is not None, as_json=form == "json")
 
 

@@ -45,8 +45,8 @@ from worker.base.lookup.label_store import (
     Labelled,
     TooManyLabelsError,
     attach,
-    labelled_trace,
     outbox_verdicts,
+    read_labelled_trace,
     read_labels,
     write_labels,
 )
@@ -481,7 +481,7 @@ def export_labels(
                 row |= {"annotator": own.label.annotator, "comment": own.label.comment, "time": own.label.labelled_at}
                 row["origin"] = own.label.origin
                 versions |= {verdict.version for verdict in own.verdicts}
-            trace = labelled_trace(store, about.trace_id)
+            trace = read_labelled_trace(store, about.trace_id)
             gone += trace is None
             row |= {"judge_versions": sorted(versions), "answers": msgspec.to_builtins(opinions)}
             row["trace_kept"] = trace is not None

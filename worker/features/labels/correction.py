@@ -35,7 +35,7 @@ from worker.base.monitor.series import (
     read_buckets,
     read_series,
 )
-from worker.base.monitor.shares import PassShare, Sums, design_effect, merged, pass_share, weight_class
+from worker.base.monitor.shares import PassShare, Sums, design_effect, merge_sums, pass_share, weight_class
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.labels")
@@ -128,7 +128,7 @@ def corrections(
     buckets = read_buckets(store, [series.id for series in labelled], since, until, fine=is_fine)
     corrected = {}
     for (each, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
-        sums = merged(bucket.sums for bucket in of_series)
+        sums = merge_sums(bucket.sums for bucket in of_series)
         corrected[each] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
     return corrected
 

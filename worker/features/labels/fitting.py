@@ -23,7 +23,7 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from judges.registry import load_judges
 from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
-from worker.base.lookup.label_store import Labelled, LabelVerdict, joined, outbox_verdicts, read_labels
+from worker.base.lookup.label_store import Labelled, LabelVerdict, join_verdicts, outbox_verdicts, read_labels
 from worker.core.config.graders import judge_for
 from worker.core.config.loading import load
 from worker.core.config.settings import JudgeCalibration, Settings, SettingsError
@@ -171,7 +171,7 @@ class Fitting(NamedTuple):
             return audited(chain(outbox_verdicts(store), archived), *key)
         stored = read_labels(store, lambda label: (label.judge, label.metric) == key)
         if options.labels is None:
-            return joined(stored, archived)
+            return join_verdicts(stored, archived)
         defaults = Defaults(*key, "golden", options.field)
         reader = LineReader(load_judges(self.settings.judges), defaults, store.now_ms() / 1000)
         of_file = [line for line in _read(reader, options.labels) if (line.label.judge, line.label.metric) == key]
@@ -180,7 +180,7 @@ class Fitting(NamedTuple):
         # Of several labels of one trace the last counts.
         labels = {line.label.id: line.label for line in of_file}
         pairs = [Labelled(label, verdicts.get(name, ())) for name, label in labels.items()]
-        return joined(pairs, chain(outbox_verdicts(store), beside, archived))
+        return join_verdicts(pairs, chain(outbox_verdicts(store), beside, archived))
 
 
 def as_toml(calibration: JudgeCalibration) -> str:

@@ -239,7 +239,7 @@ class FeedbackSelector:
                 _Publication(
                     entry.entry_id,
                     msgspec.structs.replace(entry.trace, feedback=Feedback(newest.score, newest.comment)),
-                    self._factory.evaluations(entry, late_choices(self._rules, entry.trace), "late_feedback"),
+                    self._factory.make(entry, late_choices(self._rules, entry.trace), "late_feedback"),
                 )
                 for entry in read
                 if isinstance(entry, TraceEntry) and entry.trace.trace_id == feedback.trace_id
@@ -255,7 +255,7 @@ class FeedbackSelector:
 
     def _run(self, part: Sequence[tuple[FeedbackOnTrace, Sequence[_Publication]]]) -> SelectionResult:
         keys = self._store.keys
-        writer = BatchWriter.choosing(self._settings, keys, keys.feedback)
+        writer = BatchWriter.for_choosing(self._settings, keys, keys.feedback)
         traces = [
             {
                 "members": [member.raw for member in feedback.members],

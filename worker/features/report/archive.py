@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, added, segment_value
+from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, segment_value, sum_unjudged
 from worker.base.monitor.shares import Sums
 from worker.features.report.figures import Cost, Labels, Part, Scope
 
@@ -206,7 +206,7 @@ class Tally:
         else:
             count = Unjudged(1, verdict.weight, verdict.weight**2)
             kind = "abstained" if verdict.outcome == "abstained" else "unscored"
-            setattr(counts, kind, added((getattr(counts, kind), count)))
+            setattr(counts, kind, sum_unjudged((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:
         """Add a judgement to its session; return the session's sums before it, zeros if there are none."""

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from judges.agreement.intervals import difference, wilson
 from worker.base.monitor.baseline import HISTORY_DAYS
-from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, added
-from worker.base.monitor.shares import PassShare, Sums, merged, pass_share
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, sum_unjudged
+from worker.base.monitor.shares import PassShare, Sums, merge_sums, pass_share
 from worker.core.config.settings import SeriesLabel
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -115,9 +115,9 @@ class Scope(NamedTuple):
         return [
             Bucket(
                 min(bucket.begins_at for bucket in group),
-                merged(bucket.sums for bucket in group),
-                added(bucket.abstained for bucket in group),
-                added(bucket.unscored for bucket in group),
+                merge_sums(bucket.sums for bucket in group),
+                sum_unjudged(bucket.abstained for bucket in group),
+                sum_unjudged(bucket.unscored for bucket in group),
             )
             for group in grouped.values()
         ]
@@ -316,7 +316,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     effect = 1.0 if share is None else share.design_effect
     kinds = [(bucket.abstained, bucket.unscored) for bucket in inside]
     weights = [sum(kind[place].weight for kind in kinds) for place in (0, 1)]
-    total = merged(bucket.sums for bucket in inside).total
+    total = merge_sums(bucket.sums for bucket in inside).total
     traffic = total.weight + sum(weights)
     squares = total.squares + sum(count.squares for kind in kinds for count in kind)
     abstained_unscored = [
@@ -324,10 +324,10 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
         for weight in weights
     ]
     # One point has too few sessions for a design effect of its own.
-    history, grouped = merged(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
+    history, grouped = merge_sums(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
     for bucket in inside:
         grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
-    shares = ((begins_at, pass_share(merged(sums), history)) for begins_at, sums in sorted(grouped.items()))
+    shares = ((begins_at, pass_share(merge_sums(sums), history)) for begins_at, sums in sorted(grouped.items()))
     return Row(
         labels=dict(labels),
         share=None if share is None else Estimate(*share.interval),
@@ -352,8 +352,8 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
 
 def _share_of(buckets: Sequence[Bucket], period: Period) -> PassShare | None:
     """Return the share of a period; all other verdicts steady its design effect, earlier or not."""
-    window = merged(bucket.sums for bucket in buckets if bucket.begins_at in period)
-    history = merged(bucket.sums for bucket in buckets if bucket.begins_at not in period)
+    window = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at in period)
+    history = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at not in period)
     return pass_share(window, history if history.total.weight > 0 else None)
 
 

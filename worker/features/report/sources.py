@@ -19,7 +19,7 @@ from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
-from worker.base.scans import scan_partitions, summed_counts
+from worker.base.scans import scan_partitions, sum_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry, Store
@@ -61,7 +61,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     # The monitor keeps a series for each value of one label, not for pairs of them.
     has_sums = len(scope.segments) < 2 and any(each.segment == segment for each in series)  # noqa: PLR2004
     outbox = read_outbox(store, scope, costs_only=has_sums)
-    (counts,) = summed_counts(store, [store.keys.account_all])
+    (counts,) = sum_counts(store, [store.keys.account_all])
     coverage = read_coverage(store, scope.period)
     limits = list(_cut_limits(scope, counts, coverage))
     corrected: dict[Labels, list[CorrectedShare]] = {}
@@ -230,7 +230,7 @@ def _decoded(entries: Iterable[Entry]) -> Iterator[tuple[float, Verdict]]:
 def read_coverage(store: Store, period: Period) -> Coverage | None:
     """Add up the account of the days of a period; None if no day has one."""
     days = utc_days(period.since, period.until - 1)
-    of_days = summed_counts(store, map(store.keys.account, days))
+    of_days = sum_counts(store, map(store.keys.account, days))
     totals: Counter[str] = sum(of_days, Counter())
     if not totals:
         return None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from judges.core.prompt import neutralise
-from worker.base.commands.options import aligned
+from worker.base.commands.options import align
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
@@ -14,7 +14,7 @@ _NO_LIMIT: Final = "Nothing is known to limit these figures."
 def as_text(report: Report) -> str:
     """Write a table for people, then the coverage, the sources and the limits."""
     titles, rows = table(report)
-    lines = [heading(report), "", *aligned([titles, *rows], left=len(label_titles(report)))]
+    lines = [heading(report), "", *align([titles, *rows], left=len(label_titles(report)))]
     lines += ["", *_coverage_lines(report.coverage)]
     for (title, texts), mark in zip(sections(report)[1:], ("  ", "  - "), strict=True):
         lines += ["", title, *(f"{mark}{text}" for text in texts)]

@@ -27,8 +27,8 @@ from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
 from judges.requests.size import most_tokens
 from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merged, pass_share
-from worker.base.scans import summed_counts
+from worker.base.monitor.shares import merge_sums, pass_share
+from worker.base.scans import sum_counts
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import is_installed
@@ -164,7 +164,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
     if not traces:
         raise NoTrafficError("the retained entries hold no trace that can be read; see tracejudge invalid")
     past, tokens = _read_past(store, begin, int(until_s * 1000) + 1)
-    (counts,) = summed_counts(store, [store.keys.account_all])
+    (counts,) = sum_counts(store, [store.keys.account_all])
     gathered, *judged = (counts[f"session:{name}"] for name in ("gathered", "judged", "updated"))
     sessions = {sample.entry.trace.session_id for sample in traces} - {None}
     in_session = sum(sample.entry.trace.session_id is not None for sample in traces)
@@ -177,7 +177,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
 def published_yesterday(store: Store, now_s: float) -> int | None:
     """Return the traces that arrived yesterday (UTC); None if that day was not counted as a whole."""
     day = dt.datetime.fromtimestamp(now_s, dt.UTC).date() - dt.timedelta(days=1)
-    before, counts = summed_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
+    before, counts = sum_counts(store, map(store.keys.account, (day - dt.timedelta(days=1), day)))
     arrived = counts["published"] - counts["dropped"]
     return arrived if before and arrived > 0 else None
 
@@ -253,7 +253,7 @@ def _read_shares(
         if series.segment or series.service not in services or key in shares:
             continue
         (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
-        share = pass_share(merged(bucket.sums for bucket in buckets))
+        share = pass_share(merge_sums(bucket.sums for bucket in buckets))
         if share is not None:
             shares[key] = (share.interval.value, share.design_effect)
     return shares

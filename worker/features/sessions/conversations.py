@@ -192,7 +192,7 @@ class SessionSelector:
             StoreError: Redis did not answer; it is safe to call again.
         """
         keys = self._store.keys
-        writer = BatchWriter.choosing(self._settings, keys, keys.sessions_due, keys.sessions)
+        writer = BatchWriter.for_choosing(self._settings, keys, keys.sessions_due, keys.sessions)
         key_of = SessionKeys(keys.prefix).session
         sessions = []
         for session_id, stored in due:
@@ -250,7 +250,7 @@ class SessionSelector:
             traces = in_order([stored.traces[place].gathered.trace for place in shown])
             trace_ids = dict.fromkeys(trace.trace_id for trace in traces)
             of = Session(stored.generation + 1, stored.total, tuple(trace_ids))
-            groups.append(_Group(join(traces), self._factory.of_session(traces[0], choices, stored.origin, of)))
+            groups.append(_Group(join(traces), self._factory.make_session(traces[0], choices, stored.origin, of)))
         return groups
 
 
