@@ -406,7 +406,7 @@ def test_an_entry_removed_between_reading_and_choosing_is_not_replayed(
     take(keyspace)
     replay = Replays(keyspace).begin()
     first = keyspace.client.xrange(keyspace.keys.traces, count=1)[0][0]
-    monkeypatch.setattr(replay, "_fullest", lambda _: keyspace.client.xdel(keyspace.keys.traces, first) and None)
+    monkeypatch.setattr(replay, "_find_fullest", lambda _: keyspace.client.xdel(keyspace.keys.traces, first) and None)
     assert finish_replay(replay) == {"traces": 2, "cut_off": 1, "chosen": 1}
 
 

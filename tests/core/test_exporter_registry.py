@@ -28,7 +28,7 @@ class ListExporter(ExportConsumer):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         self.acknowledge([entry.entry_id for entry in entries])
-        self.dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
+        self.count_dropped("refused", sum(entry.verdict.outcome == "unscored" for entry in entries))
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ def test_a_backlog_of_one_partition_leaves_slots_for_another() -> None:
     assert windows[0].capacity() > 0
     woken: list[str] = []
     slots.on_release(lambda: woken.append("other"))
-    slots.released()
+    slots.report_release()
     assert woken == ["other"]
 
 
