@@ -35,7 +35,7 @@ class WebServer(uvicorn.Server):
         self._readiness = readiness
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then report it: signals are handled by now, so whoever waits for the report can stop the server."""
+        """Start, then report it: signals are handled by now, so the server can be stopped after the report."""
         await super().startup(sockets)
         self.started_hook()
 

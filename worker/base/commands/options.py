@@ -56,7 +56,7 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else tracejudge.toml if there is one.")
-# Files of the command line: traces, which may have broken texts, and whatever may also be standard input.
+# Files of the command line: traces, which may have broken texts, and inputs, which may be standard input.
 TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
 INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
@@ -207,7 +207,7 @@ def moments(store: Store, **times: str | None) -> dict[str, int | None]:
 
 
 def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
-    """Open the file of `--output`, only for whoever runs the command; standard output without one."""
+    """Open the file of `--output`, readable by its owner only; standard output without one."""
     if path is None:
         return nullcontext(sys.stdout)
     try:
@@ -262,8 +262,8 @@ def offline_judges(
 ) -> tuple[Settings, tuple[Judge, ...]]:
     """Load the settings and the given judges, each a name or a file, which may replace a judge of the configuration.
 
-    A file is whatever ends in `.toml`, or is no judge and is a file. No model need be called default. ``models`` are
-    those of `--model`; where it is empty, the models that the judges name must exist.
+    A name is a file if it ends in `.toml`, or if it is no judge and a file of this name exists. No model need be called
+    default. ``models`` are the names of `--model`; if it is empty, the models that the judges name must exist.
     """
     settings = load(os.environ, config, needs_rules=False)
     note_unknown_variables(settings)

@@ -93,7 +93,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace as the worker does, or return what is wrong with the line.
+    """Read a trace as the worker does, or return the error in the line.
 
     Texts in another encoding are refused: the worker would judge them with marks in place of letters.
     """
@@ -113,7 +113,7 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace, or a row of labelled data as a trace, or return what is wrong with the line."""
+    """Read a trace, or a row of labelled data as a trace, or return the error in the line."""
     if line.error:
         return line.error
     entry = trace_of(line, max_bytes)
@@ -227,7 +227,7 @@ def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
 
 
 class Conversation(NamedTuple):
-    """The joined traces of a session, the newest of a long one, and what its verdict says of them.
+    """The joined traces of a session, the newest of a long one, and the session as its verdict names it.
 
     The joined trace has the tags of all traces; of several values the last one counts.
     """

@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Retried(NamedTuple):
-    """Evaluation ids of letters by what became of their retry."""
+    """Evaluation ids of letters by the outcome of their retry."""
 
     chosen: Sequence[str]
     under_way: Sequence[str]
@@ -177,7 +177,7 @@ class AutoRetry(ServiceThread):
         """Retry due letters unless another worker does."""
         # One worker at a time retries letters; it keeps the lease from one look to the next.
         if not self._store.acquire_lock(self._keys.dead_auto_retry, self._holder, 150_000):
-            # This worker no longer knows what is under way: should it get the lease again, it begins with few.
+            # This worker no longer knows which retries are under way. If it gets the lease again, it begins with few.
             self._paces.clear()
             return
         healthy = {*self._healthy()}
@@ -205,7 +205,7 @@ class AutoRetry(ServiceThread):
 
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
-        # Most of a panel's letters may wait for a member: those that need not are found behind them.
+        # Most of a panel's letters may wait for a member: letters that need not wait are behind them.
         due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []

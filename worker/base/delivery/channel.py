@@ -18,8 +18,8 @@ class Item(NamedTuple):
     Attributes:
         verdict: The verdict, which is parked if the receiver does not know its trace.
         body: The encoded part.
-        target: What the path of the request names, if items of several targets need separate requests.
-        about: The id of what the item is about, by which answers name it.
+        target: The part of the path that differs, if items of several targets need separate requests.
+        about: The id of its subject, by which answers name it.
         parked: How often the verdict was parked before.
         size: How many records the body has.
     """
@@ -39,8 +39,8 @@ class Answer(NamedTuple):
         rejected: How many items it refused for good.
         absent: Items whose trace it does not know yet.
         again: Items that it failed over, to be sent once more.
-        unsent: Items that it did not take because of others, to be sent at once; all of several, where it does not say
-            which of them it does not know.
+        unsent: Items that it did not take because of others, to be sent at once; all items if it does not name those
+            that it does not know.
         is_read: Whether the body was an answer that can be true.
     """
 

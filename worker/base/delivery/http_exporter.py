@@ -28,9 +28,9 @@ class HttpExporter(ReceiverExporter):
 
     Attributes:
         expected: The server that `url` should name, for advice.
-        protocol: What requests are called, for advice.
+        protocol: The name of its requests, for advice.
         content: Their encoding, for advice.
-        keeps_there: What it keeps after `tracejudge forget`, and how to erase it there.
+        keeps_there: The data that it keeps after `tracejudge forget`, and how to erase them there.
         probe: A request that changes nothing, for `tracejudge doctor`.
     """
 
@@ -72,7 +72,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def url_of(cls, options: HttpReceiver) -> str:
-        """Return the address that the settings name, without what requests add."""
+        """Return the address that the settings name, without the paths that requests add."""
         return base_url(options.url, options.paths) if options.url and options.paths else options.url or ""
 
     @classmethod
@@ -108,7 +108,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def keeps(cls, settings: Settings, name: str) -> str:
-        """Name the server. Whoever runs `tracejudge forget` may lack the credentials."""
+        """Name the server; the user of `tracejudge forget` may lack the credentials."""
         options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         return f"{mask_url(cls.url_of(options))} keeps {cls.keeps_there}"
@@ -146,7 +146,7 @@ class HttpExporter(ReceiverExporter):
 
 
 def decode_reply(reply: Reply, of_type: type[T]) -> T | None:
-    """Return the body of a reply; None if it is not what is expected."""
+    """Return the body of a reply; None if it has another form."""
     try:
         return msgspec.json.decode(reply.body or b"", type=of_type)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

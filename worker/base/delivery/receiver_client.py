@@ -27,7 +27,7 @@ class Destination(NamedTuple):
         url: The address that the paths of requests are added to.
         setting: The setting with the address, for advice.
         expected: The server that belongs there, for advice.
-        protocol: What requests are called, for advice.
+        protocol: The name of its requests, for advice.
         content: Their encoding, for advice.
         headers: Sent with each request.
         proxy: The setting, as ``proxy_for`` takes it.
@@ -67,9 +67,9 @@ class Reply(NamedTuple):
             ``misconfigured``, to be retried but of no use before an operator acts; ``unreachable``.
         reason: The status, or the class of the error, for logs.
         meaning: What the receiver did, for people.
-        fix: What to do about it; empty where nothing is to be done.
+        fix: What to do about it; empty if nothing is to be done.
         status: None without an answer.
-        body: None where it was incomplete, or longer than the bound.
+        body: None if it was incomplete, or longer than the bound.
         error: Why there was no answer.
     """
 

@@ -1,4 +1,4 @@
-"""Delivers verdicts to one receiver: batches, retries, halves after a refusal, and parks what is not yet ingested.
+"""Delivers verdicts to one receiver: batches, retries, halves after a refusal, and parking until it has the trace.
 
 A receiver that is down delays its verdicts; they wait in the outbox, up to its cap, and no other receiver waits with
 them. A verdict may be sent twice, after a crash between its delivery and the acknowledgement: each receiver
@@ -196,7 +196,7 @@ class ReceiverExporter(ExportConsumer):
         return "CODE" if self._providers.get(judge_model) in BY_CODE else "LLM"
 
     def run_once(self) -> None:
-        """Acknowledge what was delivered while Redis was away, before it is delivered again; then read."""
+        """Acknowledge entries delivered while Redis was away, before they are delivered again; then read."""
         self._acknowledge_delivered()
         if time.monotonic() >= self._next_parked and self._deliver_parked() < _PARKED_COUNT:
             self._next_parked = time.monotonic() + 5.0

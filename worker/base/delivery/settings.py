@@ -69,7 +69,7 @@ class ReceiverSettings(
     export_explanations: bool | None = None
 
     def faults(self, key: str) -> Iterator[Fault]:
-        """Check what no type shows; ``key`` is the table with a dot."""
+        """Check rules that no type expresses; ``key`` is the table with a dot."""
         for name in self.__struct_fields__:
             if name.endswith("_env"):
                 yield from Secret.of(self, f"{key}{name.removesuffix('env')}").faults()
@@ -112,7 +112,7 @@ class HttpReceiver(ReceiverSettings, frozen=True, kw_only=True):
         return {name: Secret(f"{key}headers.{name}.", source.env, source.file) for name, source in sources}
 
     def faults(self, key: str) -> Iterator[Fault]:
-        """Check what no type shows."""
+        """Check rules that no type expresses."""
         yield from super().faults(key)
         if self.url is None and self.needs_url:
             fix = "set the address of the receiver, as http://host:port"

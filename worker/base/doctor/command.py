@@ -1,7 +1,7 @@
 """`tracejudge doctor`: check every part that TraceJudge needs, and say how to fix each that is broken.
 
-This module has the command and the checks of what workers leave in Redis; `redis_server` checks Redis and the broker,
-`http_endpoints` the models and the metrics page, and each exporter what it needs.
+This module has the command and the checks of the data of workers in Redis; `redis_server` checks Redis and the broker,
+`http_endpoints` the models and the metrics page, and each exporter its own needs.
 """
 
 import os

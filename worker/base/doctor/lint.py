@@ -69,7 +69,7 @@ _BY_NAME: Final = {code.name: code for code in CODES}
 
 
 class LintFinding(Struct, frozen=True, omit_defaults=True):
-    """One finding: what is wrong where, and how to fix it. ``place`` is a file or a variable."""
+    """One finding: a mistake, its place, and how to fix it. ``place`` is a file or a variable."""
 
     code: str
     name: str
@@ -135,7 +135,7 @@ class Configuration(NamedTuple):
 def examine(
     environment: Mapping[str, str], config: str | None, arguments: Mapping[str, object] | None = None
 ) -> Configuration:
-    """Read and check a configuration as a worker does at its start, then look for what a start accepts."""
+    """Read and check a configuration as a worker does at its start, then look for probable mistakes."""
     try:
         faults, sources = run_faults(read(environment, config, arguments))
         further, settings = run_faults(sources.with_places(build(sources, environment, of_worker=True)))
@@ -201,7 +201,7 @@ def finding_of(fault: Fault) -> LintFinding:
 
 
 def _warnings(settings: Settings, sources: ConfigSources, environment: Mapping[str, str]) -> Faults[None]:
-    """Find what a start accepts."""
+    """Find probable mistakes with which a worker starts."""
     here = sources.path or "environment"
     if (absent := unconfigured(settings, sources.path)) is not None:
         yield Fault("", absent, "write one: tracejudge init", "heuristic-judges", here)
@@ -211,7 +211,7 @@ def _warnings(settings: Settings, sources: ConfigSources, environment: Mapping[s
 
 
 def setting_warnings(settings: Settings) -> Iterator[Fault]:
-    """Find what is allowed in settings without mistakes, and probably not meant."""
+    """Find probable mistakes in settings that are allowed."""
     yield from _rules(settings)
     yield from _tables(settings)
     yield from _models(settings)

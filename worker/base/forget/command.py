@@ -94,7 +94,7 @@ def command(
         if forgotten.unreadable:
             others = f"{forgotten.unreadable:,} batches or dead letters"
             NOTES.print(f"{others} are of another version of tracejudge: use its `forget`")
-        # Whoever must prove an erasure needs the places that this command does not reach.
+        # To prove an erasure, a user needs the places that this command does not reach.
         NOTES.print("Not erased:")
         for line in kept:
             note(f"- {line}")

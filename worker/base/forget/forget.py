@@ -1,8 +1,8 @@
-"""Forget a trace, a session or a person in the stream, in what is gathered, batches, dead letters and verdicts.
+"""Forget a trace, a session or a person in the stream, gathered parts, batches, dead letters and verdicts.
 
 Labels and the examples of open incidents are erased as well.
 
-What is gathered is late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
+Gathered parts are late feedback and the traces of conversations. A conversation that is being judged, and its verdict,
 belong to each of its traces.
 
 What stays in Redis: the ledger (``evaluations:``, an evaluation id and one digit) and ``scores:`` of panels' members
@@ -12,7 +12,7 @@ knows the trace can tell whose it is. Without the ledger an evaluation that is p
 would count twice.
 
 In the accounting, an evaluation that had not ended counts as ``removed``; one that had keeps its outcome. An unread
-trace counts as ``cut_off``: the stream lost it unread, whoever removed it. Workers do not report it in
+trace counts as ``cut_off``, because the stream lost it unread. Workers do not report it in
 ``cut_off_total`` and ``outbox_cut_off_total``, which count losses.
 
 What cannot be recalled: spans and events that exporters have sent, exemplars and the examples of incidents in
@@ -276,7 +276,7 @@ class Forgetting:
         """Search one Redis for a target.
 
         Args:
-            progress: Called with what is being scanned (`traces`, `batches`, …), and how much of it was scanned so far.
+            progress: Called with the kind that is being scanned (`traces`, `batches`, …), and the number so far.
         """
         self.result = Forgotten()
         self.store = store
@@ -302,7 +302,7 @@ class Forgetting:
         return self.erase()
 
     def erase(self) -> Forgotten:
-        """Erase what belongs to the target as it is known now; errors as of ``run``."""
+        """Erase all data of the target as it is known now; errors as of ``run``."""
         self._erase_entries()
         self.erase_pending_feedback()
         # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
@@ -353,7 +353,7 @@ class Forgetting:
             for entries in self._scan(name, place):
                 self.target.learn(entry.owner for entry in entries)
         if not self.dry_run and self.target.trace_ids:
-            # What names the person goes first: another run after a crash would not know which labels are theirs.
+            # Before the data that name the person are gone: after a crash another run would not find the labels.
             encoded = msgspec.json.encode(sorted(self.target.trace_ids))
             first.call(methodcaller("set", key, encoded, ex=7 * 86_400))
 

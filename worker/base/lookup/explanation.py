@@ -2,7 +2,7 @@
 
 Judges differ in what they return: labelled sentences with an excerpt, keys of sentences, or results by document. This
 module reads the details of a verdict into one form, for `tracejudge show` and the board. Nothing is judged again: an
-excerpt is only looked up where the verdict does not say whether it was found.
+excerpt is only looked up if the verdict does not say whether it was found.
 """
 
 import re
@@ -109,7 +109,7 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
 
 
 def place(text: str, within: str, document: int, start: int = 0, end: int | None = None) -> Place | None:
-    """Find a text in another, whatever its blanks and case; None if it is not there as a whole."""
+    """Find a text in another, without regard to blanks and case; None if it is not there as a whole."""
     end = len(within) if end is None else end
     at = within.find(text, start, end)
     if text and at >= 0:

@@ -95,7 +95,7 @@ class LabelVerdict(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def from_verdict(cls, verdict: Verdict, metric: str) -> Self:
-        """Return what a verdict says of a metric."""
+        """Return the verdict on one metric."""
         score = next((score for score in verdict.scores if score.metric == metric), None)
         raw = verdict.details.get(UNCORRECTED)
         number = raw.get(metric) if isinstance(raw, dict) else None

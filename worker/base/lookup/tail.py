@@ -86,7 +86,7 @@ def command(
 
 
 def _describe_unmatched(settings: Settings, store: Store, services: Sequence[str], judges: Sequence[str]) -> str:
-    """Name the pattern that matches nothing configured and no series, with what it may mean; empty without one."""
+    """Name the pattern that matches nothing configured and no series, with similar names; empty without one."""
     series = read_series(store).values()
     installed = {*load_judges(settings.judges), *(labels.judge for labels in series)}
     for option, patterns, names in (

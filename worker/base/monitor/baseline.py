@@ -53,7 +53,7 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     per_week: float
     """Judgements in a week, as many of equal weights as are as precise (Kish's effective size)."""
     mean_weight: float
-    """Mean weight per unit of weight, Σw² / Σw: what counts as one judgement."""
+    """Mean weight per unit of weight, Σw² / Σw, which counts as one judgement."""
     unevenness: float = 1.0
     """Judgements beside that effective size: 1 if all weights are equal."""
 
@@ -63,7 +63,7 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
         return self.dispersion >= _NOTICEABLE_EFFECT or self.unevenness >= _NOTICEABLE_EFFECT
 
     def expected(self, hour: int) -> float:
-        """Return the share that a drop is measured from: the cell of the hour, less what days differ by."""
+        """Return the share that a drop is measured from: the cell of the hour, less the spread of days."""
         return min(_MOST, max(_LEAST, self.cells[hour % _WEEK] - min(_ALLOWED_SPREADS * self.spread, _MOST_ALLOWANCE)))
 
 

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from judges.agreement.intervals import Interval, Z, wilson
 
 Origin = Literal["drawn", "golden", "queue"]
-"""How labels were chosen: with known probability from the traffic, as a set, or by whoever looked at the queue."""
+"""How labels were chosen: with known probability from the traffic, as a set, or by a person who looked at the queue."""
 Method = Literal["ppi", "rogan_gladen"]
 METHODS: Final[dict[str, Method]] = {"drawn": "ppi", "golden": "rogan_gladen"}
 _MOST_DEVIATION: Final = 5.0
@@ -222,7 +222,7 @@ def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
 
 
 def agreement(seen: Confusion) -> Agreement:
-    """Return how far verdicts and labels agree; what has no traces is None.
+    """Return how far verdicts and labels agree; a rate without traces is None.
 
     Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
     """

@@ -28,7 +28,7 @@ class Increment(NamedTuple):
     """An amount that is added to one count.
 
     Attributes:
-        kind: What is counted; a word that names the hash, as `repeats`.
+        kind: The name of the hash, as `repeats`.
         at: The time whose day (UTC) it belongs to, in seconds since the epoch.
         labels: The labels of the count.
         amount: A whole number.
@@ -61,7 +61,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
 def find_counted_time(store: Store, now: float) -> float:
     """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
 
-    A partition that does not answer is left out: it must not hold up the detection of what the others show.
+    A partition that does not answer is left out: it must not delay detection for the others.
     """
     until = now
     for partition in store.answering:
@@ -102,7 +102,7 @@ def first_of(verdict: Verdict) -> First | None:
 
 
 def series_of_first(series: Series, first: First) -> Series:
-    """Return the series of the first verdict, from that of its repeat by whichever model."""
+    """Return the series of the first verdict, given the series of its repeat, which another model may have made."""
     version = first.version[:VERSION_DIGITS] or series.version
     return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)
 

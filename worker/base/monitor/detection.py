@@ -370,7 +370,7 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
 
 
 def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
-    """Count a bucket that has judgements against the baseline, and return what it changes."""
+    """Count a bucket that has judgements against the baseline; return the change, if there is one."""
     if detector.norm is None or detector.limits is None:
         return None
     total = bucket.sums.total

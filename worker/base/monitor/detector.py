@@ -38,7 +38,7 @@ class Session(NamedTuple):
 class Moments(msgspec.Struct, array_like=True):
     """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and of a few κ.
 
-    They hold what κ depends on, whatever the sizes, the weights and the hours of the sessions, in 51 numbers.
+    κ depends on these 51 numbers only, whatever the sizes, the weights and the hours of the sessions.
     """
 
     sessions: float = 0.0
@@ -159,7 +159,7 @@ def drops_below(share: float) -> tuple[float, ...]:
 
 
 def factor(norm: Baseline, moments: Moments, drop: int) -> float:
-    """Return κ, what scores are multiplied by because verdicts of a session agree and weights differ.
+    """Return κ, the factor of scores, because verdicts of a session agree and weights differ.
 
     The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
     scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and

@@ -49,7 +49,7 @@ def failing_traces(store: Store, series: Series, since: float, count: int = 3, *
 
 
 class Example(NamedTuple):
-    """A field of the hash of examples, and what it says."""
+    """A field of the hash of examples, and its parts."""
 
     field: bytes
     order: int

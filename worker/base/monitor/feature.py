@@ -135,7 +135,7 @@ def _exporters(settings: Settings) -> Mapping[str, Exporter]:
 def _process_threads(
     settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
 ) -> "Sequence[tuple[ServiceThread, Store]]":
-    """Make a thread a server: the sums are on the first one, whichever this worker serves."""
+    """Make a thread for each partition, also of those that this worker does not serve: the sums are on the first."""
     from worker.base.monitor.sums import PartitionSums, QualitySums
 
     if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:

@@ -133,7 +133,7 @@ class Watch(ABC):
         """
 
     def count(self, verdict: Verdict, at: float) -> Iterable[Increment]:  # noqa: ARG002 - for those that count
-        """Return the increments of a verdict of whichever version, whose entry is of that time.
+        """Return the increments of a verdict of any version, whose entry is of that time.
 
         Called under a lock in the thread that adds the verdict. After an exception the same entries are read again.
         """

@@ -67,7 +67,7 @@ def read_rows(path: Path, place: str = "") -> Faults[tuple[Objective, ...]]:
 
 
 def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
-    """Find what is wrong with the rows together, and how to fix it."""
+    """Find mistakes in the rows together; each text says how to fix it."""
     names = [(row.judge, row.metric) for row in rows]
     judges = catalogue()
     for number, row in enumerate(rows):

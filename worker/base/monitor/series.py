@@ -205,7 +205,7 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
                 of_class = ClassSums(int(numbers[0]), *numbers[1:])
             sums.classes[ord(kind) - ord("A")] = of_class
     total = sums.total
-    # Stored is what sessions have beyond judgements that each are a session of their own.
+    # Stored is the excess over sums in which each judgement is a session by itself.
     later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))
     sums.over_sessions = SessionSums(
         total.judgements - int(later),
@@ -222,7 +222,7 @@ def _unjudged(kinds: Mapping[str, Sequence[float]], kind: str) -> Unjudged:
 
 
 def read_states(store: Store, names: Mapping[str, str], of_type: type[T]) -> dict[str, T]:
-    """Read what a watch has stored of series: keys of Redis by series id; a new state if nothing is stored."""
+    """Read the stored states of series, given keys of Redis by series id; a new state if nothing is stored."""
     stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names.values()])
     return {
         series_id: msgspec.msgpack.decode(raw, type=of_type) if raw else of_type()

@@ -196,7 +196,7 @@ class QualitySums(ExportConsumer):
         self.relist(read_series(self._store).values())
 
     def run_once(self) -> None:
-        """Add what the outbox holds, and compute what is due, if this worker is the active monitor; else wait."""
+        """Add the entries of the outbox, and run due tasks, if this worker is the active monitor; else wait."""
         if not self._holds_lock():
             self.is_active = False
             for task in self._tasks:
@@ -234,7 +234,7 @@ class QualitySums(ExportConsumer):
         Args:
             entries: In the order of their outbox.
             source: Where entries of another partition come from.
-            last: The end of what was read, where that is none of these entries.
+            last: The last entry read, if it is none of these entries.
 
         Raises:
             StoreError: Redis did not answer; the entries come again.
@@ -305,7 +305,7 @@ class QualitySums(ExportConsumer):
                 yield series, series_id, kind, int(passes)
 
     def _increments(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield further counts, which are added exactly once, whatever the origin of a verdict."""
+        """Yield further counts, which are added exactly once, for verdicts of any origin."""
         for watch in self._counting:
             if watch.detail in verdict.details or watch.origin == verdict.origin or verdict.judge in watch.judges:
                 yield from watch.count(verdict, at)
@@ -346,7 +346,7 @@ class PartitionSums(ServiceThread):
         self._store.make_group(self._store.keys.verdicts, MONITOR_GROUP)
 
     def run_once(self) -> None:
-        """Add what follows the position in the outbox; then let entries gather."""
+        """Add the entries after the position in the outbox; then let entries gather."""
         if not self._sums.is_active:
             self._after = None
             self.pause(_STANDBY_S)
@@ -434,5 +434,5 @@ class SeriesPruning(Watch):
 
 
 def segment_of(series: Series) -> Series:
-    """Return what all values of a segment of one series have in common."""
+    """Return a segment of one series without its value."""
     return msgspec.structs.replace(series, value="")

@@ -149,7 +149,7 @@ class _Selected(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Some entries, where to continue after them, and what was found missing before them."""
+    """Some entries, the position after them, and the number of entries missing before them."""
 
     entries: Sequence[Entry]
     next_id: str

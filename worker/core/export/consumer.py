@@ -27,7 +27,7 @@ _GATHER_S: Final = 0.2
 
 
 class ExportConsumer(ServiceThread):
-    """Base of all exporters. A subclass delivers entries and acknowledges what was delivered.
+    """Base of all exporters. A subclass delivers entries, and acknowledges them.
 
     Attributes:
         exporter: Name of the exporter, and of its consumer group.
@@ -112,7 +112,7 @@ class ExportConsumer(ServiceThread):
         return entries
 
     def _read_own_pending(self) -> list[Entry]:
-        """Read what Redis assigned to this consumer in an answer that was lost; others wait until it is stale."""
+        """Read the entries that Redis assigned to this consumer in a lost answer; others wait until they are stale."""
         if not self._answer_lost:
             return []
         keys, count = self._store.keys, self.read_count
@@ -124,7 +124,7 @@ class ExportConsumer(ServiceThread):
             if isinstance(error.__cause__, ResponseError):
                 return []  # Redis came back without its data; the read that follows makes the group anew.
             raise
-        # What was trimmed away is left for the claim, which knows of it in every version of Redis.
+        # Trimmed entries are left for the claim, which finds them in every version of Redis.
         return [(entry_id, fields) for entry_id, fields in reply[0][1] if fields] if reply else []
 
     def _process(self, entries: Sequence[Entry]) -> None:

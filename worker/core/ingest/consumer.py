@@ -142,7 +142,7 @@ class IngestConsumer(ServiceThread):
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
-        """Build the thread; ``pressure`` decides when reading pauses and what is shed."""
+        """Build the thread; ``pressure`` decides when reading pauses, and which judge models are shed."""
         super().__init__("ingest")
         self._settings = settings
         self._store = store

@@ -106,7 +106,7 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
 
 
 def _spent_on_called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
-    """Return what all rounds took of the evaluations for which this round made calls, by evaluation id."""
+    """Return calls and cost of all rounds, by evaluation id, of the evaluations that made calls in this round."""
     return {
         result.evaluation.id: result.spent
         for result in unfinished

@@ -5,7 +5,7 @@ where all evaluations run concurrently. It completes each batch when its evaluat
 no shift runs.
 
 At most two shifts of a model run in one process: the current one fetches, a former one waits for its last slow calls.
-A message that arrives while the current shift is young makes that one look again instead of starting another.
+A message that arrives while the current shift is young makes it look again, and starts no other.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class Shift:
         self.wake()
 
     def count(self, outcome: str, before: Spent, after: Spent) -> None:
-        """Count an evaluation by what it took before and after this round; called in the event loop."""
+        """Count an evaluation with its calls and cost before and after this round; called in the event loop."""
         self._outcomes[outcome] += 1
         self._calls += after.calls - before.calls
         self._tokens += after.input_tokens - before.input_tokens + after.output_tokens - before.output_tokens
@@ -151,11 +151,11 @@ class JudgingConsumer:
             store: The Redis server.
             evaluator: Evaluates its batches.
             ledger: Its ledger.
-            limits: Those of each judge model's endpoint.
+            limits: The limits of each judge model's endpoint.
             notifier: Requests notifications for its batches.
             serves: Whether this worker consumes a queue now.
-            slots: What consumers of several servers share by judge model.
-            loop: The event loop that they share, which outlives them; one of its own unless given.
+            slots: The slots by judge model, if several consumers share them.
+            loop: The event loop that they share, which outlives them; by default a new one.
         """
         self._notifier = notifier
         self._serves = serves
@@ -426,7 +426,7 @@ class JudgingConsumer:
                 shift.may_be_ready.discard(window)
 
     def _give_up(self, shift: Shift, window: PrefetchWindow) -> None:
-        """Fetch what is too old to wait for a blocked endpoint: it is turned away there, and becomes dead letters."""
+        """Fetch batches that are too old to wait for a blocked endpoint, which then become dead letters."""
         for _ in range(_MAX_GIVEN_UP):
             if not window.is_blocked or not window.has_memory:
                 return

@@ -58,8 +58,8 @@ def make_verdict(
 ) -> tuple[Verdict, Spent]:
     """Build the outbox entry of an evaluation, and the calls and cost of all its rounds.
 
-    ``user_key`` is the key of the hash of the end user's id, ``tags`` are those that the monitor needs, ``earlier`` is
-    what earlier rounds took.
+    ``user_key`` is the key of the hash of the end user's id, ``tags`` are the tags that the monitor needs, ``earlier``
+    the calls and cost of earlier rounds.
     """
     trace = item.trace
     spent = earlier.plus(assessment.calls, price, assessment.refusals)
@@ -145,13 +145,13 @@ class UnfinishedEvaluation(NamedTuple):
 
 
 class _BatchRun(NamedTuple):
-    """One run of a batch: arguments of ``BatchEvaluator.run``, and what all evaluations share."""
+    """One run of a batch: arguments of ``BatchEvaluator.run``, and values that all evaluations share."""
 
     batch: Batch
     tries: Mapping[str, Spent]
     ended: Callable[[], None]
     count_outcome: Callable[[str, Spent, Spent], None]
-    # What each assessor has read for the batch.
+    # The results of ``prepare`` of each assessor.
     prepared: Sequence[object]
     # The key of the hash of end users' ids; empty if no trace names one.
     user_key: str
@@ -161,9 +161,9 @@ class _BatchRun(NamedTuple):
 
 
 class GroupCommit(Generic[T, R]):
-    """Runs a blocking function for the coroutines of one event loop; what they submit during a run shares the next.
+    """Runs a blocking function for the coroutines of one event loop; items submitted during a run share the next one.
 
-    A round trip for each would cost more CPU than judging.
+    A round trip for each item would cost more CPU than judging.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class GroupCommit(Generic[T, R]):
 
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
-    """Make what bounds the concurrent evaluations of each judge in Python in one process."""
+    """Make the semaphores that bound the concurrent evaluations of each judge in Python in one process."""
     return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code_judges}
 
 
@@ -268,11 +268,11 @@ class BatchEvaluator:
             judges: The judges by name.
             models: The models by name.
             ledger: Where verdicts are written.
-            rules: The rules, which know what judges with which model.
+            rules: The rules.
             metrics: Where features count; None counts nothing.
             slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
-                judges too, which whoever made them closes.
-            features: What is between an evaluation and its verdict; by default what is installed.
+                judges too, and do not close them.
+            features: The features whose hooks are called; by default all that are installed.
         """
         self._settings = settings
         self._closes = slots is None
@@ -305,9 +305,9 @@ class BatchEvaluator:
 
         Args:
             batch: The evaluations that are not finished.
-            tries: What earlier rounds took, by evaluation id.
+            tries: Calls and cost of earlier rounds, by evaluation id.
             ended: Called as each evaluation ends.
-            count_outcome: Receives the outcome of each evaluation, and what it took before and after this round.
+            count_outcome: Receives the outcome of each evaluation, and its calls and cost before and after this round.
 
         Raises:
             UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
@@ -350,7 +350,7 @@ class BatchEvaluator:
             await close_all(self._models, self._judges)
 
     async def _redact(self, items: Sequence[Item]) -> list[Trace | Exception]:
-        """Return the traces as judges may see them, or the error of one that could not be redacted."""
+        """Return the redacted traces; in place of one that could not be redacted, its error."""
         redaction = self._redaction
         if redaction is None:
             return [item.trace for item in items]

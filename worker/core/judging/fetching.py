@@ -1,4 +1,4 @@
-"""Fetch batches: how many a judge model has capacity for, their leases, and what of them is left to judge.
+"""Fetch batches: how many a judge model has capacity for, their leases, and the evaluations left to judge.
 
 Fetched evaluations wait in memory for a free slot, which is quicker than asking Redis when a slot is free. Not much
 more is fetched than the slots can use: another worker may have free slots.
@@ -56,7 +56,7 @@ class Slots:
         self._on_release: list[Callable[[], None]] = []
 
     def on_release(self, call: Callable[[], None]) -> None:
-        """Call a function whenever an evaluation has ended: its slot is for whichever window has work."""
+        """Call a function after each evaluation: any window that has work may use its slot."""
         self._on_release.append(call)
 
     def report_release(self) -> None:
@@ -129,7 +129,7 @@ class PrefetchWindow:
 class LeasedBatch:
     """A batch that is judged here, without the evaluations that were finished before.
 
-    ``tries`` is what earlier rounds took, by evaluation id; ``bytes_each`` the memory of one evaluation.
+    ``tries`` holds calls and cost of earlier rounds, by evaluation id; ``bytes_each`` the memory of one evaluation.
     """
 
     window: PrefetchWindow

@@ -25,7 +25,7 @@ RETRYABLE_REASONS: Final = frozenset(
     {"judge_unavailable", "judge_rejected", "rate_limited", "timeout", "unknown_judge_version"}
 )
 """Reasons whose cause may pass by itself; the cause of an `internal_error` is a fault of ours, which stays."""
-# Minimum delay of a dead letter before each automatic retry; after the last one there is none.
+# Minimum delay of a dead letter before each automatic retry; after the last delay it is not retried.
 AUTO_RETRY_DELAYS_S: Final = (60.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 OUTBOX_VERSION: Final = b"1"
 FIELD_BYTES: Final = 16
@@ -179,7 +179,7 @@ class DeadLetter(_LetterFields, frozen=True, kw_only=True):
 
 
 class TraceOwner(Struct, frozen=True, omit_defaults=True):
-    """The origin of a trace: all that a stored dead letter says of it."""
+    """The origin of a trace: the fields that a stored dead letter has of it."""
 
     trace_id: str
     service: str
@@ -240,7 +240,7 @@ class Ledger:
             traces[name] = payload
             owner = TraceOwner(trace.trace_id, trace.service, trace.user_id)
             stored = StoredDeadLetter(*_fields_of(letter), trace=name, owner=owner)
-            # A combined evaluation can be made as soon as its members are there, whatever its reason.
+            # A combined evaluation can be made as soon as its members are there, with any reason.
             is_retryable = letter.reason in RETRYABLE_REASONS or bool(evaluation.members)
             created = fresh_id(letter.judge_model, letter.chosen_at).split("-", 1)[0]
             names.append(self._keys.dead_again(letter.judge_model))

@@ -75,7 +75,7 @@ class BacklogGauges:
         self._metrics.partition_up.labels(str(partition)).set(0)
 
     def show(self, partition: int, backlog: Backlog, memory: Memory | None, *, is_read: bool = True) -> None:
-        """Set the gauges and counters from what was measured on a partition; those of the backlog if it is read."""
+        """Set the gauges and counters of a partition; the gauges of the backlog only if this worker reads it."""
         metrics = self._metrics
         metrics.partition_up.labels(str(partition)).set(1)
         if not is_read:
@@ -140,8 +140,8 @@ class Maintenance(ServiceThread):
         Args:
             groups: The groups of the outbox.
             capacity: Says which judge models may fetch more.
-            gauges: Those of all partitions that this worker reads.
-            is_read: Whether it reads this one; it judges the batches of all.
+            gauges: The gauges of all partitions that this worker reads.
+            is_read: Whether this worker reads the partition; it judges the batches of all.
             chores: Run once a minute.
         """
         super().__init__("maintenance")
@@ -212,7 +212,7 @@ class Maintenance(ServiceThread):
 class Sweeper(ServiceThread):
     """Each second, in one worker at a time: requeues batches that are due, and notifies if batches are ready.
 
-    It covers what notifications do not: a lost message, a lapsed lease, a retry delay that has passed.
+    Notifications do not cover a lost message, a lapsed lease, and a retry delay that has passed.
     """
 
     role = "judge"

@@ -102,7 +102,7 @@ class Runtime:
         self.partitions = {
             number: Partition(self._process, self.stores[number], partial(send, number)) for number in numbers
         }
-        # The monitor reads the outboxes of all partitions, whichever this worker serves: its sums are on the first.
+        # The monitor reads the outboxes of all partitions, also of those that this worker does not serve.
         factories = (feature.process_threads for feature in installed())
         threads = collect_all(factories, settings, self.metrics, self.stores, rules)
         self._process_threads = [thread for thread, _ in threads]

@@ -53,7 +53,7 @@ class _Template(NamedTuple):
 
 
 class EvaluationFactory:
-    """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, whatever their origin."""
+    """Makes evaluations. Their ids depend on trace, judge, version and judge model alone, and not on their origin."""
 
     def __init__(self, graders: Graders) -> None:
         self._graders = graders

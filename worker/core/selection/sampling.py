@@ -89,7 +89,7 @@ class _Matching(NamedTuple):
         feedback: Whether a rule always chooses traces with negative feedback.
         slow_s: The duration from which a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
-        first: Called for each of the traces; they name rules that choose the trace whatever their rates.
+        first: Called for each of the traces; they name rules that choose the trace at any rate.
     """
 
     rules: Sequence[CompiledRule]
@@ -294,7 +294,7 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
 
 
 def is_always(rule: Rule, trace: Trace) -> bool:
-    """Return whether a rule chooses a trace for its error, negative feedback or duration, whatever the rate."""
+    """Return whether a rule chooses a trace at any rate, for its error, negative feedback or duration."""
     return (
         ("error" in rule.always and bool(trace.error))
         or ("negative_feedback" in rule.always and trace.feedback is not None and trace.feedback.score < 0)

@@ -117,7 +117,7 @@ class _KnownTrace(UsualTrace, frozen=True, omit_defaults=True, kw_only=True, for
 
 
 class _Named(Struct):
-    """The only field that a search for a trace decodes; skipping all others is what makes it cheap."""
+    """The only field that a search for a trace decodes; it is cheap because all others are skipped."""
 
     trace_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID_CHARS)]
 
@@ -130,7 +130,7 @@ _named_decoder = msgspec.json.Decoder(_Named)
 
 
 def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
-    """Read an entry; whatever it holds, nothing is raised."""
+    """Read an entry; never raises an error."""
     raw_id, fields = entry
     entry_id = raw_id.decode()
     if fields is None:

@@ -186,7 +186,7 @@ class Store:
 
     @property
     def first(self) -> "Store":
-        """The first partition, which keeps what belongs to no trace."""
+        """The first partition, which keeps all data that belong to no trace."""
         return self.partitions[0]
 
     @property

@@ -43,7 +43,7 @@ class GroupReader:
         """Yield new entries; if the last read found the end of the stream, wait for the first.
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
-        ahead: if the reader is closed before the next read, another consumer claims what it brought.
+        ahead: if the reader is closed before the next read, another consumer claims its entries.
 
         Raises:
             StoreError: Redis did not answer.
@@ -123,7 +123,7 @@ class GroupReader:
         return self._store.make_group(self._stream, self._group)
 
     def _receive_reply(self, _: object) -> Any:
-        """Receive one reply; False as soon as it exceeds the bytes, though not that of a single entry."""
+        """Receive one reply; False as soon as it exceeds the bytes, unless it has a single entry."""
         # The driver's own method returns whole replies only, however large.
         socket = self._connection._sock  # noqa: SLF001
         received = 0

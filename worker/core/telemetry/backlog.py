@@ -78,7 +78,7 @@ def measure(
 ) -> Backlog:
     """Trim the streams to their caps and measure everything.
 
-    ``report_cuts`` returns what was newly cut off; each cut is reported once, to one caller. Batches of
+    ``report_cuts`` returns the entries newly cut off; each cut is reported once, to one caller. Batches of
     ``dead_models``, whose circuit is open, count as parked.
     """
     keys = store.keys

@@ -74,7 +74,7 @@ class _Part(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Something that a role consumes in a Redis. ``stalled`` says what it means when it is not consumed."""
+    """Something that a role consumes in a Redis. ``stalled`` describes the fault if it is not consumed."""
 
     name: str
     role: str
@@ -188,7 +188,7 @@ class Readiness:
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
     def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
-        """Return what blocks a thread or a flow, in words for a probe; empty if nothing does."""
+        """Return the cause that blocks a thread or a flow, in words for a probe; empty if there is none."""
         for name, pulse in pulses.items():
             if pulse.dead:
                 return f"{name}: its thread has ended"

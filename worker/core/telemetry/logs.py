@@ -38,7 +38,7 @@ _CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "httpco
 _CARRIERS: Final = frozenset({"amqp", "asyncio", "billiard", "celery", "kombu", "py", "redis"})
 # Arguments of Celery's log calls that are fixed texts.
 _KNOWN_WORDS: Final = ("consumer: Connection to broker lost.",)
-# Replaces a warning of Celery, of which nothing is left without what it quotes.
+# Replaces a warning of Celery, which is empty without its quotations.
 _AS_ROOT: Final = "superuser privileges"
 _OWN_WORDS_AS_ROOT: Final = "the worker runs as root; run it as a user of its own, who may only read its files"
 _CONNECTED: Final = "Connected to %s"
@@ -105,7 +105,7 @@ class _BrokerRetries(logging.Filter):
 
 
 def _words(record: logging.LogRecord) -> str:
-    """Return the text of a record without what it quotes."""
+    """Return the text of a record without quotations."""
     template = record.msg
     if not isinstance(template, str):
         return type(template).__name__
@@ -130,7 +130,7 @@ def _words(record: logging.LogRecord) -> str:
 
 
 def _show_argument(value: object, *, with_addresses: bool) -> object:
-    """Return what a line may show of an argument."""
+    """Return the part of an argument that a line may show."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, BaseException):

@@ -1,7 +1,7 @@
 """Prometheus metrics: the tables in which they are declared, and the table of the core.
 
 Registration, the reference page and the checks of rules and dashboards are made from the tables. Label values come
-from the configuration or from closed sets; what is not bounded by nature is bounded by ``BoundedLabel``.
+from the configuration or from closed sets; ``BoundedLabel`` bounds all others.
 """
 
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ class ProcessMetrics(MetricTable):
 
 
 class Metrics(ProcessMetrics):
-    """The metrics of one worker process: those of the core, and ``tables`` of what is installed, by their class."""
+    """The metrics of one worker process: the table of the core, and ``tables`` of installed parts by their class."""
 
     # fmt: off
     traces = Metric(Counter, "traces_total", "traces", ("service", "outcome"),
