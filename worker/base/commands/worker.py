@@ -28,9 +28,7 @@ from worker.core.telemetry import logs
     help="Judge models to judge with, as metrics name them, `code` or `panel`, separated by commas; all unless given.",
 )
 @click.option(
-    "--partitions",
-    metavar="LIST",
-    help="Partitions of a cluster to serve, from 0, as 0-3 or 0,2; all unless given.",
+    "--partitions", metavar="LIST", help="Partitions of a cluster to serve, from 0, as 0-3 or 0,2; all unless given."
 )
 @click.option("--metrics-port", type=int, help="Port of the metrics page; 0 chooses a free one.")
 def command(  # noqa: PLR0917 - click calls by name
@@ -45,12 +43,7 @@ def command(  # noqa: PLR0917 - click calls by name
     if (wrong := replaced_files()) is not None:
         raise SettingsError(wrong)
     chosen = [role.strip() for role in roles.split(",")] if roles else None
-    arguments = {
-        "redis_url": redis_url,
-        "metrics_port": metrics_port,
-        "roles": chosen,
-        "served_partitions": partitions,
-    }
+    arguments = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_partitions": partitions}
     settings = load(os.environ, config, arguments)
     logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.

@@ -34,9 +34,5 @@ _COMMANDS: Final = {
     "tail": Command("worker.base.lookup.tail", "Follow verdicts live"),
 }
 FEATURE: Final = Feature(
-    name="lookup",
-    tables=(KEEP_LABELLED, MAX_LABELLED_BYTES),
-    keys=LookupKeys,
-    scripts=__package__,
-    commands=_COMMANDS,
+    name="lookup", tables=(KEEP_LABELLED, MAX_LABELLED_BYTES), keys=LookupKeys, scripts=__package__, commands=_COMMANDS
 )

@@ -200,11 +200,6 @@ class JudgingConsumer:
             return [shift for shifts in self._running.values() for shift in shifts]
 
     @property
-    def labels(self) -> list[str]:
-        """The labels of the queues of the judge models configured here."""
-        return list(dict.fromkeys(window.label for window in self._windows.values()))
-
-    @property
     def pulse(self) -> Pulse:
         """The health of the event loop; any thread may ask."""
         return Pulse(self.progressed_at, dead=self._started and not self._stopping and not self._loop_is_well)

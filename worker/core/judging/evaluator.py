@@ -20,7 +20,7 @@ from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS, Settings
-from worker.core.features import Feature, TraceHookContext, build_hooks, find_overrides, installed
+from worker.core.features import TraceHookContext, build_hooks, find_overrides, installed
 from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 from worker.core.selection.sampling import Rules
@@ -259,7 +259,6 @@ class BatchEvaluator:
         rules: Rules,
         metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
-        features: Sequence[Feature] | None = None,
     ) -> None:
         """Build the hooks of features.
 
@@ -272,21 +271,20 @@ class BatchEvaluator:
             metrics: Where features count; None counts nothing.
             slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
                 judges too, and do not close them.
-            features: The features whose hooks are called; by default all that are installed.
         """
         self._settings = settings
         self._closes = slots is None
         self._judges = judges
         self._models = models
         self._ledger = ledger
-        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", ledger.record, repeats=True)
+        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
         self._redaction = Redaction.of(settings.redact)
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
         # The keys of users belong to the installation, and not to a partition.
         self._user_keys = UserKeys(settings, ledger.store.first)
-        features = installed() if features is None else features
+        features = installed()
         context = TraceHookContext(settings, metrics, ledger, rules)
         self._assessors = build_hooks((feature.assess for feature in features), context)
         self._wrappers = build_hooks((feature.wrap_model for feature in features), context)
@@ -348,6 +346,9 @@ class BatchEvaluator:
             await wrapper.aclose()
         if self._closes:
             await close_all(self._models, self._judges)
+
+    def _write(self, group: Sequence[Finished]) -> list[bool]:
+        return self._ledger.record(group)
 
     async def _redact(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the redacted traces; in place of one that could not be redacted, its error."""

@@ -10,7 +10,7 @@ the leases lapse.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
@@ -45,7 +45,6 @@ LAYOUT: Final = b"2"
 _SOCKET_TIMEOUT_S: Final = 10.0
 # Far longer than a live consumer with something to read stays silent.
 IDLE_MS: Final = 15 * 60 * 1000
-_MAX_RETIRED: Final = 1_000
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
 _REFUSED: Final = "REFUSED "
 _FORBIDDEN: Final = "the Redis user lacks a right: tracejudge doctor names it"
@@ -341,9 +340,9 @@ class Store:
             for entry_id, fields in reply
         ]
 
-    def retire_consumers(self, stream: str, group: str, keep: Collection[str] = (), idle_ms: int = IDLE_MS) -> int:
-        """Remove consumers with nothing pending that were silent for ``idle_ms``, except ``keep``; return how many."""
-        return int(self.run("retire", (stream,), (group, idle_ms, _MAX_RETIRED, *keep)))
+    def retire_consumers(self, stream: str, group: str, idle_ms: int = IDLE_MS) -> int:
+        """Remove consumers with nothing pending that were silent for ``idle_ms``, at most 1,000; return how many."""
+        return int(self.run("retire", (stream,), (group, idle_ms, 1_000)))
 
     def remove_consumer(self, stream: str, group: str, consumer: str) -> None:
         """Remove the caller's own consumer unless entries are pending there; if Redis is away, others retire it."""

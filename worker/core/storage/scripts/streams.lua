@@ -231,17 +231,15 @@ return kept
 -- between.
 --
 -- KEYS[1] stream; no TTL
--- ARGV[1] group · ARGV[2] minimum silence in ms · ARGV[3] maximum to remove · ARGV[4..] names that stay
+-- ARGV[1] group · ARGV[2] minimum silence in ms · ARGV[3] maximum to remove
 -- Returns how many were removed; 0 without stream or group.
-local keep = {}
-for place = 4, #ARGV do keep[ARGV[place]] = true end
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
 if consumers.err then return 0 end
 local retired = 0
 for _, consumer in ipairs(consumers) do
   local state = pairs_of(consumer)
   -- Before Redis 7.2 `idle` counts from the last delivery, later from the last attempt to read.
-  if state.pending == 0 and state.idle >= tonumber(ARGV[2]) and not keep[state.name] then
+  if state.pending == 0 and state.idle >= tonumber(ARGV[2]) then
     redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], state.name)
     retired = retired + 1
     if retired == tonumber(ARGV[3]) then break end
