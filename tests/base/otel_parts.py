@@ -51,9 +51,9 @@ class Sending:
         self.exporter = OtlpExporter(self._settings, keyspace.store, self.metrics, "otel")
         self.exporter.stale_ms = 0
         self.exporter.gather_s = 0.0
-        self.exporter._wait = self._wait
+        self.exporter.wait = self._wait
         # A receiver that a busy machine keeps from answering is none that is down: there would be one wait more.
-        self.exporter._client.deadline_s = PATIENCE_S
+        self.exporter.client.deadline_s = PATIENCE_S
         self.exporter.prepare()
         self.waits: list[float] = []
         self.meanwhile: Callable[[], object] = lambda: None
@@ -89,7 +89,7 @@ def senders(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Senders]:
 
     yield make
     for each in made:
-        each.exporter._client.close()
+        each.exporter.client.close()
 
 
 def pending(keyspace: Keyspace) -> int:

@@ -59,7 +59,7 @@ def sending(far: Keyspace, otlp: OtlpReceiver) -> Iterator[Sending]:
     made = Sending(far, otlp.endpoint)
     made.exporter.stale_ms = STALE_MS
     yield made
-    made.exporter._client.close()
+    made.exporter.client.close()
 
 
 def lose_answers_to(proxy: Proxy, exporter: ExportConsumer, method: str) -> None:
@@ -166,7 +166,7 @@ def successor(keyspace: Keyspace, otlp: OtlpReceiver) -> Iterator[Sending]:
     made = Sending(keyspace, otlp.endpoint)
     made.exporter.stale_ms = STALE_MS
     yield made
-    made.exporter._client.close()
+    made.exporter.client.close()
 
 
 def test_a_delivery_that_waits_keeps_its_entries(

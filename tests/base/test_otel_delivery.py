@@ -379,7 +379,7 @@ def test_its_thread_ends_soon_though_the_receiver_is_down(
 ) -> None:
     otlp.close()
     worker = sender()
-    worker.exporter._wait = lambda _: worker.exporter.stopping.wait(100)
+    worker.exporter.wait = lambda _: worker.exporter.stopping.wait(100)
     keyspace.send(make_verdict(1))
     worker.exporter.start()
     assert worker.exporter.stop(60)

@@ -63,7 +63,7 @@ def test_the_variables_of_opentelemetry_name_receiver_key_and_resource(
     exporter.prepare()
     keyspace.send(SCORED)
     exporter.run_once()
-    exporter._client.close()
+    exporter.client.close()
     assert [span.name for span in otlp.spans][:1] == ["evaluate safety"]
     sent = otlp.spans[0].resource
     assert sent == {

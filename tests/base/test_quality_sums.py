@@ -228,7 +228,7 @@ def test_counts_are_added_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPat
     verdicts = [verdict(n, origin="replay" if n % 2 else "live", service=f"s{n % 3}") for n in range(60)]
     entries = publish(keyspace, verdicts, [DAY_MS + n * 3_600_000 for n in range(60)])
     sums = sums_of(keyspace)
-    sums._counting = [Agreement(keyspace.store)]
+    sums.counting = [Agreement(keyspace.store)]
     for part in (entries[:25], entries[10:40], entries):
         sums.deliver(part)
     times = [DAY_MS / 1000 + day * 86_400 for day in range(3)]
@@ -263,7 +263,7 @@ def test_a_watch_counts_only_verdicts_that_concern_it(keyspace: Keyspace, monkey
     concerns: tuple[dict[str, Any], ...] = ({"judges": ("relevance",)}, {"detail": "cascade"}, {"origin": "canary"})
     watches = [type("Part", (Agreement,), {"judges": (), **fields})(keyspace.store) for fields in concerns]
     sums = sums_of(keyspace)
-    sums._counting = watches
+    sums.counting = watches
     sums.deliver(publish(keyspace, verdicts, [DAY_MS + n for n in range(5)]))
     assert counted == ["2", "3", "4", "5"]
 

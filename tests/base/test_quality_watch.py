@@ -159,7 +159,7 @@ class Task(Watch):
 @pytest.mark.usefixtures("_short_reads")
 def test_the_lock_is_renewed_between_tasks_and_no_task_runs_without_it(keyspace: Keyspace) -> None:
     worker, seen = Worker(keyspace), list[str]()
-    worker.sums._tasks = tuple(Task(keyspace, seen, loses=loses) for loses in (False, True, False))
+    worker.sums.tasks = tuple(Task(keyspace, seen, loses=loses) for loses in (False, True, False))
     worker.turn()
     assert seen == ["runs", "runs"]
     worker.turn()

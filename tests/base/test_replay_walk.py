@@ -265,7 +265,7 @@ def test_a_dry_run_only_counts(keyspace: Keyspace) -> None:
     replay = Replays(keyspace).begin(dry_run=True)
     assert finish_replay(replay) == {"traces": 5, "chosen": 5}
     after = keyspace.everything()
-    del after[f"replay:{replay._cursor.name}"]
+    del after[f"replay:{replay.cursor.name}"]
     assert after == before
 
 
@@ -283,7 +283,7 @@ def test_it_goes_on_where_it_was_stopped(keyspace: Keyspace) -> None:
     replay.step()
     done = counts(replay.state)
     assert 0 < done["chosen"] == done["traces"] < 50
-    later = replays.go_on(replay._cursor)
+    later = replays.go_on(replay.cursor)
     assert later.state == replay.state
     for trace in make_traces(range(50, 60)):
         keyspace.add(trace)
@@ -300,7 +300,7 @@ def test_several_on_the_same_replay_share_it(keyspace: Keyspace) -> None:
     take(keyspace)
     replays = Replays(keyspace)
     first_run = replays.begin()
-    other = replays.go_on(first_run._cursor)
+    other = replays.go_on(first_run.cursor)
     while any([first_run.step(), other.step()]):
         pass
     assert counts(first_run.state) == counts(other.state) == {"traces": 50, "chosen": 50}
@@ -310,17 +310,17 @@ def test_it_is_remembered_as_long_as_the_ledger(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(1))
     take(keyspace)
     replay = Replays(keyspace, retention=100.0).begin()
-    assert 86_400 < keyspace.client.ttl(replay._cursor.key) <= 86_500
-    keyspace.client.expire(replay._cursor.key, 10)
+    assert 86_400 < keyspace.client.ttl(replay.cursor.key) <= 86_500
+    keyspace.client.expire(replay.cursor.key, 10)
     replay.step()
-    assert 86_400 < keyspace.client.ttl(replay._cursor.key) <= 86_500
+    assert 86_400 < keyspace.client.ttl(replay.cursor.key) <= 86_500
 
 
 def test_a_replay_that_redis_lost_ends_with_a_fix(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(1))
     take(keyspace)
     replay = Replays(keyspace).begin()
-    keyspace.client.delete(replay._cursor.key)
+    keyspace.client.delete(replay.cursor.key)
     with pytest.raises(ReplayError, match="start a new one, nothing is judged twice"):
         replay.step()
     assert in_batches(keyspace) == []
@@ -328,9 +328,9 @@ def test_a_replay_that_redis_lost_ends_with_a_fix(keyspace: Keyspace) -> None:
 
 def test_one_of_another_version_is_not_guessed_at(keyspace: Keyspace) -> None:
     replay = Replays(keyspace).begin()
-    keyspace.client.hset(replay._cursor.key, "question", '{"v": 3}')
+    keyspace.client.hset(replay.cursor.key, "question", '{"v": 3}')
     with pytest.raises(ReplayError, match="another version of tracejudge"):
-        replay._cursor.read()
+        replay.cursor.read()
 
 
 # --- what ingest is not done with, and what is gone ---

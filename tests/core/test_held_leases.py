@@ -63,7 +63,7 @@ def test_a_batch_leased_again_before_it_began_is_judged_once(keyspace: Keyspace,
     (batch_id,) = choose(keyspace, 3)
     worker = new_worker()
     busy = threading.Event()
-    worker.judging._loop.call(lambda: busy.wait(60))
+    worker.judging.loop.call(lambda: busy.wait(60))
     worker.wake(batch_id)
     keyspace.client.hdel(keyspace.keys.holders, batch_id)
     keyspace.client.zadd(keyspace.keys.ready("scripted"), {batch_id: 1})
@@ -72,7 +72,7 @@ def test_a_batch_leased_again_before_it_began_is_judged_once(keyspace: Keyspace,
     busy.set()
     worker.settle()
     assert len(worker.model.reached) == 3
-    assert worker.judging._windows["scripted"].evaluations == 0, "both have released the window"
+    assert worker.judging.windows["scripted"].evaluations == 0, "both have released the window"
     assert_settled(keyspace, scored=3)
 
 

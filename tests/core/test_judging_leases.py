@@ -111,7 +111,7 @@ def test_a_worker_keeps_its_leases_after_an_outage_of_redis_longer_than_a_lease(
     worker = new_worker()
     worker.begin(batch_id)
     keyspace.make_due()
-    worker.judging._held._renewed_at -= 15
+    worker.judging.held_leases._renewed_at -= 15
     worker.look()
     assert (ready(keyspace), keyspace.leases()[batch_id]) == ([], keyspace.soon(LEASE_S))
     worker.end()
@@ -143,7 +143,7 @@ def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, n
 def count_ends(worker: JudgingWorker) -> list[str]:
     """Receive each round of a batch that has ended."""
     ended: list[str] = []
-    held = worker.judging._held
+    held = worker.judging.held_leases
     remove = held.remove
 
     def heard(lease: Any) -> Any:
@@ -182,7 +182,7 @@ def test_renewing_goes_on_after_redis_was_away(
         raise ValueError("nobody foresaw this")
 
     with monkeypatch.context() as outage:
-        outage.setattr(worker.judging._leases, "renew", fail)
+        outage.setattr(worker.judging.leases, "renew", fail)
         assert failed.wait(60)
     keyspace.make_due()
     wait_until(lambda: keyspace.leases()[batch_id] > 10, what="the renewal")

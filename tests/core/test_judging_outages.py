@@ -18,7 +18,7 @@ def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
     (batch_id,) = choose(keyspace, 2)
     worker = new_worker()
     with monkeypatch.context() as outage:
-        outage.setattr(worker.ledger if away == "already_finished" else worker.judging._leases, away, refuse)
+        outage.setattr(worker.ledger if away == "already_finished" else worker.judging.leases, away, refuse)
         worker.run(batch_id)
     assert (list(keyspace.batches()), worker.judging.held) == ([batch_id], 0)
     keyspace.make_due()
@@ -41,7 +41,7 @@ def test_capacity_that_cannot_be_filled_is_not_tried_over_and_over(
         raise StoreError("Redis does not answer (ConnectionError)")
 
     with monkeypatch.context() as outage, capture_logs():
-        outage.setattr(worker.judging._leases, "take", away)
+        outage.setattr(worker.judging.leases, "take", away)
         worker.end()
     assert 1 <= len(models) <= 5, "not once for each of 42 that left"
     assert len(ready(keyspace)) == 18
@@ -55,7 +55,7 @@ def test_a_failed_sweep_raises_and_the_next_one_judges(
     worker = new_worker()
     choose(keyspace, 1)
     with monkeypatch.context() as outage:
-        outage.setattr(worker.sweeper._leases, "sweep", refuse)
+        outage.setattr(worker.sweeper.leases, "sweep", refuse)
         with pytest.raises(StoreError):
             worker.look()
     worker.sweep()
@@ -92,7 +92,7 @@ def test_capacity_is_released_when_the_answer_is_there_though_it_cannot_be_writt
         outage.setattr(worker.ledger, "record", refuse)
         worker.wake(first)
         wait_until(lambda: holders(keyspace).keys() == {first, second}, what="the second in the capacity of the first")
-        wait_until(lambda: worker.judging._windows["scripted"].capacity() == 1, what="the capacity of the first")
+        wait_until(lambda: worker.judging.windows["scripted"].capacity() == 1, what="the capacity of the first")
     worker.model.hung = set()
     worker.settle()
     assert_settled(keyspace, scored=2)

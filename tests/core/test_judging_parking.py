@@ -152,7 +152,7 @@ def test_a_rejected_batch_lets_the_more_probes_pass_the_more_often_it_was_one(
         worker.limits.blocked_for_s = 0.0
         keyspace.client.delete(keyspace.keys.ready("scripted"))
         keyspace.make_due(batch_id)
-        worker.judging._leases.sweep(["scripted"])
+        worker.judging.leases.sweep(["scripted"])
     assert waits == [keyspace.soon(wait_s) for wait_s in (17.0, 32.0, 47.0)]
 
 

@@ -14,7 +14,7 @@ def test_an_event_loop_that_ended_unasked_is_dead_and_one_that_was_stopped_is_no
     judging = new_worker().judging
     assert not judging.pulse.dead
     with monkeypatch.context() as fallen:
-        fallen.setattr(judging._loop, "_thread", threading.Thread())
+        fallen.setattr(judging.loop, "_thread", threading.Thread())
         assert judging.pulse.dead
     judging.stop(0)
     assert not judging.pulse.dead

@@ -98,7 +98,7 @@ def test_a_batch_leased_during_the_stop_is_put_back(
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.model.answers.clear()
-    take, cancel_all = worker.judging._fetcher.fetch, worker.judging._held.cancel_all
+    take, cancel_all = worker.judging._fetcher.fetch, worker.judging.held_leases.cancel_all
     taken, cancelled = threading.Event(), threading.Event()
 
     def slowly(*arguments: Any, **options: Any) -> Any:
@@ -108,7 +108,7 @@ def test_a_batch_leased_during_the_stop_is_put_back(
         return leased
 
     monkeypatch.setattr(worker.judging._fetcher, "fetch", slowly)
-    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), cancelled.set()))
+    monkeypatch.setattr(worker.judging.held_leases, "cancel_all", lambda: (cancel_all(), cancelled.set()))
     taker = threading.Thread(target=worker.judging.run, args=("scripted",))
     taker.start()
     assert taken.wait(60)
@@ -131,8 +131,8 @@ def test_stopping_ends_in_time_though_redis_takes_no_verdicts(
     monkeypatch.setattr(worker.ledger, "record", say_no)
     worker.wake(batch_id)
     assert refused.wait(60)
-    wait = worker.judging._loop.wait
-    monkeypatch.setattr(worker.judging._loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
+    wait = worker.judging.loop.wait
+    monkeypatch.setattr(worker.judging.loop, "wait", lambda coroutine, timeout_s: wait(coroutine, min(timeout_s, 0.1)))
     worker.judging.stop(0.05)
     assert (worker.judging.held, ready(keyspace)) == (0, [batch_id])
     new_worker().run(batch_id)
@@ -146,7 +146,7 @@ def test_stopping_ends_in_time_though_redis_never_answers(
     monkeypatch.setattr(consumer_module, "_CANCEL_S", 0.05)
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
-    run, cancel_all = keyspace.store.run, worker.judging._held.cancel_all
+    run, cancel_all = keyspace.store.run, worker.judging.held_leases.cancel_all
     called, let_go, answered = threading.Event(), threading.Event(), threading.Event()
 
     def silent(name: str, *arguments: Any) -> Any:
@@ -157,7 +157,7 @@ def test_stopping_ends_in_time_though_redis_never_answers(
         return run(name, *arguments)
 
     monkeypatch.setattr(keyspace.store, "run", silent)
-    monkeypatch.setattr(worker.judging._held, "cancel_all", lambda: (cancel_all(), called.wait(60)))
+    monkeypatch.setattr(worker.judging.held_leases, "cancel_all", lambda: (cancel_all(), called.wait(60)))
     if script == "take":
         worker.wake(batch_id)
         assert called.wait(60)
@@ -178,7 +178,7 @@ def test_a_batch_that_cannot_be_put_back_is_swept(
     (batch_id,) = choose(keyspace, 1)
     worker = new_worker()
     worker.begin(batch_id)
-    monkeypatch.setattr(worker.judging._leases, "put_back", refuse)
+    monkeypatch.setattr(worker.judging.leases, "put_back", refuse)
     worker.judging.stop(0.05)
     assert worker.judging.held == 0
     keyspace.make_due()

@@ -60,22 +60,22 @@ def test_the_sums_hold_each_verdict_of_every_partition_once(keyspaces: list[Keys
     assert [keyspace.measure(groups=groups).outbox[MONITOR_GROUP].lag for keyspace in keyspaces] == [0, 0, 0]
     # A worker that was stopped in between adds what another one has added meanwhile.
     reader = first.readers[0]
-    position = reader._after
+    position = reader.after_id
     verdicts(keyspaces[1], range(300, 310))
     second.sums.is_active = True
     second.readers[0].run_once()
     assert first.judgements() == 73
-    assert reader._after == position
+    assert reader.after_id == position
     reader.run_once()
-    assert (first.judgements(), reader._after) == (73, None), "the position has moved, so that nothing is added"
+    assert (first.judgements(), reader.after_id) == (73, None), "the position has moved, so that nothing is added"
     reader.run_once()
-    assert reader._after == second.readers[0]._after
+    assert reader.after_id == second.readers[0].after_id
     # The group of a worker that ended after adding does not lag for ever.
     verdicts(keyspaces[2], range(400, 405))
-    pass_group, second.readers[1]._pass_group = second.readers[1]._pass_group, lambda _: None
+    pass_group, second.readers[1].pass_group = second.readers[1].pass_group, lambda _: None
     second.readers[1].run_once()
     assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 5
-    second.readers[1]._after, second.readers[1]._pass_group = None, pass_group
+    second.readers[1].after_id, second.readers[1].pass_group = None, pass_group
     second.readers[1].run_once()
     assert keyspaces[2].measure(groups=groups).outbox[MONITOR_GROUP].lag == 0
     assert first.judgements() == 78

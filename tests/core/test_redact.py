@@ -153,7 +153,7 @@ def test_explanations_leave_redacted(keyspace: Keyspace, otlp: OtlpReceiver, red
     keyspace.send(make_verdict(1, outcome="scored", scores=(own,)))
     keyspace.send(make_verdict(2, outcome="scored", scores=(Score("safety", 1.0),), rationale=f"She wrote to {MAIL}."))
     exporter.run_once()
-    exporter._client.close()
+    exporter.client.close()
     key = "evaluations.0.evaluation.explanation"
     assert [span.attributes[key] for span in otlp.spans] == [explanation] * 2
     assert [log.attributes["gen_ai.evaluation.explanation"] for log in otlp.logs] == [explanation] * 2

@@ -30,7 +30,7 @@ class ScriptedStage(ServiceThread):
         self.waits: list[float] = []
         self.finished = threading.Event()
         self._prepares = iter(prepares)
-        self._turns = iter(turns)
+        self.turns = iter(turns)
 
     def pause(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -40,7 +40,7 @@ class ScriptedStage(ServiceThread):
         self.prepared += 1
 
     def run_once(self) -> None:
-        step = next(self._turns, None)
+        step = next(self.turns, None)
         if step is None:
             self.finished.set()
             self.stopping.wait()
@@ -146,7 +146,7 @@ def test_progress_is_the_time_of_the_last_turn_that_got_on(steady: list[float]) 
 
             return both
 
-        under_test._turns = iter([note, note, failing_and_noting(AWAY), failing_and_noting(BROKEN), note, note])
+        under_test.turns = iter([note, note, failing_and_noting(AWAY), failing_and_noting(BROKEN), note, note])
         under_test.followed()
     assert times[0] == made_at, "nothing is done yet"
     assert times[0] < times[1] < times[2]
@@ -166,7 +166,7 @@ def test_the_pulse_of_a_thread_holds_its_failure_and_since_when() -> None:
 
             return both
 
-        under_test._turns = iter(map(note_and, [AWAY, AWAY, _nothing, _nothing]))
+        under_test.turns = iter(map(note_and, [AWAY, AWAY, _nothing, _nothing]))
         under_test.followed()
     away = "Redis does not answer (ConnectionError)"
     assert [pulse.blocked_by for pulse in pulses] == [None, away, away, None]
@@ -217,7 +217,7 @@ def test_an_outage_that_a_turn_reports_itself_ends_too(monkeypatch: pytest.Monke
     """Ingest waits within its turn, and goes on with what it has read."""
     monkeypatch.setattr(stage, "OUTAGE", stage.Outage())
     under_test = ScriptedStage()
-    under_test._turns = iter([lambda: under_test.backoff(StoreError("Redis is full")), _nothing])
+    under_test.turns = iter([lambda: under_test.backoff(StoreError("Redis is full")), _nothing])
     with capture_logs() as lines:
         under_test.followed()
     assert [line["event"] for line in lines] == ["redis unavailable, retrying", "redis available again"]
@@ -363,7 +363,7 @@ def test_a_turn_that_does_not_end_is_told() -> None:
 
 def test_a_stopped_stage_begins_no_further_turn() -> None:
     under_test = ScriptedStage()
-    under_test._turns = iter([under_test.stopping.set, _nothing])
+    under_test.turns = iter([under_test.stopping.set, _nothing])
     under_test.start()
     assert under_test.stop(PROMPTLY_S)
     assert under_test.turned == 1

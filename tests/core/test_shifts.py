@@ -178,13 +178,13 @@ def test_an_event_loop_that_is_dead_or_stuck_keeps_no_thread_and_no_lease(
     worker.begin(batch_id)
     let_go = threading.Event()
     if how == "dead":
-        worker.judging._loop._loop.call_soon_threadsafe(worker.judging._loop._loop.stop)
+        worker.judging.loop.stop()
         worker.settle()
         assert worker.judging.held == 0
     else:
-        worker.judging._loop.call(lambda: let_go.wait(60))
+        worker.judging.loop.call(lambda: let_go.wait(60))
         monkeypatch.setattr(consumer_module, "LOOP_STALLED_S", -1.0)
-        worker.judging._held._renewed_at -= 3600
+        worker.judging.held_leases._renewed_at -= 3600
     assert worker.judging.pulse.dead, "so that its supervisor ends it"
     keyspace.make_due()
     worker.judging.renew_overdue()
@@ -205,7 +205,7 @@ def test_a_stop_resolves_every_thread_also_where_the_loop_has_died(keyspace: Key
         model.answers.clear()
     worker.look()
     wait_until(lambda: all(model.reached for model in worker.models.values()), what="the calls")
-    worker.judging._loop._loop.call_soon_threadsafe(worker.judging._loop._loop.stop)
+    worker.judging.loop.stop()
     worker.judging.stop(60)
     worker.settle()
 
@@ -236,14 +236,14 @@ def test_an_unexpected_error_while_sweeping_ends_no_sweeper(
     sweeper: Sweeper = worker.sweeper
     monkeypatch.setattr(sweeper.stopping, "wait", lambda _: None)
     seen = threading.Event()
-    judge_models = sweeper._leases.judge_models
+    judge_models = sweeper.leases.judge_models
 
     def fail_once() -> Any:
-        monkeypatch.setattr(sweeper._leases, "judge_models", judge_models)
+        monkeypatch.setattr(sweeper.leases, "judge_models", judge_models)
         seen.set()
         raise KeyError("secret")
 
-    monkeypatch.setattr(sweeper._leases, "judge_models", fail_once)
+    monkeypatch.setattr(sweeper.leases, "judge_models", fail_once)
     with capture_logs() as lines:
         choose(keyspace, 1)
         sweeper.start()

@@ -84,7 +84,7 @@ class Process:
         made = (self.settings, keyspace.store, self.metrics)
         sums = QualitySums(*made, rules_of(self.settings))
         # What the monitor computes from its sums is computed again at any time.
-        sums._tasks = ()
+        sums.tasks = ()
         self.exporters: list[ExportConsumer] = [PrometheusExporter(*made), sums, FileExporter(*made, "archive")]
 
     def publish(self, *payloads: object) -> None:

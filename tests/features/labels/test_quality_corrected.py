@@ -42,7 +42,7 @@ class Worker:
         self.watch = CorrectionWatch(
             MonitorParts(settings, keyspace.store, self.metrics, rules_of(settings)), lambda: self.now
         )
-        self.sums._tasks = (self.watch,)
+        self.sums.tasks = (self.watch,)
 
     def turn(self) -> None:
         self.now += 400

@@ -103,7 +103,7 @@ def export(
         assert (first.dropped, second.dropped) == ({}, {})
         assert keyspace.pending("receiver:mine", keyspace.keys.verdicts) == 0
         for each in (first, second):
-            each.exporter._client.close()  # type: ignore[attr-defined]
+            each.exporter.client.close()  # type: ignore[attr-defined]
         return sorted(found())
 
 
@@ -256,9 +256,9 @@ def test_each_score_is_stored_once_after_any_fault(
         product.spans(verdicts)
         for number, answers in enumerate(faults):
             worker = Sending(keyspace, export_explanations=True, **settings)
-            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+            stack.callback(worker.exporter.client.close)  # type: ignore[attr-defined]
             gateway.faults.extend(answers)
-            worker.exporter._client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
+            worker.exporter.client.deadline_s = 5.0 if "late" in answers else 60.0  # type: ignore[attr-defined]
             keyspace.send(verdicts[number])
             worker.turn()
             assert (len(gateway.faults), worker.dropped, keyspace.pending("receiver:mine", keyspace.keys.verdicts)) == (
@@ -267,7 +267,7 @@ def test_each_score_is_stored_once_after_any_fault(
             wait_until(lambda: sorted(product.found()) == IDS[: number + 1], what=str(answers))  # noqa: B023
         killed, last = (Sending(keyspace, export_explanations=True, **settings) for _ in range(2))
         for worker in (killed, last):
-            stack.callback(worker.exporter._client.close)  # type: ignore[attr-defined]
+            stack.callback(worker.exporter.client.close)  # type: ignore[attr-defined]
         # A request that waits for ten minutes of absence.
         last.meanwhile = lambda: gateway.start() if sum(last.waits) > 600 else None
         keyspace.send(*verdicts[len(faults) :])

@@ -78,7 +78,7 @@ class Sending:
         assert isinstance(exporter, ReceiverExporter)
         self.exporter = exporter
         exporter.stale_ms, exporter.gather_s = 0, 0.0
-        exporter._wait = self._wait  # type: ignore[method-assign]
+        exporter.wait = self._wait  # type: ignore[method-assign]
         exporter.prepare()
         self.waits: list[float] = []
         self.meanwhile: Callable[[], object] = lambda: None
@@ -106,7 +106,7 @@ def sender(keyspace: Keyspace) -> Iterator[Callable[..., Sending]]:
 
         def make(options: dict[str, Any], **settings: Any) -> Sending:
             sending = Sending(keyspace, receivers={"mine": receiver(options)}, **settings)
-            stack.callback(getattr(sending.exporter, "_client", stack).close)
+            stack.callback(getattr(sending.exporter, "client", stack).close)
             return sending
 
         yield make
@@ -215,8 +215,8 @@ def test_a_slow_or_cut_answer_is_no_second_verdict(keyspace: Keyspace, backend: 
 
     backend.answers.append(lambda _request: late())
     keyspace.send(*map(verdict, range(3, 6)))
-    worker.exporter._client.deadline_s = 0.5
-    worker.meanwhile = lambda: setattr(worker.exporter._client, "deadline_s", 30.0)
+    worker.exporter.client.deadline_s = 0.5
+    worker.meanwhile = lambda: setattr(worker.exporter.client, "deadline_s", 30.0)
     worker.turn()
     assert (worker.waits, pending(keyspace), worker.dropped) == ([0.5], 0, {})
     assert set(names(6, 0, 1, 2)) <= set(backend.evaluations())
@@ -290,7 +290,7 @@ def test_a_receiver_that_is_down_delays_no_other(keyspace: Keyspace) -> None:
         assert (up.evaluations(), down.evaluations()) == (names(3), names(3))
         assert away.waits == [0.5, 1.0, 2.0, 4.0, 8.0]
         for each in (worker, away):
-            each.exporter._client.close()  # type: ignore[attr-defined]
+            each.exporter.client.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", [backends.Opik, backends.Langsmith, backends.Phoenix, backends.Mlflow])
@@ -342,7 +342,7 @@ def test_a_stop_while_the_server_is_down_loses_nothing(keyspace: Keyspace, backe
     backend.answers.extend([503, 500, 503])
     keyspace.send(*map(verdict, range(3)))
     first = sender(backend.settings())
-    first.exporter._wait = lambda _seconds: True
+    first.exporter.wait = lambda _seconds: True
     for _ in range(2):
         first.turn()
     keyspace.send(verdict(3))

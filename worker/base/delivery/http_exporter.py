@@ -32,6 +32,7 @@ class HttpExporter(ReceiverExporter):
         content: Their encoding, for advice.
         keeps_there: The data that it keeps after `tracejudge forget`, and how to erase them there.
         probe: A request that changes nothing, for `tracejudge doctor`.
+        client: The connections to it.
     """
 
     expected: ClassVar[str]
@@ -43,7 +44,7 @@ class HttpExporter(ReceiverExporter):
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
         self._destination = self.destination_of(settings, name)
-        self._client = ReceiverClient(self._destination)
+        self.client = ReceiverClient(self._destination)
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
@@ -135,13 +136,13 @@ class HttpExporter(ReceiverExporter):
 
     def send(self, request: Request) -> Reply:
         """Send one request; errors are replies too."""
-        return self._client.send(request)
+        return self.client.send(request)
 
     def stop(self, timeout_s: float) -> bool:
         """End the thread, then its connections."""
         ended = super().stop(timeout_s)
         if ended:
-            self._client.close()
+            self.client.close()
         return ended
 
 

@@ -264,7 +264,7 @@ class ReceiverExporter(ExportConsumer):
             part = parts.popleft()
             self._keep()
             if channel.interval_s > 0:
-                if (wait_s := self._send_at - time.monotonic()) > 0 and self._wait(wait_s):
+                if (wait_s := self._send_at - time.monotonic()) > 0 and self.wait(wait_s):
                     raise DeliveryEndedError
                 self._send_at = time.monotonic() + channel.interval_s
             reply = self.send_items(channel, part.items)
@@ -390,7 +390,7 @@ class ReceiverExporter(ExportConsumer):
             self._warn("export retrying", seconds=round(wait_s, 1), **cause)
         status = f"answers {reply.reason}: {reply.meaning}," if reply.status else "does not answer"
         self.report_blocked(f"receiver {status}")
-        if self._wait(wait_s):
+        if self.wait(wait_s):
             raise DeliveryEndedError
 
     def _warn(self, event: str, **fields: object) -> None:
@@ -401,7 +401,7 @@ class ReceiverExporter(ExportConsumer):
             self.acknowledge(self._delivered)
             self._delivered.clear()
 
-    def _wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Wait, and keep the entries under delivery; True when the exporter was told to stop."""
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0 and not self.stopping.wait(min(left_s, _KEEP_EVERY_S)):

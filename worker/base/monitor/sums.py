@@ -172,12 +172,12 @@ class QualitySums(ExportConsumer):
         self._max_values = MONITOR.of(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [import_attribute(feature.watch)(parts) for feature in installed() if feature.watch]
-        self._tasks: tuple[Watch, ...] = (
+        self.tasks: tuple[Watch, ...] = (
             QualityWatch(store, MONITOR.of(settings), metrics),
             *watches,
             SeriesPruning(store, MONITOR.of(settings), self.relist),
         )
-        self._counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
+        self.counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
         self.is_active = False
         # Outboxes of other partitions are read by threads of their own.
@@ -199,7 +199,7 @@ class QualitySums(ExportConsumer):
         """Add the entries of the outbox, and run due tasks, if this worker is the active monitor; else wait."""
         if not self._holds_lock():
             self.is_active = False
-            for task in self._tasks:
+            for task in self.tasks:
                 task.clear()
             self.stopping.wait(_STANDBY_S)
             return
@@ -208,7 +208,7 @@ class QualitySums(ExportConsumer):
             self.relist(read_series(self._store).values())
             self.is_active = True
         super().run_once()
-        for task in self._tasks:
+        for task in self.tasks:
             # Several tasks together may take longer than the lock lasts.
             if not self._holds_lock():
                 break
@@ -306,7 +306,7 @@ class QualitySums(ExportConsumer):
 
     def _increments(self, verdict: Verdict, at: float) -> Iterator[Increment]:
         """Yield further counts, which are added exactly once, for verdicts of any origin."""
-        for watch in self._counting:
+        for watch in self.counting:
             if watch.detail in verdict.details or watch.origin == verdict.origin or verdict.judge in watch.judges:
                 yield from watch.count(verdict, at)
 
@@ -339,7 +339,7 @@ class PartitionSums(ServiceThread):
         super().__init__(f"export-{MONITOR_GROUP}")
         self._store = store
         self._sums = sums
-        self._after: str | None = None
+        self.after_id: str | None = None
 
     def prepare(self) -> None:
         """Create the consumer group, by which the outbox is measured."""
@@ -348,20 +348,20 @@ class PartitionSums(ServiceThread):
     def run_once(self) -> None:
         """Add the entries after the position in the outbox; then let entries gather."""
         if not self._sums.is_active:
-            self._after = None
+            self.after_id = None
             self.pause(_STANDBY_S)
             return
         partition, keys = self._store.partition, self._store.keys
-        if self._after is None:
+        if self.after_id is None:
             # Another worker may have moved it, or ended before the group followed.
             key = MonitorKeys(self._store.first.keys.prefix).quality_positions
             stored = self._store.first.call(lambda client: client.hget(key, str(partition)))
-            self._after = stored.decode() if stored else ""
-            self._pass_group(self._after)
-        begin, count = f"({self._after}" if self._after else "-", self._sums.read_count
+            self.after_id = stored.decode() if stored else ""
+            self.pass_group(self.after_id)
+        begin, count = f"({self.after_id}" if self.after_id else "-", self._sums.read_count
         rows = self._store.call(methodcaller("xrange", keys.verdicts, begin, "+", count))
         if rows:
-            after, self._after = self._after, None
+            after, self.after_id = self.after_id, None
             last = rows[-1][0].decode()
             # Entries that cannot be read are passed.
             entries = [read for read in map(read_outbox_entry, rows) if read is not None]
@@ -369,12 +369,13 @@ class PartitionSums(ServiceThread):
                 is_added = self._sums.add(entries, Source(partition, after), last)
             if not is_added:
                 return
-            self._pass_group(last)
-            self._after = last
+            self.pass_group(last)
+            self.after_id = last
         if len(rows) < count:
             self.pause(self._sums.gather_s)
 
-    def _pass_group(self, entry_id: str) -> None:
+    def pass_group(self, entry_id: str) -> None:
+        """Move the consumer group to an entry, if there is one."""
         keys = self._store.keys
         if entry_id:
             self._store.run("pass_group", (keys.verdicts, keys.account_all, keys.groups), (MONITOR_GROUP, entry_id))

@@ -394,7 +394,7 @@ class ReplayRun:
         self._settings = settings
         self._store = store
         self._chooser = chooser
-        self._cursor = cursor
+        self.cursor = cursor
         self._wait = wait
         self._gather, self._limits = find_gather(chooser.selectors)
         self._count = _FIRST_CHUNK_COUNT
@@ -457,12 +457,12 @@ class ReplayRun:
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Selected]) -> None:
         """Choose, count and advance in one step; if another process was faster, continue at its position."""
         keys = self._store.keys
-        writer = BatchWriter.for_choosing(self._settings, keys, self._cursor.key, keys.sessions_due, keys.sessions)
+        writer = BatchWriter.for_choosing(self._settings, keys, self.cursor.key, keys.sessions_due, keys.sessions)
 
         def session(pick: _Selected) -> Mapping[str, object] | None:
             if not pick.of_session or self._gather is None:
                 return None
-            part: Mapping[str, object] | None = self._gather(writer, pick.entry, pick.of_session, self._cursor.name)
+            part: Mapping[str, object] | None = self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
             return part
 
         plan = {
@@ -487,4 +487,4 @@ class ReplayRun:
             **self._limits,
         }
         flat = iter(self._store.run("replay", *writer.finish(plan)))
-        self.state = self._cursor.state_of(dict(zip(flat, flat, strict=True)))
+        self.state = self.cursor.state_of(dict(zip(flat, flat, strict=True)))

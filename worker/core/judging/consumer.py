@@ -129,7 +129,14 @@ class Shift:
 
 
 class JudgingConsumer:
-    """The judging of one process, of the batches of one Redis server."""
+    """The judging of one process, of the batches of one Redis server.
+
+    Attributes:
+        leases: The leases of its batches, of which ``held_leases`` are in progress here.
+        windows: The prefetch windows by judge model.
+        loop: The event loop in which evaluations run.
+        hurried: Whether a stop has no time left for work in progress.
+    """
 
     def __init__(
         self,
@@ -160,10 +167,10 @@ class JudgingConsumer:
         self._notifier = notifier
         self._serves = serves
         self._settings = settings
-        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
-        self._completion = Completion(self._leases, ledger, settings.give_up_after)
+        self.leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
+        self._completion = Completion(self.leases, ledger, settings.give_up_after)
         self._evaluator = evaluator
-        self._windows = {
+        self.windows = {
             name: PrefetchWindow(name, limit, settings.batch_size, None if slots is None else slots[name])
             for name, limit in limits.items()
         }
@@ -174,24 +181,23 @@ class JudgingConsumer:
             if current is not None and window in current.may_be_ready and window.capacity() > 0:
                 current.wake()
 
-        for window in self._windows.values():
+        for window in self.windows.values():
             window.slots.on_release(partial(wake, window))
         self._owns_loop = loop is None
-        self._loop = loop or EventLoopThread("tracejudge-judging")
-        self._held = HeldLeases(self._leases, lambda task: self._loop.call(task.cancel))
-        self._fetcher = BatchFetcher(self._leases, ledger)
+        self.loop = loop or EventLoopThread("tracejudge-judging")
+        self.held_leases = HeldLeases(self.leases, lambda task: self.loop.call(task.cancel))
+        self._fetcher = BatchFetcher(self.leases, ledger)
         self._lock = threading.Lock()
         self._current: dict[str, Shift] = {}
         self._running: dict[str, list[Shift]] = {}
         self._started = self._stopping = self._ended = False
-        # Whether a stop has no time left for work in progress.
         self.hurried = False
         self.progressed_at = time.monotonic()
 
     @property
     def held(self) -> int:
         """How many batches are in progress here."""
-        return len(self._held)
+        return len(self.held_leases)
 
     @property
     def running(self) -> list[Shift]:
@@ -206,7 +212,7 @@ class JudgingConsumer:
 
     @property
     def _loop_is_well(self) -> bool:
-        return self._loop.running and time.monotonic() - self.progressed_at < LOOP_STALLED_S
+        return self.loop.running and time.monotonic() - self.progressed_at < LOOP_STALLED_S
 
     @property
     def _has_peers(self) -> bool:
@@ -214,7 +220,7 @@ class JudgingConsumer:
 
     def circuits(self) -> dict[str, float | None]:
         """Return for how many seconds each judge model's circuit has been open here; None while that is unknown."""
-        return {name: window.limits.open_for_s for name, window in self._windows.items()}
+        return {name: window.limits.open_for_s for name, window in self.windows.items()}
 
     def healthy_models(self) -> list[str]:
         """Return the judge models whose circuit is closed."""
@@ -228,7 +234,7 @@ class JudgingConsumer:
         """Return whether more batches of each judge model may be fetched here; the broker may be away."""
         return {
             name: window.capacity() > 0 and self._serves(window.label, needs_broker=False)
-            for name, window in self._windows.items()
+            for name, window in self.windows.items()
         }
 
     def shifts(self) -> dict[str, list[dict[str, Any]]]:
@@ -251,9 +257,9 @@ class JudgingConsumer:
         self._started = True
         self.progressed_at = time.monotonic()
         if self._owns_loop:
-            self._loop.start()
-        self._loop.submit(self._beat())
-        self._loop.submit(self._renew())
+            self.loop.start()
+        self.loop.submit(self._beat())
+        self.loop.submit(self._renew())
 
     def run(self, label: str) -> dict[str, Any] | None:
         """Judge ready batches of a queue label for some seconds, and wait until all that were fetched have ended.
@@ -266,7 +272,7 @@ class JudgingConsumer:
             return None
         try:
             self._fetch_while_current(label, shift)
-            while shift.in_progress and self._loop.running and not self._ended:
+            while shift.in_progress and self.loop.running and not self._ended:
                 shift.wait()
                 self._complete_ended(shift)
         finally:
@@ -284,7 +290,7 @@ class JudgingConsumer:
     def renew_overdue(self) -> None:
         """Renew leases whose renewal is long overdue, unless the event loop is blocked."""
         if self._loop_is_well:
-            self._held.renew_overdue()
+            self.held_leases.renew_overdue()
 
     def should_notify(self, judge_model: str, oldest_ms: int, dead: Mapping[str, float]) -> bool:
         """Return whether a message should be sent for a judge model with ready batches, the oldest made at that time.
@@ -299,7 +305,7 @@ class JudgingConsumer:
         shift = Shift([window])
         try:
             self._give_up(shift, window)
-            while shift.in_progress and self._loop.running and not self._stopping:
+            while shift.in_progress and self.loop.running and not self._stopping:
                 shift.wait()
                 self._complete_ended(shift)
         finally:
@@ -314,30 +320,30 @@ class JudgingConsumer:
         if self._stopping:
             return
         self._stopping = True
-        for window in self._windows.values():
-            self._loop.call(window.limits.close)
+        for window in self.windows.values():
+            self.loop.call(window.limits.close)
         self._wake_all()
         self._wait_while(lambda: self.held > 0 and not self.hurried, grace_s)
-        self._held.cancel_all()
-        self._wait_while(lambda: self._held.is_busy, _CANCEL_S)
+        self.held_leases.cancel_all()
+        self._wait_while(lambda: self.held_leases.is_busy, _CANCEL_S)
         with contextlib.suppress(TimeoutError, LoopEndedError):
             # Without Redis the last verdicts cannot be written; their batches stay, and are judged again.
-            self._loop.wait(self._evaluator.aclose(), timeout_s=0.3 if self.hurried else 2.0)
+            self.loop.wait(self._evaluator.aclose(), timeout_s=0.3 if self.hurried else 2.0)
         self._ended = True
         self._wake_all()
         if self._owns_loop:
-            self._loop.stop()
+            self.loop.stop()
 
     def hurry(self) -> None:
         """End the wait of a running stop for batches in progress; any thread or signal handler may call it."""
         self.hurried = True
 
     def _is_blocked(self, judge_model: str) -> bool:
-        window = self._windows.get(judge_model)
+        window = self.windows.get(judge_model)
         return window is not None and window.is_blocked
 
     def _begin(self, label: str) -> Shift | None:
-        windows = [window for window in self._windows.values() if window.label == label]
+        windows = [window for window in self.windows.values() if window.label == label]
         with self._lock:
             if self._stopping or not self._started or not windows:
                 return None
@@ -358,7 +364,7 @@ class JudgingConsumer:
     def _fetch_while_current(self, label: str, shift: Shift) -> None:
         """Fetch until a successor takes over, no work is left, or judging has to end."""
         while self._current.get(label) is shift:
-            if self._stopping or not self._loop.running or not self._serves(label):
+            if self._stopping or not self.loop.running or not self._serves(label):
                 break
             # Before completing: free slots wait for fetched batches, and nothing waits for a completed one.
             self._fetch(shift)
@@ -432,23 +438,23 @@ class JudgingConsumer:
         return int((time.time() - self._settings.give_up_after) * 1000)
 
     def _lease(self, shift: Shift, window: PrefetchWindow, limit: int, made_before_ms: int | None = None) -> int:
-        with self._held.acquiring():
+        with self.held_leases.acquiring():
             if self._stopping:
                 return 0
             shift.looked_at = time.monotonic()
             count, leased = self._fetcher.fetch(window, limit, made_before_ms=made_before_ms)
             shift.add(leased)
             for batch in leased:
-                self._held.add(batch.lease)
-                self._loop.call(partial(self._submit, shift, batch))
+                self.held_leases.add(batch.lease)
+                self.loop.call(partial(self._submit, shift, batch))
         return count
 
     def _submit(self, shift: Shift, leased: LeasedBatch) -> None:
         task = asyncio.get_running_loop().create_task(self._judge(shift, leased))
-        if not self._held.begin(leased.lease, task):
+        if not self.held_leases.begin(leased.lease, task):
             # It was cancelled before its first step, so nothing of it runs.
             leased.release()
-            shift.end(leased, partial(self._leases.put_back, leased.lease))
+            shift.end(leased, partial(self.leases.put_back, leased.lease))
 
     async def _judge(self, shift: Shift, leased: LeasedBatch) -> None:
         """Evaluate a batch, and choose how it is completed."""
@@ -469,10 +475,10 @@ class JudgingConsumer:
                 complete = partial(self._completion.finish_or_park, leased, unfinished, blocked_for_s=blocked_for_s)
         except asyncio.CancelledError:
             # At shutdown or after a lost lease. Then `put_back` changes nothing, because it checks the holder.
-            complete = partial(self._leases.put_back, leased.lease)
+            complete = partial(self.leases.put_back, leased.lease)
         except Exception as error:  # noqa: BLE001 - the text of an unexpected error may quote a trace
             log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
-            complete = partial(self._leases.put_back, leased.lease, delay_s=FAULT_PARKING_S)
+            complete = partial(self.leases.put_back, leased.lease, delay_s=FAULT_PARKING_S)
         leased.release()
         shift.end(leased, complete)
 
@@ -488,9 +494,9 @@ class JudgingConsumer:
                 log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
                 with contextlib.suppress(StoreError):
                     # Else it would be judged, and paid for, over and over.
-                    self._leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
+                    self.leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
             finally:
-                self._held.remove(leased.lease)
+                self.held_leases.remove(leased.lease)
             shift.in_progress.pop(leased, None)
             if time.monotonic() - shift.looked_at > _LOOK_AGAIN_S:
                 shift.may_be_ready.update(shift.windows)
@@ -498,8 +504,8 @@ class JudgingConsumer:
     def _abandon(self, shift: Shift) -> None:
         """Let the leases of batches lapse that the shift does not complete."""
         for leased in tuple(shift.in_progress):
-            self._held.abandon(leased.lease)
-            if not self._loop.running:
+            self.held_leases.abandon(leased.lease)
+            if not self.loop.running:
                 leased.release()
 
     def _wake_all(self) -> None:
@@ -517,9 +523,9 @@ class JudgingConsumer:
             await asyncio.sleep(1.0)
 
     async def _renew(self) -> None:
-        while not self._stopping or self._held:
+        while not self._stopping or self.held_leases:
             await asyncio.sleep(RENEW_S)
             try:
-                await asyncio.to_thread(self._held.renew)
+                await asyncio.to_thread(self.held_leases.renew)
             except Exception as error:  # noqa: BLE001 - were this to end, all leases would lapse unnoticed
                 log.warning("leases not renewed", error=type(error).__name__)

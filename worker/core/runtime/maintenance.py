@@ -227,7 +227,7 @@ class Sweeper(ServiceThread):
         self._judging = judging
         self._notifier = notifier
         self._heartbeat = heartbeat
-        self._leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
+        self.leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._holder = secrets.token_hex(8)
 
     def run_once(self) -> None:
@@ -242,8 +242,8 @@ class Sweeper(ServiceThread):
     def sweep(self) -> None:
         """Requeue batches that are due, for all judge models that have any, and notify."""
         here = self._judging.circuits()
-        names = sorted({*self._leases.judge_models(), *here})
-        self._leases.sweep(names)
+        names = sorted({*self.leases.judge_models(), *here})
+        self.leases.sweep(names)
         configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
         keys = self._store.keys
         ready = self._store.pipeline(
