@@ -115,7 +115,7 @@ class EmbeddedRedis:
     Attributes:
         executable: The program that runs.
         version: Its version, `major.minor.patch`.
-        port: Its port on 127.0.0.1, the same after `restart`; 0 while there is none.
+        port: Its port on 127.0.0.1, the same after `restart`; 0 before the start.
     """
 
     def __init__(

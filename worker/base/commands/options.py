@@ -64,7 +64,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on stand
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
 )
-# The first options of every filter of verdicts; the others have words of their own in each command.
+# The first options of every filter of verdicts; each command words the others itself.
 PATTERNS: Final = options(
     click.option(
         "--service",

@@ -149,8 +149,8 @@ class AutoRetry(ServiceThread):
 
         Args:
             healthy: Returns judge models that were called here and whose circuit is closed. Called from this thread.
-            probed: Returns judge models that are unavailable or not called yet, where a call may begin now: one letter
-                of each is retried, since without live traces nothing else would find out that it is back.
+            probed: Returns judge models that are unavailable or not called yet, and may be called now. One letter of
+                each is retried, since without live traces nothing else would find out that it is back.
         """
         super().__init__("auto-retry")
         self._settings = settings

@@ -329,7 +329,7 @@ class VerdictEncoder:
         """Prepare the encoder; ``providers`` and, for labels, the requested ``models`` are by judge model.
 
         ``explain`` returns the rationale of a score as it may be sent. With ``is_child`` the evaluation's span is a
-        child of the judged span, where that has ids in W3C form.
+        child of the judged span, if that span has ids in W3C form.
         """
         self._is_child = is_child
         self._shared = _SharedParts(providers, models or {})
@@ -427,7 +427,7 @@ class _JudgedSpan(NamedTuple):
 
 
 def _encode_judged_span(verdict: Verdict) -> _JudgedSpan | None:
-    """Encode the judged span; None when the trace has no ids in W3C form."""
+    """Encode the judged span; None if the trace has no ids in W3C form."""
     if W3C_TRACE_ID.fullmatch(verdict.trace_id) is None or W3C_SPAN_ID.fullmatch(verdict.span_id or "") is None:
         return None
     trace_id, span_id = bytes.fromhex(verdict.trace_id), bytes.fromhex(verdict.span_id or "")

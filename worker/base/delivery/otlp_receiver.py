@@ -222,7 +222,7 @@ class OtlpExporter(HttpExporter):
 
 
 def _variables() -> dict[str, str]:
-    """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; those of traces win over those of all signals."""
+    """Read `OTEL_EXPORTER_OTLP_*` by the last part of their names; variables of traces win over general ones."""
     prefix, of_traces = "OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"
     env = {name: value.strip() for name, value in os.environ.items() if name.startswith(prefix) and value.strip()}
     general = {name.removeprefix(prefix): value for name, value in env.items() if not name.startswith(of_traces)}

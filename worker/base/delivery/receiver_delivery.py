@@ -204,7 +204,7 @@ class ReceiverExporter(ExportConsumer):
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:
         """Send final verdicts, then acknowledge; entries of dead letters and of the canary are only acknowledged."""
-        # A receiver would average second judgings, and judgings of canaries, with those of the traffic.
+        # A receiver would average verdicts of repeats and of canaries with verdicts of the traffic.
         sent = [
             entry.verdict
             for entry in entries

@@ -191,7 +191,7 @@ def _connect_by_kombu(settings: Settings, where: str) -> Finding:
 def permissions(name: str, url: str, commands: Sequence[Command], key: str = "") -> Finding:
     """Check that the user may run all these commands."""
     with connect(url, key) as client:
-        # A bare connection: the client would parse the answers as those of the commands.
+        # A bare connection: the client would parse the answers as results of the commands.
         connection = client.connection_pool.get_connection()
         try:
             refused = _find_refused(connection, commands)

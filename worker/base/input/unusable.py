@@ -39,7 +39,7 @@ _MAX_LOGGED: Final = 1000
 class InvalidRecord(Struct, frozen=True):
     """An invalid entry of the stream, or items that the gateway dropped, which have no entry id.
 
-    ``keys`` are the names in its payload, or in the entry where no payload could be read. ``producer`` is the one that
+    ``keys`` are the names in its payload, or in the entry if no payload could be read. ``producer`` is the one that
     numbered the entry, or the name of the gateway's token.
     """
 

@@ -91,7 +91,7 @@ class Explanation(NamedTuple):
 
 
 def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
-    """Explain a verdict by the installed judge as its judge model is asked, None if there is none of this name."""
+    """Explain a verdict by the installed judge, in the form for its judge model; None if there is no such judge."""
     details, texts = verdict.details, texts_of(trace.context)
     labelled = _entries(details, "sentences")
     keyed = _find_keyed(judge, trace) if "relevant" in details or "utilized" in details else None

@@ -31,7 +31,7 @@ MAX_TEXT_CHARS: Final = 2_000
 MAX_VERDICT_BYTES: Final = 8 * 1024
 """A bound for each verdict with a label: names of the SDK have at most 200 characters, names in a file any length."""
 MAX_VERDICTS: Final = 10 * MAX_LABELS
-# Verdicts of these measure the judge against itself, and against labels of their own.
+# Verdicts of these origins measure the judge against itself, or against the canary's labels.
 _OTHER_ORIGINS: Final = frozenset({"repeat", "canary"})
 _FIRST_CHUNK_COUNT: Final = 16
 _CHUNK_COUNT: Final = 500
@@ -352,7 +352,7 @@ def keep_trace(store: Store, trace: Trace, max_bytes: int) -> bool:
 
 
 def read_labelled_trace(store: Store, trace_id: str) -> Trace | None:
-    """Return the copy of a labelled trace, None if there is none that can be read."""
+    """Return the copy of a labelled trace; None without a readable copy."""
     key = LookupKeys(store.keys.prefix).labelled
     raw = store.call(lambda client: client.hget(key, trace_id))
     try:

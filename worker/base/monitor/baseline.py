@@ -48,7 +48,7 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
     error: float
     """Standard error of the shares, averaged over the hours a drop takes to be found."""
     dispersion: float
-    """Variance of sessions beside that of independent judgements, at least 1."""
+    """Variance of sessions relative to independent judgements, at least 1."""
     days: int
     per_week: float
     """Judgements in a week, as many of equal weights as are as precise (Kish's effective size)."""
@@ -202,7 +202,7 @@ def _shrink(
             chances[group] = variance * near / weight**2
             excess += weight * (effects[group] ** 2 - chances[group])
             total += weight
-    # Between-group variance: that of the deviations less what chance explains.
+    # Between-group variance: the variance of the deviations less the part that chance explains.
     between = max(0.0, excess / total)
     kept = [between / (between + chance) if chance > 0 else 1.0 for chance in chances]
     for index, group in enumerate(groups):
@@ -211,7 +211,7 @@ def _shrink(
 
 
 def _dispersion(hours: Sequence[Hour], cells: Sequence[float]) -> float:
-    """Return φ: squared residuals of sessions beside those of independent judgements, at least 1."""
+    """Return φ: squared residuals of sessions relative to independent judgements, at least 1."""
     clustered = single = 0.0
     for hour in hours:
         p = cells[hour.hour % _WEEK]
@@ -221,9 +221,9 @@ def _dispersion(hours: Sequence[Hour], cells: Sequence[float]) -> float:
 
 
 def _spread(hours: Sequence[Hour], cells: Sequence[float], dispersion: float) -> float:
-    """Return the standard deviation between days: that of their residuals less what chance explains.
+    """Return the standard deviation of residuals between days, less the part that chance explains.
 
-    One standard error of what chance explains is left out as well: with few judgements a day, noise of this estimate
+    One standard error of that part is left out as well: with few judgements a day, noise of this estimate
     would lower the expectation of every second series.
     """
     by_day: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])

@@ -64,7 +64,7 @@ def _joint(strata: "Sequence[Stratum]") -> tuple[float, float]:
 
 
 class Corrected(NamedTuple):
-    """A corrected share, and its width beside that of the labels alone (None for a golden set)."""
+    """A corrected share, and its width relative to the labels alone (None for a golden set)."""
 
     interval: Interval
     method: Method
@@ -124,7 +124,7 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
 
     Raises:
         CorrectionRefusedError: strata of more than 5 % of the traffic have no labels, or the labels' verdicts are not
-            those of the traffic.
+            the verdicts of the traffic.
     """
     strata = [stratum for stratum in strata if stratum.judged > 0]
     total = sum(stratum.judged for stratum in strata)

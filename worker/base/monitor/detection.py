@@ -63,7 +63,7 @@ SESSIONS_KEPT: Final = 0.995
 
 
 class Reference(msgspec.Struct, array_like=True):
-    """A constant share that a series is compared with beside its baseline, by sums of their own.
+    """A constant share that a series is compared with beside its baseline, by separate sums.
 
     Attributes:
         share: The expected share.
@@ -140,7 +140,7 @@ class Detection:
         self._detectors.clear()
 
     def objective(self, series: Series) -> float | None:
-        """Return the objective of a whole series; segments have none of their own."""
+        """Return the objective of a whole series; segments have no objective."""
         return None if series.segment else self._objectives.get((series.judge, series.metric))
 
     def step(self, series: Mapping[str, Series]) -> Mapping[str, Detector]:

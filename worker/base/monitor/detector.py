@@ -135,7 +135,7 @@ def limits_of(
 
     Args:
         norm: the baseline.
-        moments: those of the sessions of the last weeks; empty where judgements are independent.
+        moments: moments of the sessions of the last weeks; empty if judgements are independent.
         series: active series of the installation, segments included.
         false_alarms_per_week: the budget of the installation.
         drops: the drops that the sums are most sensitive to.
@@ -167,7 +167,7 @@ def factor(norm: Baseline, moments: Moments, drop: int) -> float:
 
     Args:
         norm: the baseline.
-        moments: those of the sessions of the last weeks.
+        moments: moments of the sessions of the last weeks.
         drop: position in DROPS.
     """
     if not norm.needs_sessions:
@@ -284,7 +284,7 @@ def since_interval(buckets: Sequence[Bucket], size: float, kappa: float) -> Sinc
         size: the size of the drop.
         kappa: the factor of the scores of the alternative that fired.
     """
-    # A size measured from where the sum began to rise is too large: with it 84 % of the intervals held the true begin.
+    # A size measured from the first rise of the sum is too large: with it 84 % of the intervals held the true begin.
     size = max(_LEAST_DROP, _SIZE_KEPT * size)
     likelihoods, total = [0.0] * len(buckets), 0.0
     for position in range(len(buckets) - 1, -1, -1):
@@ -314,7 +314,7 @@ class Evidence(NamedTuple):
     """Passes expected of these verdicts."""
 
     def gain(self, kappa: float) -> float:
-        """Return the log likelihood ratio of a share of its own below the expected one, 0 above."""
+        """Return the log likelihood ratio of the observed share below the expected one, 0 above."""
         judged = self.passed + self.failed
         if judged <= 0 or self.passed >= self.expected:
             return 0.0

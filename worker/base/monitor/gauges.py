@@ -1,4 +1,4 @@
-"""Base of the watches: parts of the active monitor that run at an interval and show gauges; and those of quality."""
+"""Base of the watches, parts of the active monitor that run at an interval and show gauges; the gauges of quality."""
 
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ _CORRECTED: Final = (*QUALITY, "method")
 
 
 class QualityMetrics(MetricTable):
-    """The gauges of quality; features set those of corrected shares."""
+    """The gauges of quality; features set the gauges of corrected shares."""
 
     # fmt: off
     quality_share = Metric(Gauge, "quality_share", "ratio", QUALITY,

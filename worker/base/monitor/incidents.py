@@ -78,7 +78,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     buckets = list(read_buckets(store, [member.series.id for member in members], *span, fine=True))
     observed = [member.observe(series_buckets) for member, series_buckets in zip(members, buckets, strict=True)]
     named, confidence = _explain(members, observed, first)
-    # The begin is that of the segment if its own detector has found it.
+    # The drop begins with the segment's, if the segment's detector has found it.
     is_open = [position for position, member in enumerate(members) if member.state.since is not None]
     carrier = named if named in is_open else is_open[0]
     state, limits = members[carrier].state, members[carrier].limits

@@ -1,6 +1,6 @@
 """Objectives: the share of verdicts that should pass, for each metric of a judge.
 
-They stand in one file, which the monitor reads and the alert rules are generated from.
+They are rows of one file, which the monitor reads and the alert rules are generated from.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ Speed = Literal["fast", "medium", "slow"]
 
 
 class Objective(Struct, frozen=True, forbid_unknown_fields=True):
-    """The share that should pass of one metric of a judge; factors stand in place of those of the alert rules."""
+    """The share that should pass of one metric of a judge; factors replace the factors of the alert rules."""
 
     judge: Name
     metric: Name

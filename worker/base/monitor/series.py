@@ -1,7 +1,7 @@
 """Series of the monitor: their labels, their keys in Redis, and the sums that are stored of them.
 
-A series is one metric of one judge version and judge model for one service and environment; a segment of it is a series
-of its own. Sums stand in buckets of five minutes for 3 days and of an hour for 90 days, see scripts/quality.lua.
+A series is one metric of one judge version and judge model for one service and environment; a segment of it is another
+series. Sums are kept in buckets of five minutes for 3 days and of an hour for 90 days, see scripts/quality.lua.
 """
 
 import datetime as dt

@@ -15,7 +15,7 @@ import msgspec
 from judges.agreement.intervals import Interval, Z, wilson
 
 MANY_SESSIONS: Final = 200
-"""From this number the normal quantile replaces Student's t, and a history has a design effect of its own."""
+"""From this number the normal quantile replaces Student's t, and a history determines a design effect."""
 _FEW_JUDGEMENTS: Final = 5
 _MANY_CLASSES: Final = 3
 _FREEDOM_PER_SESSION: Final = 3
@@ -51,7 +51,7 @@ class ClassSums(msgspec.Struct, array_like=True):
 class SessionSums(msgspec.Struct, array_like=True):
     """Sums over sessions c with the weight W_c and the passed weight K_c of their verdicts.
 
-    A verdict without a session stands for a session of its own.
+    A verdict without a session counts as one session.
     """
 
     sessions: int = 0
@@ -181,7 +181,7 @@ def pass_share(window: Sums, history: Sums | None = None) -> PassShare | None:
 
 
 def design_effect(window: Sums, history: Sums | None = None) -> float:
-    """Return the variance of the share beside that of independent judgements, at least 1.
+    """Return the variance of the share relative to independent judgements, at least 1.
 
     The linearised variance with sessions as clusters (Kish and Frankel, J. R. Stat. Soc. B 36, 1974), of the window
     and of a history with enough sessions together; of the window alone with the factor m / (m - 1) for m sessions.

@@ -72,7 +72,7 @@ class Question(Struct, frozen=True, kw_only=True):
 
     Attributes:
         judges: Versions of the wanted judges by name.
-        first: Id of the first entry, or the bound where the search for it began.
+        first: Id of the first entry, or the bound from which it was searched.
         last: Id of the last entry.
         service: Pattern of the publishing service; None is any.
         model: Which `[models.NAME]` judges, for judges that no rule names.
@@ -141,7 +141,7 @@ class _Version(Struct):
 
 
 class _Selected(NamedTuple):
-    """A trace, the evaluations chosen for it, and those of its conversation that it is gathered for."""
+    """A trace, the evaluations chosen for it, and the choices for its conversation, for which it is gathered."""
 
     entry: TraceEntry
     evaluations: Sequence[Chosen]

@@ -134,7 +134,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
         return COMBINED_VERSION if self.keep or self.members else BATCH_VERSION
 
     def verdict_details(self) -> dict[str, object]:
-        """Return the details that a verdict on it has beside those of the judge."""
+        """Return the details that a verdict on it has beside the judge's own."""
         details = {"session": self.session, "repeat": self.first, "cascade": self.cascade}
         return {name: msgspec.to_builtins(value) for name, value in details.items() if value is not None}
 

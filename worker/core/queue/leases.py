@@ -1,6 +1,6 @@
 """Leases of batches: acquired before the first call to the judge model, renewed while work goes on.
 
-A ready batch stands in the ready set of its judge model, and the oldest is leased first. A parked batch, or one whose
+A ready batch is in the ready set of its judge model, and the oldest is leased first. A parked batch, or one whose
 holder is gone, becomes ready again by ``sweep``. Celery messages only wake workers; they carry no work. Every method
 raises StoreError if Redis does not answer.
 """
@@ -137,7 +137,7 @@ class Leases:
         """Return an unfinished batch: ready at once, or parked for ``delay_s``.
 
         Args:
-            tries: Calls and cost of all rounds by evaluation id; those of other evaluations stay stored.
+            tries: Calls and cost of all rounds by evaluation id; stored ones of other evaluations stay.
         """
         keys, batch_id = self._keys, lease.batch_id
         names = (keys.leases, keys.holders, keys.ready(lease.judge_model), keys.tries(batch_id))
@@ -238,7 +238,7 @@ class HeldLeases:
             self._cancel(task)
 
     def cancel_all(self) -> None:
-        """Cancel all tasks, also those of leases that are being acquired now."""
+        """Cancel all tasks, also the tasks of leases that are being acquired now."""
         with self._lock:
             self._closed = True
             tasks = [task for _, task in self._held.values() if task is not None]

@@ -156,8 +156,8 @@ def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, Eva
 class _LetterFields(Struct, frozen=True):
     """Fields of a dead letter with or without its trace.
 
-    Its version is that of batches that hold its evaluation; ``note`` is the verdict's. Scripts find the first `period`
-    and the last `reason`: after it there must be only numbers and texts.
+    Its version is the version of batches that hold its evaluation; ``note`` is the verdict's. Scripts find the first
+    `period` and the last `reason`: after it there must be only numbers and texts.
     """
 
     v: int

@@ -195,7 +195,7 @@ class Runtime:
         self._readiness.watch("task-pool", None, _Pool(pool), None)
 
     def _build_models(self) -> Mapping[str, LimitedModel]:
-        """Build the models by name; those of one judge model share its endpoint, and so its limiter and retries."""
+        """Build the models by name; models with one judge model share its endpoint, and so its limiter and retries."""
         models: dict[str, LimitedModel] = {}
         shared: dict[str, tuple[EndpointLimiter, Retries]] = {}
         observers: dict[str, CallMetrics] = {}

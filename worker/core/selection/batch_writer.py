@@ -47,7 +47,7 @@ class BatchWriter:
     """Collects the batches of one script call, with everything that the script's plan refers to by index."""
 
     def __init__(self, settings: Settings, keys: Keys, script_keys: Sequence[str]) -> None:
-        """Begin with the script's own keys; those of the batches follow them."""
+        """Begin with the script's own keys; keys of batches follow."""
         self._settings = settings
         self._names = keys
         self._keys = list(script_keys)
@@ -82,7 +82,7 @@ class BatchWriter:
         written: list[dict[str, object]] = []
         shorter = 0
         for grader, evaluation in chosen:
-            # Redis 6.2 cannot read raw bytes in the plan, so the ledger's fields are one argument of their own.
+            # Redis 6.2 cannot read raw bytes in the plan, so the ledger's fields are a separate argument.
             self._fields += field_of(evaluation.id)
             fields: dict[str, object] = {
                 "batch": self.put(grader, evaluation.batch_version),

@@ -1,7 +1,7 @@
 """Logs: one JSON object a line on standard error, for the worker and the libraries alike.
 
 No line holds the text of a trace or a secret. Worker code never logs one. Records of libraries lose the body of a
-message; those of message carriers keep only their fixed words, numbers and addresses. The worker's own lines bypass
+message; records of message carriers keep only their fixed words, numbers and addresses. The worker's own lines bypass
 `logging`, which costs several times as much: there is one line for every verdict.
 
 No thread waits for standard error: lines go through a bounded queue to a writer thread.

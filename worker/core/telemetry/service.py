@@ -96,7 +96,7 @@ class ServiceThread(ABC):
 
     Attributes:
         role: The role that needs it.
-        shares: Whether those of all partitions run in one thread (`share_threads`). Then ``run_once`` ends with
+        shares: Whether the threads of all partitions run as one (`share_threads`). Then ``run_once`` ends with
             ``pause`` and does not wait for long itself.
         wake: Ends a pause when it is set. Those that share a thread have the same one in any case.
     """
