@@ -59,6 +59,10 @@ _DECISION: Final = ChatRequest(
     heuristic=dict,
     questions=(Question("predicate", "The lamp is on.", pair=("The lamp is on.", "The lamp is on.")),),
 )
+_UNANSWERED: Final = {
+    "decisions": "check `dialect`, and whether the model decides",
+    "classifier": "check judge.toml: `task`, `labels`, `support`, and `text` with `text_pair`",
+}
 
 
 class _Model(Struct):
@@ -155,12 +159,6 @@ def _check_models(part: str, settings: ModelSettings, reply: Reply, where: str) 
         fix = "correct `model`; if it is right, as with a deployment's name, `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} lists {len(names)} models, and not {settings.model}", fix)
     return ok(part, where)
-
-
-_UNANSWERED: Final = {
-    "decisions": "check `dialect`, and whether the model decides",
-    "classifier": "check judge.toml: `task`, `labels`, `support`, and `text` with `text_pair`",
-}
 
 
 def ask(

@@ -35,6 +35,7 @@ _STYLES: Final = {
     "unscored": "yellow",
     "dead": "magenta",
 }
+_LETTER_STYLES: Final = {"S": "green", "U": "red", "C": "red bold", "N": ""}
 _ORIGINS: Final = {
     "live": "sampled",
     "late_feedback": "chosen because of late negative feedback, probability",
@@ -212,7 +213,7 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     if isinstance(cut := verdict.details.get("left_out"), dict):
         _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for part in () if explanation is None else explanation.sentences:
-        _line(f"  {part.letter}  {part.text}" + (f" ({part.note})" if part.note else ""), _STYLE_OF[part.letter])
+        _line(f"  {part.letter}  {part.text}" + (f" ({part.note})" if part.note else ""), _LETTER_STYLES[part.letter])
         for row in part.evidence:
             ranks = ", ".join(str(rank) for rank in sorted({at.document + 1 for at in row.places}))
             where = f"document {ranks}" if ranks else "the documents"
@@ -235,9 +236,6 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
         f"evaluation {verdict.evaluation_id}",
         "dim",
     )
-
-
-_STYLE_OF: Final = {"S": "green", "U": "red", "C": "red bold", "N": ""}
 
 
 def _time(at: float) -> str:

@@ -27,6 +27,10 @@ COMBINED_VERSION: Final = 2
 REPEAT_VERSION: Final = 3
 CASCADE_VERSION: Final = 4
 KNOWN_VERSIONS: Final = frozenset({BATCH_VERSION, COMBINED_VERSION, REPEAT_VERSION, CASCADE_VERSION})
+_BRIEF_FIELDS: Final = (
+    *("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id"),
+    *("response_id", "started_at", "ended_at", "model"),
+)
 
 
 class BatchError(ValueError):
@@ -224,12 +228,6 @@ def decode_batch(payload: bytes) -> Batch:
         return msgspec.json.decode(payload, type=Batch)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BatchError("the payload is no batch") from error
-
-
-_BRIEF_FIELDS: Final = (
-    *("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id"),
-    *("response_id", "started_at", "ended_at", "model"),
-)
 
 
 def without_texts(trace: Trace) -> Trace:

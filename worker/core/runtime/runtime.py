@@ -26,8 +26,9 @@ from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.partition import Partition, ProcessContext
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import make_stores
+from worker.core.storage.keys import MONITOR_GROUP
 from worker.core.telemetry import logs
-from worker.core.telemetry.health import Pulse, Readiness, monitor_flow
+from worker.core.telemetry.health import Pulse, Readiness, flows
 from worker.core.telemetry.http_server import HttpServer
 from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
@@ -111,7 +112,8 @@ class Runtime:
             is_first = store is store.first
             self._readiness.watch(thread.name, thread.role if is_first else None, thread, store.partition)
         if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.partitions:
-            self._readiness.add_flow(monitor_flow())
+            for flow in flows(("monitor",), {MONITOR_GROUP: "monitor"}, ()):
+                self._readiness.add_flow(flow)
         self._readiness.publish(self.metrics.ready)
 
     @property

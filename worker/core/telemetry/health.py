@@ -17,7 +17,7 @@ import msgspec
 from prometheus_client import Gauge
 
 from worker.core.storage.client import Store
-from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
+from worker.core.storage.keys import INGEST_GROUP
 
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # Unready within a minute: positions arrive every second, and a probe asks every ten.
@@ -217,12 +217,6 @@ def flows(
     stalled = "batches are ready, there is capacity, and none is leased"
     every += [Flow(f"judge:{judge_model}", "judge", stalled, partition) for judge_model in judge_models]
     return [flow for flow in every if flow.role in roles]
-
-
-def monitor_flow() -> Flow:
-    """Return the flow of the monitor, on the first partition."""
-    (flow,) = flows(("monitor",), {MONITOR_GROUP: "monitor"}, ())
-    return flow
 
 
 def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:
