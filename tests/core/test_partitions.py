@@ -10,7 +10,7 @@ from support.stage_parts import Keyspace, make_verdict, rules_of, samples, setti
 
 from judges.core.verdict import Score
 from worker.base.lookup.label_store import Label, OutboxMatcher, read_labels, write_labels
-from worker.base.monitor.counts import find_counted_time
+from worker.base.monitor.counts import read_horizon
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
 from worker.base.monitor.sums import PartitionSums, QualitySums
 from worker.core.judging.fetching import NoEndpoint, PrefetchWindow, Slots
@@ -88,11 +88,11 @@ def test_detection_waits_for_the_outbox_that_is_furthest_behind_and_not_for_one_
 ) -> None:
     Monitored(keyspaces).turn()
     store, now = keyspaces[0].store, time.time() + 100
-    assert find_counted_time(store, now) == now
+    assert read_horizon(store, now) == now
     verdicts(keyspaces[2], range(1))
-    assert find_counted_time(store, now) < now
+    assert read_horizon(store, now) < now
     keyspaces[2].store.is_away = True
-    assert find_counted_time(store, now) == now
+    assert read_horizon(store, now) == now
 
 
 def test_a_search_for_labelled_traces_leaves_out_a_partition_that_goes_away(

@@ -20,7 +20,7 @@ from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
 from judges.registry import load_judges
-from worker.base.monitor.counts import find_counted_time, read_counts
+from worker.base.monitor.counts import read_counts, read_horizon
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import MonitorParts
@@ -204,7 +204,7 @@ def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> Non
     traffic = Traffic(keyspace, an_hour=12)
     traffic.hours(1, 0.0)
     keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1}, id=f"{int(traffic.now * 1000) + 7_200_000}-0")
-    assert find_counted_time(keyspace.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
+    assert read_horizon(keyspace.store, traffic.now + 9_000) == traffic.now - FIVE_MINUTES_S
     traffic.now += 9_000
     traffic.watch.run_due()
     (key,) = keyspace.client.keys(f"{keyspace.prefix}:quality:*:safety")

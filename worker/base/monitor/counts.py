@@ -58,7 +58,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
     return total
 
 
-def find_counted_time(store: Store, now: float) -> float:
+def read_horizon(store: Store, now: float) -> float:
     """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
 
     A partition that does not answer is left out: it must not delay detection for the others.

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
-from worker.base.monitor.counts import GRACE_S, find_counted_time
+from worker.base.monitor.counts import GRACE_S, read_horizon
 from worker.base.monitor.detector import (
     DROPS,
     Change,
@@ -154,7 +154,7 @@ class Detection:
         detectors = self._detectors | read_states(self._store, names, Detector)
         self._detectors = {series_id: detectors[series_id] for series_id in series}
         active = len(series) + sum(self.objective(labels) is not None for labels in series.values())
-        complete_s = min(now - GRACE_S, find_counted_time(self._store, now))
+        complete_s = min(now - GRACE_S, read_horizon(self._store, now))
         last = int(complete_s // FIVE_MINUTES_S) - 1
         ids, may_learn = iter(series), 20
         # After a long absence the next looks go on, so that the lock of the active monitor is renewed meanwhile.

@@ -159,7 +159,7 @@ class MlflowExporter(HttpExporter):
             reply = self.send(Request(f"{_TRACES}/tr-{items[0].target}", b"", method="GET"))
             if reply.kind != "accepted" and not _is_unknown(reply):
                 return reply
-            stored = decoded(reply, _Read)  # None if the answer is unreadable, which means no.
+            stored = decode_reply(reply, _Read)  # None if the answer is unreadable, which means no.
             if stored and any(each.metadata.get(_ID) == about for each in stored.trace.trace_info.assessments):
                 self._unclear.discard(about)
                 return reply

@@ -59,7 +59,7 @@ class Repeats(Follower):
         # Before the rules are matched: nearly all verdicts end here.
         if not (passed and is_judged and (is_failure or place < self._highest)):
             return verdict, []
-        rules = self._rules.asking(item.trace, evaluation.judge, verdict.judge_model)
+        rules = self._rules.find_rules(item.trace, evaluation.judge, verdict.judge_model)
         share = max(map(REPEAT.of, rules), default=0.0)
         is_drawn = place < share
         if not (is_drawn or is_failure):

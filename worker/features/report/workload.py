@@ -454,7 +454,7 @@ class Estimator:
         self._add(of_pair, share, pair, asked)
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
-        asking = rules.asking(trace, *pair)
+        asking = rules.find_rules(trace, *pair)
         if repeated := max(map(REPEAT.of, asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)

@@ -17,15 +17,7 @@ import structlog
 from prometheus_client import Gauge
 
 from judges.core.verdict import Verdict
-from worker.base.monitor.counts import (
-    GRACE_S,
-    Increment,
-    failures_of,
-    find_counted_time,
-    first_of,
-    read_counts,
-    step_of,
-)
+from worker.base.monitor.counts import GRACE_S, Increment, failures_of, first_of, read_counts, read_horizon, step_of
 from worker.base.monitor.failing import failing_traces, keep_examples, read_examples
 from worker.base.monitor.feature import MONITOR, SECOND_MODEL
 from worker.base.monitor.gauges import MonitorParts, Sample, Watch
@@ -192,7 +184,7 @@ class SafetyWatch(Watch):
         key_of = SafetyKeys(self._store.keys.prefix).quality_safety
         names = {series_id: key_of(series_id) for series_id in series}
         watched = read_states(self._store, names, Watched)
-        until = min(now - GRACE_S, find_counted_time(self._store, now))
+        until = min(now - GRACE_S, read_horizon(self._store, now))
         last = int(until // FIVE_MINUTES_S) - 1
         due = [series_id for series_id in series if watched[series_id].done < last]
         if not due:
