@@ -3,7 +3,8 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +17,8 @@ from tracejudge.partitions import partition_prefix
 from worker.base.embedded import find_servers
 
 NODE_TIMEOUT_MS = 2_000
+_ATTEMPTS = 3
+_NOT_WELL = frozenset({"fail", "fail?", "handshake", "noaddr"})
 
 
 class Node(TunedRedis):
@@ -24,7 +27,7 @@ class Node(TunedRedis):
     def __init__(self, *, appendonly: bool = False) -> None:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS))
         super().__init__(next(iter(find_servers())), *options, "--repl-diskless-sync-delay", "0")
-        self._appendonly = appendonly
+        self._appendonly = self.appendonly = appendonly
 
     @property
     def address(self) -> str:
@@ -37,6 +40,10 @@ class Node(TunedRedis):
     @property
     def id(self) -> str:
         return str(self.ask("CLUSTER", "MYID"))
+
+    def known(self) -> list[list[str]]:
+        """Return the lines of `CLUSTER NODES`: id, address, flags, master, ping, pong, epoch, link, slots."""
+        return [line.split() for line in self.ask("CLUSTER", "NODES").splitlines()]
 
     def is_master(self) -> bool:
         with Redis(port=self.port, socket_timeout=5) as client:
@@ -66,89 +73,124 @@ class Cluster:
         assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
         return done.stdout
 
-    def wait_agreed(self) -> None:
-        """Wait until all nodes agree on the owners of slots: redis-cli moves none before."""
-        wait_until(lambda: self._run("check", self.nodes[-1].address).returncode == 0, 60, "the nodes to agree")
-
     def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = ["redis-cli", "--cluster", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    def _change(self, command: Callable[[], Sequence[str]]) -> None:
+        """Run redis-cli until its command is done; after a failure mend what it left, as an operator does.
+
+        Args:
+            command: Returns the arguments by the present state, and none once everything is done.
+        """
+        failure = ""
+        for _ in range(_ATTEMPTS):
+            self.wait_well()
+            arguments = command()
+            if not arguments:
+                return
+            done = self._run(*arguments)
+            if done.returncode != 0:
+                failure = f"{arguments}: {done.stdout[-2000:]} {done.stderr[-500:]}"
+                self._run("fix", self.nodes[-1].address, "--cluster-yes")
+        self.wait_well()
+        assert not command(), failure
 
     def slots(self) -> list[tuple[int, int, int]]:
-        """List ranges of slots with the port of their master, as a node that answers knows them."""
+        """List ranges of slots in order, with the port of their master, as a node that answers knows them."""
         for node in self.nodes:
             try:
                 rows = node.ask("CLUSTER", "SLOTS")
-                return [(int(row[0]), int(row[1]), int(row[2][1])) for row in rows]
+                return sorted((int(row[0]), int(row[1]), int(row[2][1])) for row in rows)
             except (RedisError, OSError):
                 continue
         raise AssertionError("no node answers")
 
-    def master_of(self, key: str) -> Node:
-        slot = key_slot(key.encode())
+    def owner(self, slot: int) -> Node:
         port = next(port for first, last, port in self.slots() if first <= slot <= last)
         return next(node for node in self.nodes if node.port == port)
 
+    def master_of(self, key: str) -> Node:
+        return self.owner(key_slot(key.encode()))
+
     def of_partition(self, number: int, prefix: str = "tracejudge") -> Node:
-        return self.master_of(f"{partition_prefix(prefix, number)}:traces")
+        return self.master_of(partition_prefix(prefix, number))
 
     def replicas_of(self, master: Node) -> list[Node]:
         own = master.id
-        rows = [line.split() for line in self.nodes[-1].ask("CLUSTER", "NODES").splitlines()]
-        ports = {int(row[1].split("@")[0].rpartition(":")[2]) for row in rows if row[3] == own}
+        ports = {int(row[1].split("@")[0].rpartition(":")[2]) for row in self.nodes[-1].known() if row[3] == own}
         return [node for node in self.nodes if node.port in ports]
 
     def is_well(self) -> bool:
-        """Return whether every node that answers agrees that all slots are served."""
-        states = []
-        for node in self.nodes:
-            try:
-                states.append("cluster_state:ok" in str(node.ask("CLUSTER", "INFO")))
-            except (RedisError, OSError):
-                continue
-        return bool(states) and all(states)
+        """Return whether all nodes know each other, agree on masters and slots, and replicas are in sync."""
+        views = set()
+        try:
+            for node in self.nodes:
+                rows = node.known()
+                flags = {flag for row in rows for flag in row[2].split(",")}
+                replication = node.ask("INFO", "replication")
+                if (
+                    len(rows) != len(self.nodes)
+                    or flags & _NOT_WELL
+                    or any(row[7] != "connected" for row in rows)
+                    or "cluster_state:ok" not in str(node.ask("CLUSTER", "INFO"))
+                    or replication.get("master_link_status", "up") != "up"
+                ):
+                    return False
+                # A slot in motion is in the view of its two masters alone.
+                views.add(frozenset((row[0], row[3], *row[8:]) for row in rows))
+        except (RedisError, OSError):
+            return False
+        return len(views) == 1
 
     def wait_well(self) -> None:
         wait_until(self.is_well, 60, "the cluster to be well")
 
     def add(self) -> Node:
         """Add an empty master."""
-        node = self._stack.enter_context(Node())
+        self.wait_well()
+        node = self._stack.enter_context(Node(appendonly=self.nodes[0].appendonly))
         self.cli("add-node", node.address, self.nodes[0].address)
         self.nodes.append(node)
-
-        def is_known() -> bool:
-            counts = [len(each.ask("CLUSTER", "NODES").splitlines()) for each in self.nodes]
-            return min(counts) >= len(self.nodes)
-
-        wait_until(is_known, 60, "all nodes to know the new one")
+        self.wait_well()
         return node
 
-    def slots_before(self, key: str) -> int:
-        """Count the slots of a key's master up to that of the key, which redis-cli moves before it."""
-        slot, port = key_slot(key.encode()), self.master_of(key).port
-        return sum(
-            min(last, slot) - first + 1 for first, last, owner in self.slots() if owner == port and first <= slot
-        )
+    def fill(self, node: Node, weight: float = 1) -> None:
+        """Give a master its share of the slots, the first ones of each of the others, which weigh 1."""
 
-    def reshard(self, key: str, target: Node) -> None:
-        """Move the slot of a key to another master with redis-cli, and all slots that this moves before it."""
-        self.wait_agreed()
-        source, count = self.master_of(key), self.slots_before(key)
-        arguments = ("--cluster-from", source.id, "--cluster-to", target.id, "--cluster-slots", str(count))
-        self.cli("reshard", source.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
+        def command() -> Sequence[str]:
+            sizes = Counter[int]()
+            for first, last, port in self.slots():
+                sizes[port] += last - first + 1
+            share = sizes.total() * weight / (len(sizes.keys() - {node.port}) + weight)
+            weights = ("--cluster-use-empty-masters", "--cluster-weight", f"{node.id}={weight}")
+            return () if sizes[node.port] > 0.9 * share else ("rebalance", self.nodes[0].address, *weights)
+
+        self._change(command)
+
+    def reshard(self, slot: int, target: Node) -> None:
+        """Move a slot to another master, and all slots of its master before it, which redis-cli moves first."""
+
+        def command() -> Sequence[str]:
+            source = self.owner(slot)
+            ranges = ((first, last) for first, last, port in self.slots() if port == source.port and first <= slot)
+            count = sum(min(last, slot) - first + 1 for first, last in ranges)
+            names = ("--cluster-from", source.id, "--cluster-to", target.id, "--cluster-slots", str(count))
+            return () if source is target else ("reshard", source.address, *names, "--cluster-yes")
+
+        self._change(command)
 
     def remove(self, node: Node) -> None:
-        """Move all slots of a master to another one, and take it out of the cluster."""
-        self.wait_agreed()
-        target = next(each for each in self.nodes if each is not node and each.is_master())
-        count = sum(last - first + 1 for first, last, port in self.slots() if port == node.port)
-        arguments = ("--cluster-from", node.id, "--cluster-to", target.id, "--cluster-slots", str(count))
-        self.cli("reshard", target.address, *arguments, "--cluster-yes", "--cluster-pipeline", "100")
-        self.wait_agreed()
-        self.cli("del-node", target.address, node.id)
+        """Give each range of a master's slots to the master of the next one, and take it out of the cluster."""
+        for _, last, port in self.slots():
+            if port == node.port:
+                self.reshard(last, self.owner(last + 1))
+        # One without slots becomes a replica by itself.
+        self.wait_well()
+        self.cli("del-node", next(each for each in self.nodes if each is not node).address, node.id)
         self.nodes.remove(node)
         node.kill()
+        self.wait_well()
 
 
 @contextmanager
