@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from support.ports import free_port
 from support.processes import Program, wait_until
 
 import tracejudge
+from tracejudge import Trace
 from tracejudge.partitions import partition_prefix, place_of
 from worker.base.accounting import Account, read_account, summed
 from worker.base.embedded import EmbeddedRedis
@@ -37,6 +38,8 @@ SESSIONS = 50
 SHARE = min(1.0, 2 * SCALE)
 """Weight of a master that is added, where each of the others has 1."""
 EXPORTER = "metrics"
+LONGEST_WAIT_S = 5.0
+"""Longest wait of a client for a reply."""
 RULES = [{"name": "all", "judges": ["groundedness"]}]
 TOKEN = "a-token-of-the-tests-0123456789"  # noqa: S105 - of this test
 
@@ -93,7 +96,7 @@ class Rig:
     def traffic(self) -> Iterator[None]:
         """Publish until the end of the block, and deliver everything."""
         stop = threading.Event()
-        threads = [threading.Thread(target=run, args=(stop,)) for run in (self._publish, self._post)]
+        threads = [threading.Thread(target=run, args=(stop,)) for run in (self._publish, self._post_often)]
         limits: dict[str, Any] = {"max_items": 100_000, "max_bytes": 1 << 30}
         tracejudge.init(service="tests", redis_url=self.cluster.url, prefix=self.prefix, **limits)
         begin = len(self.published)
@@ -106,6 +109,7 @@ class Rig:
             stop.set()
             for thread in threads:
                 thread.join()
+            self._post_everywhere()
             is_delivered = tracejudge.flush(60)
             tracejudge.shutdown()
         assert is_delivered, "the SDK delivers everything"
@@ -125,21 +129,32 @@ class Rig:
             self.published[trace.trace_id] = trace.session_id
             tracejudge.publish(trace)
 
-    def _post(self, stop: threading.Event) -> None:
-        """Send two traces a second through the gateway, each again until it is taken."""
+    def _post_often(self, stop: threading.Event) -> None:
+        """Send two traces a second through the gateway."""
         for place in self._places[1]:
             if stop.wait(0.5):
                 return
-            (trace,) = make_traces(1, first=place)
-            body = msgspec.to_builtins(trace)
-            while True:
-                try:
-                    if self._http.post("/v1/tracejudge", json=[body]).status_code == 200:
-                        break
-                except httpx.TransportError:
-                    pass
-                time.sleep(0.2)
-            self.published[trace.trace_id] = None
+            self._post(make_traces(1, first=place))
+
+    def _post_everywhere(self) -> None:
+        """Send a trace to each partition through the gateway, which then says what Redis has lost of earlier ones."""
+        traces: dict[int, Trace] = {}
+        while len(traces) < PARTITIONS:
+            (trace,) = make_traces(1, first=next(self._places[1]))
+            traces[place_of(trace.trace_id, None) % PARTITIONS] = trace
+        self._post(traces.values())
+
+    def _post(self, traces: Collection[Trace]) -> None:
+        """Send traces through the gateway until it takes them."""
+        body = msgspec.to_builtins(list(traces))
+
+        def is_taken() -> bool:
+            with suppress(httpx.TransportError):
+                return self._http.post("/v1/tracejudge", json=body).status_code == 200
+            return False
+
+        wait_until(is_taken, SETTLING_S, "the gateway to take traces")
+        self.published |= {trace.trace_id: None for trace in traces}
 
     def replicated(self) -> tuple[Node, Node]:
         """Return the master of a partition that has a replica, and the replica."""
@@ -284,6 +299,8 @@ def hang(rig: Rig) -> None:
     with rig.away(Node.pause) as master:
         try:
             rig.wait_until_it_works("SIGSTOP")
+            # Once it is back it executes what clients still wait for, before it learns that it is no master any more.
+            time.sleep(LONGEST_WAIT_S)
         finally:
             master.resume()
 
