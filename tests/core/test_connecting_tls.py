@@ -1,16 +1,21 @@
-"""TLS to a real Redis: certificates are checked, by the store and by kombu."""
+"""TLS to a real Redis and to a cluster: certificates are checked, by the store and by kombu."""
 
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from kombu import Connection
 from kombu.exceptions import KombuError
+from redis import Redis
+from support.processes import wait_until
 from support.redis_kinds import Certificates, TlsRedis, make_certificates
 
+import tracejudge
 from worker.core.config.settings import Settings
 from worker.core.queue.broker import broker
-from worker.core.storage.client import Store, StoreError
+from worker.core.storage.client import Store, StoreError, make_stores
 from worker.core.storage.keys import Keys
 
 Connects = Callable[[str], bool]
@@ -79,3 +84,34 @@ def test_without_an_authority_the_certificates_of_the_system_are_verified(
     connects: Connects, server: TlsRedis, certificates: Certificates
 ) -> None:
     assert not connects(secured(server, None, certificates))
+
+
+def test_service_and_store_reach_all_masters_of_a_cluster_by_tls(
+    certificates: Certificates, strangers: Certificates, stack: ExitStack
+) -> None:
+    options = ("--cluster-enabled", "yes", "--tls-cluster", "yes", "--tls-replication", "yes")
+    nodes = [stack.enter_context(TlsRedis(certificates, *options, asks_clients=True)) for _ in range(3)]
+    own = ("--cacert", certificates.authority, "--cert", certificates.client, "--key", certificates.client_key)
+    addresses = [f"127.0.0.1:{node.tls_port}" for node in nodes]
+    create = ["redis-cli", "--tls", *map(str, own), "--cluster", "create", *addresses, "--cluster-yes"]
+    subprocess.run(create, check=True, capture_output=True, timeout=60)
+    plain = [stack.enter_context(closing(Redis(port=node.port))) for node in nodes]
+    wait_until(lambda: all(client.cluster("INFO")["cluster_state"] == "ok" for client in plain), what="the cluster")
+    url, strange, without = (
+        secured(nodes[0], authority, certificates).replace("://", "+cluster://")
+        for authority in (certificates.authority, strangers.authority, None)
+    )
+    stores = [stack.enter_context(closing(store)) for store in make_stores(url, "secured", 8)]
+    for store in stores:
+        store.make_group(store.keys.traces, "g")
+    tracejudge.init(service="shop", redis_url=url, prefix="secured")
+    for number in range(100):
+        tracejudge.publish(output="in secret", session_id=f"session-{number}")
+    assert tracejudge.flush(30)
+    tracejudge.shutdown()
+    read = [len(store.read_group(store.keys.traces, "g", "c", count=1000, block_ms=1)) for store in stores]
+    assert (sum(read) >= 100, min(read) > 0) == (True, True), read
+    assert [client.dbsize() > 0 for client in plain] == [True] * 3
+    for wrong in (strange, without):
+        with closing(Store(wrong, stores[0].keys)) as store, pytest.raises(StoreError):
+            store.open()

@@ -72,13 +72,13 @@ class TunedRedis(EmbeddedRedis):
 class TlsRedis(TunedRedis):
     """A server with a second port for TLS only; the plain port is for its start and for the test."""
 
-    def __init__(self, certificates: Certificates, *, asks_clients: bool = False) -> None:
+    def __init__(self, certificates: Certificates, *further: str, asks_clients: bool = False) -> None:
         self.tls_port = free_port()
         files = ("--tls-cert-file", certificates.server, "--tls-key-file", certificates.server_key)
         authority = ("--tls-ca-cert-file", certificates.authority)
         asks = ("--tls-auth-clients", "yes" if asks_clients else "no")
         options = ("--tls-port", self.tls_port, *files, *authority, *asks)
-        super().__init__(_with_tls(), *map(str, options))
+        super().__init__(_with_tls(), *map(str, options), *further)
 
     @property
     def tls_url(self) -> str:
