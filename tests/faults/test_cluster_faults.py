@@ -35,7 +35,7 @@ PARTITIONS = 8
 RATE = number(300, 30)
 """Traces a second, each with one evaluation."""
 SESSIONS = 50
-SHARE = min(1.0, 2 * SCALE)
+SHARE = min(1.0, SCALE)
 """Weight of a master that is added, where each of the others has 1."""
 EXPORTER = "metrics"
 LONGEST_WAIT_S = 5.0
