@@ -33,6 +33,7 @@ WHOLLY_SLOW = {
     "docs_tests/test_tutorial.py",
     "faults/test_cascade_kills.py",
     "faults/test_clock.py",
+    "faults/test_cluster_faults.py",
     "faults/test_crash_points.py",
     "faults/test_full_redis.py",
     "faults/test_label_kills.py",
