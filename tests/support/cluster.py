@@ -163,8 +163,14 @@ class Cluster:
             for first, last, port in self.slots():
                 sizes[port] += last - first + 1
             share = sizes.total() * weight / (len(sizes.keys() - {node.port}) + weight)
-            weights = ("--cluster-use-empty-masters", "--cluster-weight", f"{node.id}={weight}")
-            return () if sizes[node.port] > 0.9 * share else ("rebalance", self.nodes[0].address, *weights)
+            options = (
+                "--cluster-use-empty-masters",
+                "--cluster-weight",
+                f"{node.id}={weight}",
+                "--cluster-threshold",
+                "1",
+            )
+            return () if sizes[node.port] > 0.9 * share else ("rebalance", self.nodes[0].address, *options)
 
         self._change(command)
 
