@@ -18,6 +18,7 @@ import pytest
 from experiment import RECOVERY_S, SCALE, number, seconds
 from redis import Redis, ResponseError
 from redis.crc import key_slot
+from redis.exceptions import MovedError
 from support.cluster import Cluster, Node, running_cluster
 from support.pipeline import SETTLING_S, Pipeline, make_traces
 from support.ports import free_port
@@ -166,14 +167,16 @@ class Rig:
         """List the verdicts that the exporter of metrics has confirmed, as one server has it."""
         confirmed = set()
         with Redis(port=port, socket_timeout=10, single_connection_client=True) as client:
-            with suppress(ResponseError):  # not a cluster
-                client.execute_command("READONLY")
+            if client.info("cluster")["cluster_enabled"]:
+                client.readonly()
             for store in self.stores:
                 stream = store.keys.verdicts
                 try:
                     (group,) = [each for each in client.xinfo_groups(stream) if each["name"] == EXPORTER.encode()]
-                except ResponseError:
-                    continue  # on another master
+                except ResponseError as error:
+                    if isinstance(error, MovedError) or "no such key" in str(error):
+                        continue  # on another master
+                    raise
                 ids = {entry_id for entry_id, _ in client.xrange(stream, max=group["last-delivered-id"])}
                 pending = client.xpending_range(stream, EXPORTER, "-", "+", 1_000_000)
                 confirmed |= {(store.partition, each) for each in ids - {row["message_id"] for row in pending}}
@@ -190,7 +193,8 @@ class Rig:
             lag_s: How far the replica is behind.
         """
         master, replica = self.replicated()
-        replica.ask("CONFIG", "SET", "cluster-replica-no-failover", "yes")
+        for option in ("cluster-replica-no-failover", "cluster-allow-reads-when-down"):
+            replica.ask("CONFIG", "SET", option, "yes")
         if lag_s:
             replica.pause()
             # Else the replica would find in its socket what the master has sent meanwhile.
@@ -239,10 +243,10 @@ class Rig:
             return False
         return all(outbox & self._recent for outbox in outboxes)
 
-    def wait_until_it_works(self, what: str) -> None:
-        """Wait until traces published from now on are judged in every partition."""
+    def wait_until_it_works(self, what: str, before: Collection[str] | None = None) -> None:
+        """Wait until a trace is judged in every partition that was not published before, by default before now."""
         began = time.monotonic()
-        before = set(self.published)
+        before = set(self.published) if before is None else before
         while True:
             self._recent = self.published.keys() - before
             waited_s = time.monotonic() - began
@@ -324,18 +328,25 @@ def hang(rig: Rig) -> None:
             master.resume()
 
 
-def lose_two(rig: Rig) -> None:
-    """Take two of three masters away: no majority is left to promote a replica."""
-    masters = [node for node in rig.cluster.nodes if node.is_master()][:2]
+def lose_two(rig: Rig) -> set[str]:
+    """Take two of three masters away: no majority is left to promote a replica.
+
+    Returns:
+        What was published before the third one stopped too. Traces of the end wait behind those of a whole minute.
+    """
+    third, *masters = [node for node in rig.cluster.nodes if node.is_master()]
     for master in masters:
         master.kill()
+    wait_until(lambda: "cluster_state:fail" in third.ask("CLUSTER", "INFO"), what="the third to stop")
+    before = set(rig.published)
     time.sleep(seconds(60, 8))
     # Together: once one of them is back for `NODE_TIMEOUT_MS`, there is a majority to promote the other's replica.
     with ThreadPoolExecutor() as pool:
         list(pool.map(Node.restart, masters))
+    return before
 
 
-FAULTS: dict[str, Callable[[Rig], None]] = {
+FAULTS: dict[str, Callable[[Rig], set[str] | None]] = {
     "kill": kill,
     "kill, replica behind": kill_behind,
     "failover": fail_over,
@@ -363,8 +374,7 @@ def test_nothing_is_lost_or_doubled(rig: Rig, fault: str) -> None:
         add(rig)
     began, before, rig.waited_s = time.monotonic(), len(rig.published), 0.0
     with rig.traffic():
-        FAULTS[fault](rig)
-        rig.wait_until_it_works(fault)
+        rig.wait_until_it_works(fault, FAULTS[fault](rig))
     rig.cluster.wait_well()
     account = wait_until(rig.settled, SETTLING_S, "everything to be settled")
     verdicts = [entry.verdict for store in rig.stores for entry in rig.verdicts(store)]

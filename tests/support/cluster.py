@@ -75,7 +75,7 @@ class Cluster:
 
     def _run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = ["redis-cli", "--cluster", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
     def _change(self, command: Callable[[], Sequence[str]]) -> None:
         """Run redis-cli until its command is done; after a failure mend what it left, as an operator does.
