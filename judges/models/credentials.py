@@ -3,6 +3,7 @@
 A key is read from a variable or a file and never appears in a log line or an error.
 """
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -14,8 +15,6 @@ from typing import Final
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import httpx
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import DefaultResolver
 
 from judges.core.model import ModelSettings
 
@@ -101,33 +100,21 @@ class ProxyRefusedError(ValueError):
     """The proxy cannot be used. The message does not quote it, because it may contain a password."""
 
 
-class GuardedResolver(AbstractResolver):
-    """Resolves names, and refuses a name with any guarded address.
+async def resolve(host: str, port: int, *, guarded: bool) -> list[str]:
+    """Resolve a name to its addresses, of which the first one comes first; an address is its own.
 
-    The connection uses the addresses that were checked, so a name that resolves differently the next time gains
-    nothing (DNS rebinding).
+    The connection uses an address that was checked, so a name that resolves differently the next time gains nothing
+    (DNS rebinding).
+
+    Raises:
+        AddressRefusedError: ``guarded``, and it has a guarded address or is itself guarded.
+        OSError: It cannot be resolved.
     """
-
-    def __init__(self) -> None:
-        self._resolver = DefaultResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """Resolve a name.
-
-        Raises:
-            AddressRefusedError: It has a guarded address, or is itself guarded.
-            OSError: It cannot be resolved.
-        """
-        addresses = await self._resolver.resolve(host, port, family)
-        if is_guarded(host) or any(is_guarded(result["host"]) for result in addresses):
-            raise AddressRefusedError("link-local, metadata or unspecified address")
-        return addresses
-
-    async def close(self) -> None:
-        """Close the underlying resolver."""
-        await self._resolver.close()
+    rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(row[4][0]) for row in rows))
+    if guarded and any(map(is_guarded, (host, *addresses))):
+        raise AddressRefusedError("link-local, metadata or unspecified address")
+    return addresses
 
 
 def proxy_for(url: str, setting: str | None) -> str | None:

@@ -182,7 +182,7 @@ class DecisionModel:
         self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
         self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy, is_direct=True
+            below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy
         )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:

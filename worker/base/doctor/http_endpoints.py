@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import aiohttp
 import httpx
 import msgspec
 from msgspec import Struct, structs
@@ -20,11 +19,11 @@ from judges.core.prompt import Message
 from judges.core.verdict import with_message
 from judges.models.credentials import (
     AddressRefusedError,
-    GuardedResolver,
     KeyRefusedError,
     ProxyRefusedError,
     proxy_for,
     read_key,
+    resolve,
 )
 from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
@@ -94,7 +93,7 @@ def endpoint(
         return [misconfigured(part, error)]
     try:
         reply = asyncio.run(_get(url, headers, through, guarded=not settings.allow_link_local))
-    except (aiohttp.ClientError, OSError) as error:
+    except (httpx.HTTPError, OSError) as error:
         if any(isinstance(link, AddressRefusedError) for link in chain(error)):
             fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
             return [broken(part, f"{mask_url(url)} leads to a link-local or metadata address, which is refused", fix)]
@@ -108,19 +107,26 @@ def endpoint(
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
     # Not the client of a model: that one sends chat requests only, and those cost money.
-    connector = aiohttp.TCPConnector(ssl=trust(url, proxy), resolver=GuardedResolver() if guarded else None)
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    target, extensions = httpx.URL(url), {}
+    headers = {**headers, "host": target.netloc.decode()}
+    if proxy is None:
+        extensions["sni_hostname"] = target.host
+        # The address that was checked: the name may lead elsewhere the next time.
+        address, *_ = await resolve(target.host, target.port or 80, guarded=guarded)
+        target = target.copy_with(host=address)
+    client = httpx.AsyncClient(proxy=proxy, verify=trust(url, proxy), timeout=_TIMEOUT_S, trust_env=False)
     async with (
-        aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.get(url, headers=headers, proxy=proxy, allow_redirects=False) as response,
+        asyncio.timeout(_TIMEOUT_S),
+        client,
+        client.stream("GET", target, headers=headers, extensions=extensions) as response,
     ):
         body = bytearray()
-        async for piece in response.content.iter_any():
+        async for piece in response.aiter_bytes():
             body += piece
             if len(body) > _MAX_BYTES:
                 body.clear()  # too long for a list of models
                 break
-        return Reply(response.status, response.headers, bytes(body))
+        return Reply(response.status_code, response.headers, bytes(body))
 
 
 def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:
