@@ -30,7 +30,7 @@ from judges.models.replies import (
     sendable_name,
     sendable_object,
 )
-from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
+from judges.models.request_options import Asked, Options, OutputBound, Parts, SchemaOptions
 from judges.parsing.answer import beside_thoughts
 
 Block = dict[str, object]
@@ -63,6 +63,9 @@ class AnthropicModel:
         )
         self._output = OutputBound(settings, DEFAULT_MAX_OUTPUT_TOKENS)
         self._options = Options(self._endpoint, self._output, {"output_config": "key_patterns"})
+        self._schemas = SchemaOptions(
+            "output_config", lambda _, schema: {"format": {"type": "json_schema", "schema": schema}}
+        )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer one request, or raise ``ModelError``."""
@@ -78,9 +81,7 @@ class AnthropicModel:
         if request.tools and not request.may_call:
             options["tool_choice"] = {"tool_choice": {"type": "none"}}
         if request.schema and not request.offers_tools:
-            options["output_config"] = _output_config(plain := without_patterns(request.schema))
-            if plain != request.schema:
-                options["key_patterns"] = _output_config(request.schema)
+            options |= self._schemas.of(request)
         options["temperature"] = {"temperature": request.temperature}
         if system:
             body["system"] = system
@@ -101,10 +102,6 @@ class AnthropicModel:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._endpoint.aclose()
-
-
-def _output_config(schema: Mapping[str, object]) -> dict[str, object]:
-    return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
 def _below_version(base_url: str | None, path: str) -> str:

@@ -181,9 +181,7 @@ class DecisionModel:
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
         self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
-        self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy
-        )
+        self._endpoint = HttpEndpoint(below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy)
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer the questions of one request, or raise ``ModelError``."""

@@ -1,9 +1,9 @@
 """POST JSON to one endpoint over persistent connections, and translate its failures to ``ModelError``.
 
 It uses pyreqwest, a client in Rust: a request costs the event loop's thread a fifth of one through a client in Python.
-httpx only parses addresses, finds the trusted certificates, and asks a proxy why it refuses. Redirects are not followed,
-because a judge endpoint must not send traces elsewhere. Names are resolved and checked here, and the client connects to
-the address that was checked.
+httpx only parses addresses, finds the trusted certificates, and asks a proxy why it refuses. Redirects are not
+followed, because a judge endpoint must not send traces elsewhere. Names are resolved and checked here, and the client
+connects to the address that was checked.
 """
 
 import asyncio
@@ -51,9 +51,7 @@ class Reply(NamedTuple):
 class HttpEndpoint:
     """One endpoint with its own connections. Use it from one event loop."""
 
-    def __init__(
-        self, url: str, headers: Mapping[str, str], settings: ModelSettings, proxy: str | None = None
-    ) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], settings: ModelSettings, proxy: str | None = None) -> None:
         """Make an endpoint; the first request makes the client, so that it belongs to the process that sends it."""
         parts = httpx.URL(url)
         self._url = str(parts)

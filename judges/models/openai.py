@@ -35,7 +35,7 @@ from judges.models.replies import (
     sendable_object,
     state_parts,
 )
-from judges.models.request_options import Asked, Options, OutputBound, Parts, without_patterns
+from judges.models.request_options import Asked, Options, OutputBound, Parts, SchemaOptions
 from judges.parsing.answer import beside_thoughts
 
 _INSTEAD_OF: Final = {"response_format": "key_patterns", "max_completion_tokens": "max_tokens"}
@@ -75,6 +75,7 @@ class OpenAIModel:
         )
         self._output = OutputBound(settings)
         self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
+        self._schemas = SchemaOptions("response_format", _response_format)
         self._always_names_tools = False
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
@@ -104,9 +105,7 @@ class OpenAIModel:
         }
         options: dict[str, Parts] = {}
         if request.schema and not request.offers_tools:
-            options["response_format"] = _response_format(request, plain := without_patterns(request.schema))
-            if plain != request.schema:
-                options["key_patterns"] = _response_format(request, request.schema)
+            options |= self._schemas.of(request)
         options["temperature"] = {"temperature": request.temperature}
         if self.settings.reasoning_effort is not None:
             options["reasoning_effort"] = {"reasoning_effort": self.settings.reasoning_effort}
@@ -130,8 +129,7 @@ class OpenAIModel:
 
 
 def _response_format(request: ChatRequest, schema: Mapping[str, object]) -> dict[str, object]:
-    named = {"name": request.schema_name, "strict": True, "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": named}}
+    return {"type": "json_schema", "json_schema": {"name": request.schema_name, "strict": True, "schema": schema}}
 
 
 def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]:

@@ -11,7 +11,7 @@ endpoint names are remembered.
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
@@ -122,6 +122,9 @@ _PLAIN_EFFORT: Final = re.compile(
 _SWITCH: Final = re.compile(r"\b(enable_thinking)\b.{0,40}\b(?:be|to) ['\"`]?(true|false)\b")
 
 
+_MAX_SCHEMAS: Final = 1_000  # A judge has one, or one for each number of sentences.
+
+
 def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
     """Copy a schema without the patterns of its texts, which not every endpoint supports."""
     return {
@@ -129,6 +132,38 @@ def without_patterns(schema: Mapping[str, object]) -> dict[str, object]:
         for key, value in schema.items()
         if key != "pattern" or not isinstance(value, str)
     }
+
+
+class SchemaOptions:
+    """The options of requests that name the schema of the answer, made and encoded once for each schema.
+
+    Without the patterns of its texts the schema is the field ``name``; where it has some, the option `key_patterns`
+    replaces that field.
+    """
+
+    def __init__(self, name: str, form: Callable[[ChatRequest, Mapping[str, object]], object]) -> None:
+        """Make the options of one endpoint; ``form`` returns the field of a request with a schema."""
+        self._name = name
+        self._form = form
+        # By identity, with the schema itself, so that no other one gets its identity.
+        self._made: dict[tuple[str, int], tuple[Mapping[str, object], Mapping[str, Parts]]] = {}
+
+    def of(self, request: ChatRequest) -> Mapping[str, Parts]:
+        """Return the options of a request by their names."""
+        key = request.schema_name, id(request.schema)
+        if key not in self._made:
+            if len(self._made) >= _MAX_SCHEMAS:
+                self._made.clear()
+            plain = without_patterns(request.schema)
+            forms = (
+                {self._name: plain} if plain == request.schema else {self._name: plain, "key_patterns": request.schema}
+            )
+            encoded = {
+                option: {self._name: msgspec.Raw(msgspec.json.encode(self._form(request, schema)))}
+                for option, schema in forms.items()
+            }
+            self._made[key] = request.schema, encoded
+        return self._made[key][1]
 
 
 class Asked(NamedTuple):
