@@ -158,7 +158,7 @@ class SchemaOptions:
             forms = (
                 {self._name: plain} if plain == request.schema else {self._name: plain, "key_patterns": request.schema}
             )
-            encoded = {
+            encoded: dict[str, Parts] = {
                 option: {self._name: msgspec.Raw(msgspec.json.encode(self._form(request, schema)))}
                 for option, schema in forms.items()
             }
