@@ -64,9 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; wrong usage or configuration ends in one line and exit code 2, a failure in exit code 1."""
     # Imports make objects that stay; at the default of 700 looking for garbage among them is a tenth of a start.
     gc.set_threshold(50_000, 20, 20)
-    from worker.base.embedded import EmbeddedRedisError  # noqa: PLC0415
-    from worker.core.config.settings import SettingsError  # noqa: PLC0415 - after the line above
-    from worker.core.storage.client import StoreError  # noqa: PLC0415
+    from judges.core.faults import ReportedError  # noqa: PLC0415 - after the line above
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal or the locale cannot show must not end the command.
@@ -81,9 +79,9 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (SettingsError, StoreError, EmbeddedRedisError) as error:
+    except ReportedError as error:
         print(f"tracejudge: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, SettingsError) else 1)
+        sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         sys.exit(128 + signal.SIGINT)
 

@@ -5,7 +5,7 @@ rest can be checked with.
 """
 
 from collections.abc import Callable, Generator
-from typing import Literal, TypeAlias, TypeVar
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
@@ -45,8 +45,16 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-class SettingsError(ValueError):
+class ReportedError(Exception):
+    """An error of which a command prints the text alone, and ends with ``exit_code``."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SettingsError(ReportedError, ValueError):
     """The configuration is wrong."""
+
+    exit_code = 2
 
     def __init__(self, message: str | Fault) -> None:
         """Keep the message on one line, whatever names it quotes."""

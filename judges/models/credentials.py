@@ -3,7 +3,6 @@
 A key is read from a variable or a file and never appears in a log line or an error.
 """
 
-import asyncio
 import logging
 import socket
 import ssl
@@ -12,9 +11,6 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final
-from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
-
-import httpx
 
 from judges.core.model import ModelSettings
 
@@ -110,6 +106,8 @@ async def resolve(host: str, port: int, *, guarded: bool) -> list[str]:
         AddressRefusedError: ``guarded``, and it has a guarded address or is itself guarded.
         OSError: It cannot be resolved.
     """
+    import asyncio  # noqa: PLC0415 - settings import this module
+
     rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(row[4][0]) for row in rows))
     if guarded and any(map(is_guarded, (host, *addresses))):
@@ -130,6 +128,10 @@ def proxy_for(url: str, setting: str | None) -> str | None:
     """
     proxy = setting
     if proxy is None:
+        from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined] # noqa: PLC0415 - as above
+
+        import httpx  # noqa: PLC0415 - as above
+
         parts, proxies = httpx.URL(url), getproxies_environment()
         configured = proxies.get(parts.scheme) or proxies.get("all") or ""
         if not configured or proxy_bypass_environment(parts.netloc.decode(), proxies):
@@ -144,6 +146,8 @@ def proxy_for(url: str, setting: str | None) -> str | None:
 
 def is_endpoint(url: str) -> bool:
     """Check that a URL can be called."""
+    import httpx  # noqa: PLC0415 - as above
+
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL:

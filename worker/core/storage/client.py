@@ -30,6 +30,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LostConnectionError
 
+from judges.core.faults import ReportedError
 from tracejudge.delivery.transport import make_pool
 from tracejudge.partitions import partition_prefix
 from tracejudge.redis_url import cluster_url, mask_url
@@ -63,7 +64,7 @@ _INCLUDE: Final = re.compile(r"^-- @include (.+)$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
 
 
-class StoreError(Exception):
+class StoreError(ReportedError):
     """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload.
 
     Attributes:
@@ -415,13 +416,3 @@ def _describe(error: RedisError) -> str:
     if meaning or isinstance(error, ResponseError):
         return meaning or f"Redis refused the command ({text.split(' ', 1)[0][:32]})"
     return f"Redis does not answer ({type(error).__name__})"
-
-
-def addresses(urls: str) -> str:
-    """Write where several broker URLs point, without users and passwords; they are separated by `;`."""
-    return ";".join(map(mask_url, split_urls(urls)))
-
-
-def split_urls(urls: str) -> list[str]:
-    """Split broker URLs. A `;` that no URL follows may be part of a password."""
-    return re.split(r";(?=[A-Za-z0-9+.-]+://)", urls)

@@ -26,7 +26,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict
 
-from worker.core.storage.client import addresses
+from worker.core.config.checks import addresses
 
 # Half a minute of one line a verdict at 500 evaluations a second.
 _MAX_QUEUED_CHARS: Final = 4 * 1024 * 1024
