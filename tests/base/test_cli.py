@@ -239,7 +239,7 @@ def test_an_exception_ends_a_command_with_its_exit_code(
 
 def test_the_list_of_commands_loads_no_client() -> None:
     """Errors and settings are loaded for each command, clients only by those that use them."""
-    program = "import sys\nfrom worker.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    print(*sys.modules)"
+    program = "import sys\nfrom worker.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "click" in loaded
