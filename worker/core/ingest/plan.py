@@ -13,7 +13,6 @@ from worker.core.selection.sampling import RuleTally, Sampler, Sampling
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
 from worker.core.storage.keys import Keys
 
-
 # Redis serves no other client while the script of a plan runs: about 3 ms for so much, where a chosen trace takes
 # fifteen times as long as one that is only counted.
 _MAX_COST: Final = 1_000
@@ -106,6 +105,14 @@ class Plan:
         )
 
 
+def _bounded(entries: Iterator[Read], plan: Plan) -> Iterator[Read]:
+    """Yield entries until the plan costs Redis as much as it may."""
+    for number, entry in enumerate(entries, 1):
+        yield entry
+        if number + _COST_OF_CHOSEN * len(plan.traces) > _MAX_COST:
+            return
+
+
 class Planner:
     """Plans the outcomes of reads. One for each ingest thread, because sampler and selectors keep state."""
 
@@ -119,7 +126,7 @@ class Planner:
         self._keep_feedback = find_single(selectors, "feedback")
 
     def plan(self, entries: Iterator[Read], shed: Collection[str] = frozenset()) -> Plan:
-        """Sample the traces among the entries and plan the outcome of each entry, as far as one call of the script goes.
+        """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.
 
         Args:
             entries: In the order of the stream; what is left of the iterator belongs to the next plan.
@@ -131,15 +138,12 @@ class Planner:
         # Nearly all traces of a read end alike, so they are grouped by plain tuples, which cost least.
         unsampled: dict[tuple[tuple[RuleTally, ...], str | None, str], list[str]] = {}
         rules_of_chosen: list[tuple[RuleTally, ...]] = []
-        cost = 0
-        for entry in entries:
-            cost += 1
+        for entry in _bounded(entries, plan):
             if isinstance(entry, TraceEntry):
                 # Before anything is encoded: at a low rate nearly all traces end with this.
                 choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
                 if choices or of_session:
                     rules_of_chosen.append(rules)
-                    cost += _COST_OF_CHOSEN
                     self._choose(plan, entry, sampling, shed)
                 else:
                     group = (rules, entry.producer, entry.trace.service)
@@ -154,8 +158,6 @@ class Planner:
             else:
                 plan.gone.append(entry.entry_id)
             plan.first, plan.last = plan.first or entry.entry_id, entry.entry_id
-            if cost > _MAX_COST:
-                break
         for (rules, producer, service), entry_ids in unsampled.items():
             tally = Tally("not_sampled" if rules else "no_rule", None, producer, service)
             plan.tallies.setdefault(tally, []).extend(entry_ids)
