@@ -269,3 +269,21 @@ def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace) -> None:
     chosen.take(entries)
     assert (keyspace.pending(), keyspace.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
+
+
+def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    run = keyspace.store.run
+
+    def counted(script: str, *rest: Any) -> Any:
+        calls.append(script == "choose")
+        return run(script, *rest)
+
+    monkeypatch.setattr(keyspace.store, "run", counted)
+    for rate, first, last, least, most in ((1.0, 0, 500, 8, 9), (0.0, 500, 3_000, 3, 3)):
+        chosen = Chosen(keyspace, rules=(Rule(name="r", judges=("safety",), rate=rate),))
+        keyspace.append("p1", make_traces(range(first, last)))
+        calls.clear()
+        chosen.take()
+        assert least <= sum(calls) <= most, (rate, calls)
+    assert keyspace.counted("sampled", "not_sampled") == {"sampled": 500, "not_sampled": 2_500}

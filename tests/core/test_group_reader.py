@@ -37,9 +37,9 @@ def test_new_entries_come_in_their_order_and_once(keyspace: Keyspace, reader: Gr
     assert read(keyspace, reader) == []
     keyspace.append("p1", make_traces(range(1)))
     assert read(keyspace, reader) == published(keyspace)
-    keyspace.append("p1", make_traces(range(1, 301)))
+    keyspace.append("p1", make_traces(range(1, 2_501)))
     reads = [read(keyspace, reader) for _ in range(4)]
-    assert [len(each) for each in reads] == [128, 128, 44, 0]
+    assert [len(each) for each in reads] == [1_000, 1_000, 500, 0]
     assert list(itertools.chain(*reads)) == published(keyspace)[1:]
 
 

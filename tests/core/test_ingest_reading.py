@@ -116,7 +116,7 @@ def test_ten_thousand_unsampled_traces_at_once_are_one_step(keyspace: Keyspace) 
 
 
 @pytest.mark.parametrize("way", ["read", "claimed"])
-def test_reads_never_exceed_128_entries_or_8_mib(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_reads_are_bounded_by_entries_and_8_mib(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
     large = {"output": "x" * (4 * MIB - 1000)}
@@ -136,7 +136,7 @@ def test_reads_never_exceed_128_entries_or_8_mib(keyspace: Keyspace, monkeypatch
     monkeypatch.setattr(chosen.ingest, "process", weighed)
     while sum(count for count, _ in reads) < 405:
         chosen.ingest.run_once()
-    assert [count for count, _ in reads[:2]] == [128, 128]
+    assert max(count for count, _ in reads) <= (128 if way == "claimed" else 1_000), reads
     assert max(size for _, size in reads) < 8 * MIB, reads
     assert len(reads) <= 10, reads
     assert keyspace.counted("not_sampled", "read") == {"not_sampled": 405, "read": 405}

@@ -18,7 +18,7 @@ from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Entry, Store, StoreError
-from worker.core.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
+from worker.core.storage.group_reader import READ_BYTES, GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure, Bounds
 from worker.core.telemetry.metrics import Metrics
@@ -179,7 +179,7 @@ class IngestConsumer(ServiceThread):
             # One entry may pass the bound: it must be claimed to learn its size.
             max_bytes = max(0, READ_BYTES - self._settings.max_trace_bytes)
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
-            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=READ_COUNT, max_bytes=max_bytes)
+            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=128, max_bytes=max_bytes)
             # There may be more than one call returns.
             self._next_claim = 0.0 if stale else time.monotonic() + 3.0
         self.process(stale or self._reader.read(_BLOCK_MS))
@@ -191,9 +191,11 @@ class IngestConsumer(ServiceThread):
             StoreError: The thread stops before Redis answers; the entries stay pending and are claimed later.
         """
         max_bytes = self._settings.max_trace_bytes
-        plan = self._planner.plan((read_entry(entry, max_bytes) for entry in entries), self._pressure.bounds.shed)
-        if plan.is_empty:
-            return
+        reads = (read_entry(entry, max_bytes) for entry in entries)
+        while not (plan := self._planner.plan(reads, self._pressure.bounds.shed)).is_empty:
+            self._apply(plan)
+
+    def _apply(self, plan: Plan) -> None:
         notified = self._notifier.ready_labels() if plan.traces else frozenset()
         # Repeated until Redis answers, which the script allows: giving up would leave the entries pending.
         while True:

@@ -10,9 +10,9 @@ from worker.core.storage.client import Entry, Store, StoreError
 
 # About how much is read or written in one step: Redis serves no other client meanwhile.
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-READ_COUNT: Final = 128
+READ_COUNT: Final = 1_000
 READ_BYTES: Final = 8 * 1024 * 1024
-"""Bounds of one read: all of it passes through one script call, and Redis serves nobody else meanwhile."""
+"""Bounds of one read."""
 _MAX_COUNT: Final = 32
 """Entries of one command. Redis holds its whole reply: when entries of 4 MiB follow small ones, 128 MiB."""
 

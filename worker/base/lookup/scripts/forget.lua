@@ -84,10 +84,10 @@ if redis.sha1hex(old) ~= ARGV[3] then return {-1, 0} end
 local letters, open, found = 0, {}, {}
 for place = 6, #ARGV, 3 do
   local id, field, period = ARGV[place], ARGV[place + 1], ARGV[place + 2]
-  local state, part = find_in(KEYS[14], period, field)
+  local state, part, is_new = find_in(KEYS[14], period, field)
   if not state or state == CHOSEN then
     local letter = redis.call('HGET', keys.dead, id)
-    open[#open + 1] = {id = id, field = field, part = part, letter = letter}
+    open[#open + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
     found[#found + 1] = letter or nil
     count('removed', 1)
     if letter then
@@ -101,7 +101,7 @@ if refused then return refused end
 
 for place = 6, #ARGV, 3 do redis.call('HDEL', KEYS[6], ARGV[place]) end
 for _, one in ipairs(open) do
-  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[5]))
+  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[5]), one.is_new)
   if one.letter then erase_letter(keys, one.id, one.letter) end
 end
 if ARGV[4] == '' then

@@ -24,7 +24,7 @@ local function guard_plan(more)
   }
   local models, known = {}, {}
   for place, batch in ipairs(plan.batches) do
-    if place == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SET'} end
+    if place == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SETRANGE'} end
     if not known[batch.ready] then
       known[batch.ready] = true
       writes[#writes + 1] = {KEYS[batch.ready], 'zset', 'ZADD'}
@@ -45,9 +45,9 @@ end
 local function look_up(evaluations)
   for _, evaluation in ipairs(evaluations) do
     evaluation.field = ARGV[#ARGV]:sub(evaluation.field, evaluation.field + 15)
-    local state, part = find_evaluation(KEYS[7], evaluation.period, evaluation.field, now / 1000, plan.ledger_ttl_s)
+    local state, part, is_new = find_evaluation(KEYS[7], evaluation.period, evaluation.field, now / 1000, plan.ledger_ttl_s)
     if not state and any_dead and redis.call('HEXISTS', KEYS[6], evaluation.id) == 1 then state = CHOSEN end
-    evaluation.state, evaluation.part = state or '', part
+    evaluation.state, evaluation.part, evaluation.is_new = state or '', part, is_new
   end
 end
 
@@ -58,7 +58,7 @@ local function choose(payload, evaluations)
   for _, evaluation in ipairs(evaluations) do
     if evaluation.state == '' and not taken[evaluation.field] then
       taken[evaluation.field] = true
-      write_evaluation(evaluation.part, evaluation.field, CHOSEN, plan.ledger_ttl_s)
+      write_evaluation(evaluation.part, evaluation.field, CHOSEN, plan.ledger_ttl_s, evaluation.is_new)
       local of_batch = fresh[evaluation.batch] or {payload = evaluation.payload or payload}
       of_batch[#of_batch + 1] = evaluation.text
       fresh[evaluation.batch] = of_batch
@@ -66,10 +66,8 @@ local function choose(payload, evaluations)
     end
   end
   for batch, texts in pairs(fresh) do
-    local of_batch = items[batch] or {}
-    local trace = ARGV[texts.payload]
-    of_batch[#of_batch + 1] = '{"trace":' .. trace .. ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
-    items[batch] = of_batch
+    items[batch] = items[batch] or {plan.batches[batch].head}
+    add_trace(items[batch], ARGV[texts.payload], texts)
   end
   count('chosen', amount)
   return amount
@@ -80,9 +78,8 @@ local function write_batches()
   local due, made = now + plan.ready_ms, {}
   for place, batch in ipairs(plan.batches) do
     if items[place] then
-      local payload = batch.head .. table.concat(items[place], ',') .. ']}'
       local keys = {batch = KEYS[batch.key], leases = KEYS[2], ready = KEYS[batch.ready], waiting = KEYS[3]}
-      write_batch(keys, batch, payload, due)
+      write_batch(keys, batch, items[place], due, ']}')
       made[#made + 1] = batch.id
     end
   end

@@ -207,13 +207,13 @@ local plan = cmsgpack.unpack(ARGV[1])
 local batch = plan.batches[1]
 local refused = guard({
   {KEYS[2], 'hash', 'HSET'}, {KEYS[3], 'zset', 'ZREM'}, {KEYS[4], 'zset', 'ZADD'}, {KEYS[5], 'hash', 'HINCRBY'},
-  {KEYS[batch.key], false, 'SET'}, {KEYS[batch.ready], 'zset', 'ZADD'}, {KEYS[plan.tries], 'hash', 'HSET', 'EXPIRE'},
+  {KEYS[batch.key], false, 'SETRANGE'}, {KEYS[batch.ready], 'zset', 'ZADD'}, {KEYS[plan.tries], 'hash', 'HSET', 'EXPIRE'},
   -- Read between the writes.
   {KEYS[1], 'hash', 'HEXISTS'}, {KEYS[2], 'hash', 'HGET'}, {KEYS[batch.key], false, 'EXISTS'},
 }) or guard_counters(KEYS[5], {batch.judge_model})
 if refused then return refused end
 local now = now_ms()
-local answers, items, tries = {}, {}, {}
+local answers, parts, tries = {}, {batch.head}, {}
 
 -- A retry is under way while its batch exists. `seen` is the mark that the caller read; `earlier` is that mark's batch.
 local function answer_for(letter)
@@ -245,14 +245,13 @@ for _, trace in ipairs(plan.traces) do
     end
   end
   if #texts > 0 then
-    items[#items + 1] = '{"trace":' .. ARGV[trace.payload] .. ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
+    add_trace(parts, ARGV[trace.payload], texts)
   end
 end
 
-if #items > 0 then
-  local payload = batch.head .. table.concat(items, ',') .. ']}'
+if #parts > 1 then
   local keys = {batch = KEYS[batch.key], leases = KEYS[4], ready = KEYS[batch.ready], waiting = KEYS[5]}
-  write_batch(keys, batch, payload, now + plan.ready_ms)
+  write_batch(keys, batch, parts, now + plan.ready_ms, ']}')
   redis.call('HSET', KEYS[plan.tries], unpack(tries))
   redis.call('EXPIRE', KEYS[plan.tries], plan.ledger_ttl_s)
 end
@@ -299,8 +298,8 @@ for place = 4, #ARGV, 2 do
   removed[#removed + 1] = letter and 1 or 0
   if letter then
     seen[id] = true
-    local _, part = find_in(KEYS[8], period_of(letter), field)
-    wanted[#wanted + 1] = {id = id, field = field, part = part, letter = letter}
+    local _, part, is_new = find_in(KEYS[8], period_of(letter), field)
+    wanted[#wanted + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
     letters[#letters + 1] = letter
     bytes = bytes_without(letter)
     count_removed_letter(letter)
@@ -312,7 +311,7 @@ if refused then return refused end
 
 for _, one in ipairs(wanted) do
   erase_letter(keys, one.id, one.letter)
-  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[1]))
+  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[1]), one.is_new)
 end
 write_account(KEYS[1], KEYS[2])
 return removed

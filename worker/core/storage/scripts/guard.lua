@@ -10,7 +10,7 @@ local LENGTH_OF = {hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN', string = 'STR
 -- rights, and its own memory, before it reads them.
 local HARMLESS = {
   DEL = {}, EXISTS = {}, EXPIRE = {'x'}, HDEL = {''}, HEXISTS = {''}, HGET = {''}, HGETALL = {}, HINCRBY = {'', 'x'},
-  HMGET = {''}, HSET = {'', '', ''}, HSTRLEN = {''}, PEXPIRE = {'x'}, SET = {'', 'x'}, TTL = {}, XACK = {'', 'x'}, XADD = {'x', '', ''},
+  HMGET = {''}, HSET = {'', '', ''}, HSTRLEN = {''}, PEXPIRE = {'x'}, SET = {'', 'x'}, SETRANGE = {'x', ''}, TTL = {}, XACK = {'', 'x'}, XADD = {'x', '', ''},
   XCLAIM = {'', '', 'x', '0-1'}, XDEL = {'x'}, XLEN = {}, XPENDING = {'', 'x', 'x', 'x'}, XRANGE = {'x', 'x'},
   XTRIM = {'MAXLEN', 'x'}, ZADD = {'x', ''}, ZCARD = {}, ZINCRBY = {'x', ''}, ZRANGEBYSCORE = {'1', '0'}, ZREM = {''},
   ZSCORE = {''}, HLEN = {}, HVALS = {}, ['XINFO GROUPS'] = {}, ['XINFO STREAM'] = {}, ['MEMORY USAGE'] = {},
@@ -84,9 +84,10 @@ local function guard_counters(key, names)
   end
 end
 
--- The time by Redis' clock in ms since the epoch.
+-- The time by Redis' clock in ms since the epoch; it does not pass within a script.
+local clock
 local function now_ms()
-  local clock = redis.call('TIME')
+  clock = clock or redis.call('TIME')
   return clock[1] * 1000 + math.floor(clock[2] / 1000)
 end
 

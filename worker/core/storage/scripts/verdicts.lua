@@ -20,7 +20,7 @@
 local keys = letter_keys(4)
 local refused = guard({
   {KEYS[1], 'stream', 'XADD'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'},
-  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, {KEYS[11], false, 'SET'}, {KEYS[12], 'zset', 'ZADD'},
+  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, {KEYS[11], false, 'SETRANGE'}, {KEYS[12], 'zset', 'ZADD'},
   {KEYS[13], 'hash', 'HINCRBY'}, {KEYS[14], false, 'ZADD'}, letter_writes(keys),
 })
 if refused then return refused end
@@ -34,12 +34,12 @@ local function choose_follow_ups(packed)
   for _, one in ipairs(cmsgpack.unpack(packed)) do
     local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(one)
     local field = hex:gsub('%x%x', function(digits) return string.char(tonumber(digits, 16)) end)
-    local state, part = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
+    local state, part, is_new = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
     if not state and not seen[field] then
       seen[field] = true
       models[#models + 1] = judge_model
       follow_ups[#follow_ups + 1] = {
-        field = field, part = part, payload = payload,
+        field = field, part = part, is_new = is_new, payload = payload,
         batch = {id = batch, made_at_ms = made_at_ms, judge_model = judge_model},
       }
       count('chosen', 1)
@@ -49,13 +49,13 @@ end
 
 for first = 4, #ARGV, 9 do
   local id, field, period, verdict, outcome, reason, scores, batch, packed = unpack(ARGV, first, first + 8)
-  local state, part = find_in(KEYS[9], period, field)
+  local state, part, is_new_part = find_in(KEYS[9], period, field)
   local is_new = not seen[field] and (not state or state == CHOSEN)
   fresh[#fresh + 1] = is_new and 1 or 0
   if is_new then
     seen[field] = true
     local letter = redis.call('HGET', keys.dead, id)
-    new[#new + 1] = {id = id, field = field, part = part, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
+    new[#new + 1] = {id = id, field = field, part = part, is_new = is_new_part, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
     if letter then letters[#letters + 1] = letter end
     count_lost_choice(state, letter, batch ~= '' and KEYS[11] .. ':' .. batch)
     count(outcome, 1)
@@ -70,17 +70,17 @@ for _, model in ipairs(models) do refused = refused or guard({{KEYS[14] .. model
 if refused then return refused end
 
 for _, one in ipairs(new) do
-  write_evaluation(one.part, one.field, ENDED[one.outcome], ttl_s)
+  write_evaluation(one.part, one.field, ENDED[one.outcome], ttl_s, one.is_new)
   if one.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. one.id, one.scores, 'EX', ttl_s) end
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', one.verdict)
   if one.letter then erase_letter(keys, one.id, one.letter) end
 end
 for _, one in ipairs(follow_ups) do
-  write_evaluation(one.part, one.field, CHOSEN, ttl_s)
+  write_evaluation(one.part, one.field, CHOSEN, ttl_s, one.is_new)
   local batch = one.batch
   write_batch({
     batch = KEYS[11] .. ':' .. batch.id, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13],
-  }, batch, one.payload, now + ARGV[3])
+  }, batch, {one.payload}, now + ARGV[3])
 end
 write_account(KEYS[2], KEYS[3])
 return fresh
