@@ -389,6 +389,7 @@ def test_nothing_is_lost_or_doubled(rig: Rig, fault: str) -> None:
     rig.judged_again, rig.lost_by_redis = rig.judged_again + again, account.lost_by_redis
     lacked, rig.lacked, published = rig.lacked, 0, len(rig.published) - before
     text = f"{fault}: of {published} traces {lost} lost by Redis; of {lacked} verdicts lost {again} judged again"
+    text += f", {-again} counts lost on their way" if again < 0 else ""
     print(f"{text}; works after {rig.waited_s:.1f} s, {time.monotonic() - began:.0f} s in all")  # noqa: T201 - the figures
     assert len(rig.published) - len({verdict.trace_id for verdict in verdicts}) <= rig.lost_by_redis, text
     assert again <= lacked, text
