@@ -31,7 +31,7 @@ from benchmarks.sampling import sampling
 from worker.base.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
-_LIBRARIES: Final = ("celery", "redis", "httpx", "aiohttp", "msgspec")
+_LIBRARIES: Final = ("celery", "redis", "pyreqwest", "httpx", "msgspec")
 _STOPPED: Final = 130
 
 

@@ -1,14 +1,18 @@
 """The worker's HTTP server: its three pages, who may read them, and clients that are slow, huge or wrong."""
 
+import gc
 import gzip
 import json
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,9 +25,10 @@ from support.scrape import ACCEPT, scrape
 
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.telemetry import http_server
+from worker.core.telemetry import http_server, metrics
 from worker.core.telemetry.health import Pulse, Readiness
 from worker.core.telemetry.http_server import HttpAuth, HttpServer
+from worker.core.telemetry.metrics import Metrics
 
 TOKEN = "s3cret-t0ken"  # noqa: S105 - nobody's
 CLOSED = HttpAuth("Bearer", TOKEN)
@@ -107,6 +112,57 @@ def test_metrics_are_compressed_only_where_that_is_read(serve: Serve) -> None:
     assert b"Content-Encoding: gzip" in head
     assert b"verdicts_total 1.0" in gzip.decompress(body)
     assert b"verdicts_total 1.0" in served.send(request % b"identity")
+
+
+def test_a_page_of_many_services_leaves_the_interpreter_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU of the rendering thread from one pause to the next: a busy machine lengthens the pauses, not the slices."""
+    rendered, slices = Metrics(Settings(max_services=1_000)), list[float]()
+    for number in range(1_000):
+        rendered.touch_service(f"service {number}")
+        rendered.score_age.labels(f"service {number}").observe(1)
+
+    def pause(seconds: float) -> None:
+        slices.append(time.thread_time())
+        time.sleep(seconds)
+        slices.append(time.thread_time())
+
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(sleep=pause))
+    server = HttpServer(rendered.registry, Readiness(), HttpAuth())
+    gc.collect()
+    gc.disable()  # a collection of all that the tests hold would count as a slice
+    try:
+        page = httpx.get(server.start(Listen("metrics_", "127.0.0.1", 0)), trust_env=False, timeout=60)
+    finally:
+        gc.enable()
+        server.stop()
+    assert page.text.count('tracejudge_score_age_seconds_count{service="service ') == 1_000
+    assert len(slices) > 2 * 20_000 / 250, "a few hundred samples at most between two pauses"
+    assert max(end - start for start, end in zip(slices[1::2], slices[2::2], strict=False)) < 0.02
+
+
+def test_scrapers_that_ask_together_get_one_rendering(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendering, asked, renderings = threading.Event(), threading.Barrier(9), list[bool]()
+    served = serve()
+
+    def collect() -> Iterator[object]:
+        renderings.append(True)
+        rendering.wait(60)
+        return iter(())
+
+    def scrape_page() -> int:
+        asked.wait(60)
+        return served.get("/metrics").status_code
+
+    monkeypatch.setattr(served._serving._registry, "collect", collect)
+    with ThreadPoolExecutor(8) as pool:
+        replies = [pool.submit(scrape_page) for _ in range(8)]
+        asked.wait(60)
+        wait_until(lambda: len(served._serving._connections) == 8, what="the scrapers")
+        wait_until(lambda: renderings, what="the rendering")
+        assert served.get("/healthz").status_code == 200, "probes are answered meanwhile"
+        rendering.set()
+        assert {reply.result(60) for reply in replies} == {200}
+    assert len(renderings) < 8
 
 
 def test_healthz_tells_of_a_thread_that_died(serve: Serve) -> None:
@@ -196,12 +252,13 @@ def test_no_log_line_holds_anything_of_a_request(serve: Serve, capfd: pytest.Cap
 # --- clients that are slow, huge or wrong ---
 WRONG = {
     "no HTTP": (b"\x16\x03\x01\x00\xff\r\n\r\n", 400),
+    "empty lines": (b"\r\n\r\n", 400),
     "another version": (b"GET / HTTP/9.9\r\n\r\n", 400),
     "a head without end": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 3410, 431),
     "a line without end": (b"GET /" + b"a" * 20475, 431),
     "too many headers": (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", 400),
     "a line too long": (b"GET /" + b"a" * 10000 + b" HTTP/1.1\r\n\r\n", 400),
-    "the first version": (b"GET /healthz\r\n\r\n", 200),
+    "the first version": (b"GET /healthz\r\n\r\n", 400),
     "no host": (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
     "a bracket for a path": (b"GET http://[ HTTP/1.0\r\n\r\n", 400),
     "a body without end": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n", 200),
@@ -228,7 +285,7 @@ def test_a_request_that_is_none_is_answered_without_its_words(
     assert served.get("/healthz").status_code == 200
 
 
-@pytest.mark.parametrize("sent", [b"GET /healthz HTT", b"\r\n\r\n", b""], ids=["half a line", "nothing", "no byte"])
+@pytest.mark.parametrize("sent", [b"GET /healthz HTT", b""], ids=["half a line", "no byte"])
 def test_a_client_that_says_nothing_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(http_server, "_HEAD_S", 0.2)
     with capture_logs() as lines:

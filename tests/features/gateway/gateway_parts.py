@@ -32,7 +32,9 @@ class GatewayProcess:
         started = json.loads(text)
         self.url = started["intake"]
         self.metrics_port = int(started["metrics"].rsplit(":", 1)[1].split("/")[0])
-        self.http = stack.enter_context(httpx.Client(base_url=self.url, timeout=60))
+        # Its connection stays open: many others may be opened before it is used again.
+        limits = httpx.Limits(keepalive_expiry=None)
+        self.http = stack.enter_context(httpx.Client(base_url=self.url, timeout=60, limits=limits))
         wait_until(lambda: self.page("/readyz").status_code == 200, what="the gateway to be ready")
 
     def post(self, path: str, content: bytes | str, media: str = "application/json", **headers: str) -> httpx.Response:

@@ -216,7 +216,8 @@ class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
         task_events: Send Celery's task events, for Flower or celery-exporter; costs about 0.5 ms of CPU a task.
         batch_size: Evaluations in one batch, at most 1,000.
         series_labels: Further labels of quality series.
-        max_services: Maximum of services with a label value of their own; further ones are `other`.
+        max_services: Maximum of services with a label value of their own; further ones are `other`. Each
+            is 5 kB of `/metrics` with one judge, and half a millisecond of CPU a scrape.
         log_level: The lowest level that is logged.
         log_verdicts: Which verdicts have a log line: `all`, `failed` (a score did not pass) or `none`.
         roles: Roles that run in this worker.

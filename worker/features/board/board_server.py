@@ -6,12 +6,11 @@ from typing import Final, Self
 
 import structlog
 
-from worker.base.web_server import WebServer
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.http_server import HttpServer, WebServer
 from worker.core.telemetry.service import open_stores
 from worker.features.board.access import Access, BoardMetrics
 from worker.features.board.feature import BOARD
@@ -42,12 +41,11 @@ class BoardServer:
         for thread in self._threads:
             self._readiness.watch(thread.name, thread.role, thread)
         self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
-        tls, listen = Tls.of(board, "board.tls_"), Listen.of(board, "board.")
-        is_tls = tls.context() is not None
+        tls, listen = Tls.of(board, "board.tls_").context(), Listen.of(board, "board.")
         self._listener = listen.open(128)
-        self.url = listen.url(self._listener, is_tls=is_tls)
+        self.url = listen.url(self._listener, is_tls=tls is not None)
         app = Board(self._store, settings, access, index, overview).app(metrics)
-        self._server = WebServer(app, self._readiness, tls.cert, tls.key, timeout_graceful_shutdown=_GRACE_S)
+        self._server = WebServer(app, self._readiness, tls, timeout_graceful_shutdown=_GRACE_S)
         if board.metrics_port is not None:
             try:
                 page = self._pages.start(Listen("board.metrics_", settings.metrics_host, board.metrics_port))

@@ -37,7 +37,7 @@ def command(
       tracejudge board
       tracejudge board --port 0 --redis-url redis://localhost:6379/0
     """  # noqa: D301 - click's mark for lines that stay as they are
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2")):
+    if importlib.util.find_spec("jinja2") is None:
         raise SettingsError("the board needs further packages: pip install 'tracejudge-worker[board]'")
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))

@@ -181,10 +181,8 @@ def open_session() -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _board(redis_url: str) -> Iterator[str]:
-    """Serve the board in a thread; yield its address, empty if the feature or its packages are not installed."""
-    if not is_installed("board") or any(
-        importlib.util.find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")
-    ):
+    """Serve the board in a thread; yield its address, empty if the feature or its extra is not installed."""
+    if not is_installed("board") or importlib.util.find_spec("jinja2") is None:
         yield ""
         return
     # After the check that its packages are there.

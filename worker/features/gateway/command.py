@@ -1,6 +1,5 @@
 """The command `tracejudge gateway`, and `tracejudge forget` for spans that wait."""
 
-import importlib.util
 import os
 from operator import methodcaller
 
@@ -10,7 +9,6 @@ import msgspec
 from worker.base.commands.options import REDIS, note_unknown_variables
 from worker.base.forget.forget import Eraser
 from worker.core.config.reading import config_path, load_without_judges
-from worker.core.config.settings import SettingsError
 from worker.core.telemetry import logs
 from worker.features.gateway.feature import GATEWAY, GatewayKeys
 
@@ -24,14 +22,12 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
 
     OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise SettingsError("the gateway needs further packages: pip install 'tracejudge-worker[gateway]'")
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **listen))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
-    from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - after the check that its packages are there
+    from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - no other command needs it
 
     GatewayServer(settings, os.environ, config_path(os.environ, config)).run()
 

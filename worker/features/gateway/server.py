@@ -1,6 +1,5 @@
 """Runs the gateway: HTTP server, threads and pages, started and stopped in order."""
 
-import asyncio
 import contextlib
 import gc
 import resource
@@ -12,15 +11,13 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import structlog
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.base.input.unusable import UnusableInput
-from worker.base.web_server import WebServer
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
-from worker.core.telemetry.http_server import HttpServer
+from worker.core.telemetry.http_server import HttpServer, WebServer
 from worker.core.telemetry.service import open_stores
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
@@ -30,79 +27,7 @@ from worker.features.gateway.intake import Encoder, sdk_settings
 from worker.features.gateway.publishing import Capacity, Publisher
 
 log = structlog.get_logger("tracejudge.gateway")
-_HEAD_S: Final = 10.0
-_KEEP_ALIVE_S: Final = 75
-_TOO_MANY: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-)
 _BACKLOG: Final = 1_024
-
-
-class _Connections:
-    """The shared state of all connections of one process."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.open = 0
-
-
-class BoundedProtocol(H11Protocol):
-    """Bounds what uvicorn leaves open: the number of connections, and the time in which a head must arrive.
-
-    A connection may stay idle for as long as uvicorn's keep-alive; once a request begins, its head has ten seconds.
-    """
-
-    shared: _Connections
-    _timer: asyncio.TimerHandle | None = None
-    _timer_is_head = False
-    _is_counted = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection unless as many are open as may be."""
-        super().connection_made(transport)
-        if self.shared.open >= self.shared.most:
-            # With its length the answer is whole before the reset that follows a request nobody reads.
-            transport.write(_TOO_MANY)
-            transport.close()
-            return
-        self._is_counted = True
-        self.shared.open += 1
-        self._expect(_KEEP_ALIVE_S)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place."""
-        self._stop_timer()
-        if self._is_counted:
-            self._is_counted = False
-            self.shared.open -= 1
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Start the time of a head with its first byte, and stop it when the head is complete."""
-        if not self._is_counted:
-            return
-        was_idle = self.cycle is None or self.cycle.response_complete
-        super().data_received(data)
-        is_idle = self.cycle is None or self.cycle.response_complete
-        if not is_idle:
-            self._stop_timer()
-        elif was_idle and (self._timer is None or not self._timer_is_head):
-            self._expect(_HEAD_S, head=True)
-
-    def on_response_complete(self) -> None:
-        """Leave the idle connection to uvicorn's keep-alive."""
-        self._stop_timer()
-        super().on_response_complete()
-
-    def _expect(self, seconds: float, *, head: bool = False) -> None:
-        self._stop_timer()
-        self._timer_is_head = head
-        self._timer = self.loop.call_later(seconds, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class _DaemonPool(Executor):
@@ -177,10 +102,8 @@ class GatewayServer:
             metrics=self._metrics,
             losses=self._losses,
         )
-        self._connections = _Connections(GATEWAY.of(settings).max_connections)
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)
-        self._metrics.connections.set_function(lambda: self._connections.open)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; raises ``SettingsError`` if an address or certificate cannot be used."""
@@ -197,15 +120,12 @@ class GatewayServer:
         server = WebServer(
             self._gateway.app(gateway.cors_origins),
             self._readiness,
-            gateway.tls_cert,
-            gateway.tls_key,
-            http=type("Protocol", (BoundedProtocol,), {"shared": self._connections}),
+            tls,
+            most=gateway.max_connections,
             date_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(self._settings.grace_s),
-            h11_max_incomplete_event_size=16 * 1024,
         )
+        self._metrics.connections.set_function(lambda: server.open_connections)
         page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
