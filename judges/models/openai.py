@@ -218,11 +218,12 @@ def _text(content: object) -> str:
 
 
 def _calls(message: _Message, request: ChatRequest) -> tuple[ToolCall, ...]:
-    calls, written = list[ToolCall](), bytes(message.tool_calls)
+    if (written := bytes(message.tool_calls)) in _NO_THOUGHTS:
+        return ()
+    calls = list[ToolCall]()
     # Where no call is expected, an unreadable one does not cost the answer beside it.
     with nullcontext() if request.tools else suppress(*UNREADABLE):
-        raw_calls = () if written in _NO_THOUGHTS else decode_reply(written, list[dict[str, Any]])
-        for number, call in enumerate(raw_calls, calls_so_far(request)):
+        for number, call in enumerate(decode_reply(written, list[dict[str, Any]]), calls_so_far(request)):
             function = call["function"] if isinstance(call.get("function"), dict) else {}
             read = read_call(call.get("id"), function.get("name"), function.get("arguments"), number)
             extra = Raw(msgspec.json.encode(call.get("extra_content")))
