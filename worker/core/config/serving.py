@@ -29,7 +29,7 @@ QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password a
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 MIN_TOKEN_CHARS: Final = 16
 _MADE_KEY_BYTES: Final = 32
-# How long a user key read from Redis is used: a restored backup or a loss of data may change it.
+# A user key is read again after this time, because a restored backup or a loss of data may change it.
 _FRESH_S: Final = 10.0
 
 

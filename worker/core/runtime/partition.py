@@ -99,7 +99,7 @@ class Partition:
             slots=process.slots,
             loop=process.loop,
         )
-        # Panels add no backlog of their own: their batches are small, and end with their members.
+        # Panels add no backlog of their own, because their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)
         heartbeat = Heartbeat(store, self.judging.circuits if self._judges else dict)
@@ -132,7 +132,7 @@ class Partition:
         self._ingest: list[ServiceThread] = []
         if "ingest" in roles:
             selectors = make_selectors(TraceHookContext(settings, metrics, ledger, rules))
-            # A sampler of its own: selectors adjust its rates in the thread that samples.
+            # Each partition has its own sampler, because its rates are adjusted in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
@@ -174,7 +174,7 @@ class Partition:
         First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
         their grace, and leases are released; exporters last, so that verdicts of that time still leave.
         """
-        # In a hurry ingest is not waited for: it may be in the middle of a second's wait for entries.
+        # In a hurry ingest is not waited for, because it may be in the middle of a second's wait for entries.
         stop_threads(self._ingest, unless=lambda: self.judging.hurried)
         for thread in self._notifiers:
             # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.

@@ -180,7 +180,7 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
     opening = 2 * len(written) - len(written.replace(b"[", b"")) - len(written.replace(b"{", b""))
     if opening > _SPARE_LEVELS:
-        # A batch nests its traces once more: one as deep as the decoder allows could not be read there.
+        # Decode it within spare levels, because a batch nests its traces once more and could not be read otherwise.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
     # A producer that numbers its entries marks media itself, if it encodes them.
     if b"p" not in fields and may_hold_media(payload):
