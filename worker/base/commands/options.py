@@ -38,9 +38,9 @@ from worker.core.storage.client import Store, StoreError, find_wrong_count, make
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# Standard output: the result.
+# Standard output carries the result.
 OUT: Final = Console()
-# Standard error: progress and remarks.
+# Standard error carries progress and remarks.
 NOTES: Final = Console(stderr=True)
 
 
@@ -228,7 +228,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
 
 def align(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
-    # Not a table of rich: it would wrap in a terminal, and a file has no width.
+    # This is no table of rich, because that would wrap in a terminal, and a file has no width.
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         padded = [

@@ -118,7 +118,7 @@ class ReceiverClient:
             fix = "they must be PEM files that the worker may read, the key without a passphrase"
             raise SettingsError(f"{destination.setting}: {', '.join(files)} cannot be used ({cause}); {fix}") from None
         self._http = httpx.AsyncClient(
-            # Compressed answers are refused: one of a few kilobytes may be gigabytes of text.
+            # Compressed answers are refused, because one of a few kilobytes may be gigabytes of text.
             headers={"accept-encoding": "identity", **destination.headers},
             timeout=httpx.Timeout(None, connect=10.0),
             proxy=proxy,

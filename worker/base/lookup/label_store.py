@@ -246,7 +246,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
             continue
         changed[name] = msgspec.json.encode(label if label.labelled_at else _with_time(label, now))
         written["new" if raw is None else "changed"] += 1
-    # An upper limit: verdicts are fields as well.
+    # The number of fields is only an upper limit, because verdicts are fields as well.
     if written["new"] and store.call(lambda client: client.hlen(key)) + written["new"] > MAX_LABELS:
         count = sum(":" not in name for name, _ in scan(store))
         if count + written["new"] > MAX_LABELS:

@@ -179,7 +179,7 @@ class Detection:
             detector, labels = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
             detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
-            # A long incident would leave too little: the last baseline stays.
+            # The last baseline stays where a long incident would leave too little.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
             kept = [
                 hour.hour < until // HOUR_S

@@ -245,7 +245,7 @@ class QualitySums(ExportConsumer):
         for entry in entries:
             parts: list[_Part] = []
             at = int(entry.written_s)
-            # Other origins are picked on purpose: they would bias the share.
+            # Other origins are picked on purpose and would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id
                 name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")

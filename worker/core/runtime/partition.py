@@ -132,7 +132,7 @@ class Partition:
         self._ingest: list[ServiceThread] = []
         if "ingest" in roles:
             selectors = make_selectors(TraceHookContext(settings, metrics, ledger, rules))
-            # Each partition has its own sampler, because its rates are adjusted in the thread that samples.
+            # A sampler of its own: selectors adjust its rates in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure

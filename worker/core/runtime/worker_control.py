@@ -144,7 +144,7 @@ class Signals:
             return
         with suppress(RuntimeError):  # no memory for a thread: then Celery calls `stop`
             if self._stop is None and not self._is_stopping:
-                # The thread is no daemon, so that the process lives until its leases are released if Celery ends before.
+                # The thread is no daemon, because leases must be released even if Celery ends before.
                 thread = threading.Thread(target=self._runtime.stop, name="tracejudge-stop")
                 thread.start()
                 self._stop = thread
