@@ -176,7 +176,7 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
             context.call_on_close(store.close)
     for store in stores:
         try:
-            # Also a question to the others, which do not have the key: whether they answer.
+            # For partitions but the first, which do not have the key, this only asks whether they answer.
             wrong = store.call(lambda client: find_wrong_count(client, store))  # noqa: B023
             if wrong is not None:
                 raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")

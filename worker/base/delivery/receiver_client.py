@@ -110,7 +110,7 @@ class ReceiverClient:
             if destination.ca_file is not None:
                 context.load_verify_locations(destination.ca_file)
             if destination.client_cert is not None:
-                # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+                # A key with a passphrase is refused, because OpenSSL would ask for it on the terminal.
                 context.load_cert_chain(destination.client_cert, destination.client_key, password=b"")
         except OSError as error:
             cause = error.reason if isinstance(error, ssl.SSLError) else error.strerror

@@ -21,7 +21,7 @@ from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
 
-# Longer than for Redis: AMQP needs several round trips and often TLS.
+# This is longer than for Redis, because AMQP needs several round trips and often TLS.
 _CONNECT_S: Final = 4.0
 _TIMEOUT_S: Final = 2.0
 _FULL_SHARE: Final = 0.98

@@ -286,7 +286,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     if not fields:
         return counts
     counts.new = int(store.call(lambda client: client.hset(key, mapping=fields)))
-    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    # `forget` may have erased a label meanwhile, and no verdict stays without it.
     names = list(fields)
     left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
     if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
@@ -326,7 +326,7 @@ class OutboxMatcher:
         store, position = self._partitions[self._at], self._positions[self._at]
         entries: list[Entry] = []
         try:
-            # Another one than the first is left out while it is away: the monitor must not wait for it.
+            # Partitions but the first are left out while they are away, because the monitor must not wait for them.
             if store in store.first.answering:
                 entries = store.call(lambda client: client.xrange(store.keys.verdicts, position, "+", self._count))
         except StoreError:

@@ -356,7 +356,7 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
         within += number * total
         detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
     alone = max(0.0, 1 - within / weight)
-    # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
+    # Judgements of traces without a session count as groups of one outcome, because only their sums are known.
     has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
     effect = design_effect(whole) if has_groups else 1.0
     for class_sums in whole.classes.values():

@@ -138,7 +138,7 @@ class Tls(SettingGroup, frozen=True):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         files = self.cert, self.key
         try:
-            # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+            # A key with a passphrase is refused, because OpenSSL would ask for it on the terminal.
             context.load_cert_chain(*files, password=b"")
         except ssl.SSLError as error:
             what = f"certificate and key cannot be used ({error.reason}); {files[0]} and {files[1]} must be PEM, "

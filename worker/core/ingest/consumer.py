@@ -197,7 +197,7 @@ class IngestConsumer(ServiceThread):
 
     def _apply(self, plan: Plan) -> None:
         notified = self._notifier.ready_labels() if plan.traces else frozenset()
-        # Repeated until Redis answers, which the script allows: giving up would leave the entries pending.
+        # Repeat until Redis answers, which the script allows, because giving up would leave the entries pending.
         while True:
             try:
                 answer = msgspec.json.decode(self._store.run("choose", plan.keys, plan.arguments), type=Answer)

@@ -52,7 +52,7 @@ class Completion:
             return
         called, delay_s = _spent_on_called(unfinished, leased.tries), parking_s(unfinished, age_s)
         if called and blocked_for_s > 0:
-            # This request may always fail, and its batch may be the oldest: another batch should be the next probe.
+            # This request may always fail, and its batch may be the oldest, so another batch should be the next probe.
             skipped = self._skipped_probes(leased.lease, unfinished, called)
             delay_s = max(delay_s, skipped * blocked_for_s + _AFTER_PROBE_S)
         if left_s >= 0:

@@ -25,7 +25,7 @@ PRODUCER_SILENCE_S: Final = 2 * 86_400
 _INTERVAL_S: Final = 1.0
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
-# One of the workers measures the mean entry size each second: Redis reads all entries for it.
+# Only one worker measures the mean entry size each second, because Redis reads all entries for it.
 _MEAN_AGE_MS: Final = 900
 
 
@@ -37,7 +37,7 @@ def forget_producers(store: Store) -> int:
     keys = store.keys
     silence_ms = PRODUCER_SILENCE_S * 1000
     before_ms = store.now_ms() - silence_ms
-    # Producers read at once: Redis serves no other client meanwhile.
+    # Read no more producers at once, because Redis serves no other client meanwhile.
     silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, 1_000))
     if not silent:
         return 0

@@ -177,7 +177,7 @@ class Partition:
         # In a hurry ingest is not waited for, because it may be in the middle of a second's wait for entries.
         stop_threads(self._ingest, unless=lambda: self.judging.hurried)
         for thread in self._notifiers:
-            # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.
+            # Wait for it when all else is done, because it may hang on a broker, and nothing is lost with it.
             thread.stopping.set()
         stop_threads(self._sweepers)
         if self._judges:

@@ -79,7 +79,7 @@ class EvaluationFactory:
             if template is None:
                 grader = self._graders.grader(name)
                 version = self._graders.version(judge, grader.judge_model)
-                # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
+                # Scores are kept for a panel that is not chosen, because feedback or a replay may choose it later.
                 keep = (judge, grader.judge_model) in self._graders.combined_by_panels
                 suffix = joined_parts(judge, version, grader.judge_model, "0")
                 of_members = tuple(

@@ -217,7 +217,7 @@ def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) ->
     if b"r" in fields:
         report = _decode(_report_decoder, fields, fields[b"r"], max_bytes)
         totals = (report.seq, report.published, report.accepted, *report.dropped.values(), sum(report.dropped.values()))
-        # Any client that writes the stream can send a report: it must not grow the accounting without bound.
+        # Any client that writes the stream can send a report, so it must not grow the accounting without bound.
         is_bounded = all(0 <= total <= _MAX_TOTAL for total in totals)
         if not is_bounded or not 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
             raise _InvalidError("wrong_type")

@@ -160,7 +160,7 @@ class ProcessMetrics(MetricTable):
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        # Rules compare the start of the process with a counter's first sample: it tells new counts from late scrapes.
+        # Rules compare the start of the process with a counter's first sample, to tell new counts from late scrapes.
         ProcessCollector(registry=self.registry)
         super().__init__(self.registry, settings.series_labels)
         self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
@@ -306,7 +306,7 @@ class CallMetrics(CallObserver):
     """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
 
     def __init__(self, metrics: Metrics, judge_model: str, limiter: "EndpointLimiter") -> None:
-        # Label lookups take a lock and a hash of all values: each child is looked up once.
+        # Each child is looked up once, because a lookup takes a lock and a hash of all values.
         self._durations = cache(partial(metrics.request_duration.labels, judge_model))
         self._tokens = cache(partial(metrics.tokens.labels, judge_model))
         self._cost = cache(partial(metrics.cost.labels, judge_model))

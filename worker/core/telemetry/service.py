@@ -220,10 +220,10 @@ def _run_in_turn(members: Sequence[ServiceThread]) -> None:
     while due := {member: at for member, at in due.items() if not member.stopping.is_set()}:
         member = min(due, key=due.__getitem__)
         if (left_s := due[member] - time.monotonic()) <= 0:
-            # Without a pause it is due again after the others.
+            # A member without a pause is due again after the others.
             due[member] = member.step() or time.monotonic()
         elif member.wake is None:
-            # All partitions stop at once.
+            # Waiting for one member's stop is enough, because all partitions stop at once.
             next(iter(due)).stopping.wait(left_s)
         elif member.wake.wait(left_s):
             member.wake.clear()
