@@ -20,7 +20,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
-# A worker is unready within a minute, because positions arrive every second and a probe asks every ten.
+# With positions every second and a probe every ten, a stalled worker is unready within a minute.
 _STALLED_S: Final = 50.0
 HEARTBEAT_MS: Final = 10_000
 """How long a heartbeat counts; it is renewed every second."""
