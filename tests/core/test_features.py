@@ -18,9 +18,9 @@ from worker.core import features
 from worker.core.config.settings import Settings
 from worker.core.features import (
     Feature,
-    Follower,
-    Selector,
+    IngestHook,
     TraceHookContext,
+    VerdictHook,
     build_hooks,
     find_overrides,
     find_single,
@@ -78,22 +78,22 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
     assert sorted(names) == sorted(script_sources())
 
 
-def test_two_selectors_with_one_method_are_refused() -> None:
-    class Hearing(Selector):
+def test_two_ingest_hooks_with_one_method_are_refused() -> None:
+    class Hearing(IngestHook):
         def feedback(self, entry: FeedbackEntry) -> str | None:
             raise NotImplementedError
 
-    with pytest.raises(ValueError, match="two features have a selector with feedback"):
-        find_single((Hearing(), Selector(), Hearing()), "feedback")
+    with pytest.raises(ValueError, match="two features have an ingest hook with feedback"):
+        find_single((Hearing(), IngestHook(), Hearing()), "feedback")
 
 
-def test_each_selector_adjusts_the_rates_of_the_one_before() -> None:
-    class Halving(Selector):
+def test_each_ingest_hook_adjusts_the_rates_of_the_one_before() -> None:
+    class Halving(IngestHook):
         def adjust(self, rules: Sequence[CompiledRule], _: Trace) -> Any:
             halved = [match._replace(rule=structs.replace(match.rule, rate=match.rule.rate / 2)) for match in rules]
             return halved, lambda: [f"first {match.rule.rate}" for match in rules]
 
-    sampler = Sampler(rules_of(Settings()), (Halving(), Selector(), Halving()))
+    sampler = Sampler(rules_of(Settings()), (Halving(), IngestHook(), Halving()))
     matching = sampler._matching(make_trace(1))
     assert [match.rule.rate for match in matching.rules] == [0.25]
     assert [choose() for choose in matching.first] == [["first 1.0"], ["first 0.5"]]
@@ -114,17 +114,17 @@ def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     context = TraceHookContext(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert build_hooks((getattr(feature, hook) for feature in installed()), context) == (), hook
-    selectors = build_hooks((feature.select for feature in installed()), context)
-    assert len(find_overrides(selectors, "feedback")) == 0
+    hooks = build_hooks((feature.ingest for feature in installed()), context)
+    assert len(find_overrides(hooks, "feedback")) == 0
 
 
 def test_only_overridden_methods_are_called() -> None:
-    class Gathering(Selector):
+    class Gathering(IngestHook):
         def close(self) -> None:
             """Do nothing."""
 
     gathering = Gathering()
-    assert find_overrides((gathering, Selector()), "close") == (gathering.close,)
-    assert find_overrides((gathering, Selector()), "before_read") == ()
-    assert find_overrides((Follower(),), "refresh") == (), "it would be awaited for every batch"
-    assert build_hooks((Feature(name="none").select, lambda _: None, lambda _: gathering), None) == (gathering,)
+    assert find_overrides((gathering, IngestHook()), "close") == (gathering.close,)
+    assert find_overrides((gathering, IngestHook()), "before_read") == ()
+    assert find_overrides((VerdictHook(),), "refresh") == (), "it would be awaited for every batch"
+    assert build_hooks((Feature(name="none").ingest, lambda _: None, lambda _: gathering), None) == (gathering,)

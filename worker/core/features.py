@@ -10,7 +10,7 @@ configuration may be under way. What is on the way of a trace is built only if t
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -91,7 +91,15 @@ class PartitionContext:
     judging: "JudgingConsumer"
 
 
-class Selector:
+class ChooseLimits(NamedTuple):
+    """Limits for the scripts `choose` and `replay`: of pending feedback (0 keeps none), and of conversations."""
+
+    max_pending: int = 0
+    feedback_wait_ms: int = 0
+    sessions: Mapping[str, object] = {}
+
+
+class IngestHook:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
     At most one installed feature overrides ``gather``, and one ``feedback``.
@@ -117,45 +125,39 @@ class Selector:
     ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
         """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
 
-        Called once for all traces that the same rules match and that have the same ``fields``; a selector gets the
-        rules as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
+        Called once for all traces that the same rules match and that have the same ``fields``; a hook gets the rules
+        as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
         their rates.
         """
         raise NotImplementedError
 
-    def limits(self) -> "Mapping[str, object]":
-        """Return what script `choose` needs to know, once."""
-        return {}
+    def limits(self, limits: ChooseLimits) -> ChooseLimits:
+        """Return the limits with those of the feature; called once, at the start."""
+        return limits
 
     def gather(
         self, writer: "BatchWriter", entry: "TraceEntry", choices: "tuple[Choice, ...]", replay: str = ""
     ) -> "Mapping[str, object] | None":
-        """Return the part of a conversation in the plan for script `choose`; None if there is none."""
+        """For conversations: return the part of one in the plan for script `choose`; None if there is none."""
 
     def feedback(self, entry: "FeedbackEntry") -> str | None:
-        """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
+        """For late feedback: return it as it is kept until its trace is searched; None if it is not kept."""
 
-    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
-        """List what took effect now and could not be used; called after a read with invalid entries or fields."""
+    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+        """Follow what a read did; called after each, in the ingest thread, with what took effect; may ask Redis."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
 
 
-def make_selectors(context: TraceHookContext) -> "tuple[Selector, ...]":
-    """Make the selectors that the configuration needs; without ``before_read`` rates are whole, and all values new."""
-    return build_hooks((feature.select for feature in installed()), context)
+def make_ingest_hooks(context: TraceHookContext) -> "tuple[IngestHook, ...]":
+    """Make the hooks that the configuration needs; without ``before_read`` rates are whole, and all values new."""
+    return build_hooks((feature.ingest for feature in installed()), context)
 
 
-def find_gather(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
-    """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
-
-    Without a selector for them, feedback is not kept and conversations have no limits.
-    """
-    limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
-    for selector in selectors:
-        limits |= selector.limits()
-    return find_single(selectors, "gather"), limits
+def collect_limits(hooks: "Sequence[IngestHook]") -> dict[str, object]:
+    """Return the fields of a plan for the scripts `choose` and `replay` that limit what features keep."""
+    return reduce(lambda limits, hook: hook.limits(limits), hooks, ChooseLimits())._asdict()
 
 
 class Assessor(Protocol):
@@ -178,7 +180,7 @@ class ModelWrapper(Protocol):
         """End before the connections of models are closed."""
 
 
-class Follower:
+class VerdictHook:
     """Adds batches in the step that writes a verdict."""
 
     async def refresh(self) -> None:
@@ -194,8 +196,8 @@ class Follower:
 
 
 def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
-    """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
-    bases = Selector, Follower
+    """Return the bound methods of those hooks that override a method of ``IngestHook`` or ``VerdictHook``."""
+    bases = IngestHook, VerdictHook
     inherited = {getattr(base, name, None) for base in bases}
     return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
@@ -208,7 +210,7 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
     """
     methods = find_overrides(hooks, name)
     if len(methods) > 1:
-        raise ValueError(f"two features have a selector with {name}")
+        raise ValueError(f"two features have an ingest hook with {name}")
     return methods[0] if methods else None
 
 
@@ -299,7 +301,7 @@ class Feature:
         process_threads: Threads of a process, each with the server that it reads; they stop after the servers' own.
         chores: Functions that run once a minute for one server.
         watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
-        select: Takes part in reading the stream.
+        ingest: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
@@ -333,10 +335,10 @@ class Feature:
     process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
-    select: Callable[[TraceHookContext], Selector | None] | None = None
+    ingest: Callable[[TraceHookContext], IngestHook | None] | None = None
     assess: Callable[[TraceHookContext], Assessor | None] | None = None
     wrap_model: Callable[[TraceHookContext], ModelWrapper | None] | None = None
-    after_verdict: Callable[[TraceHookContext], Follower | None] | None = None
+    after_verdict: Callable[[TraceHookContext], VerdictHook | None] | None = None
     warnings: str = ""
     checks: str = ""
     eraser: str = ""

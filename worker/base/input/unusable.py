@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from worker.base.input.feature import InputKeys
-from worker.core.features import Selector
+from worker.core.features import IngestHook
 from worker.core.selection.lenient import safe_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
 from worker.core.storage.client import Store, StoreError
@@ -62,7 +62,7 @@ class LeftOutRecord(Struct, frozen=True):
     at: float
 
 
-class UnusableInput(Selector):
+class UnusableInput(IngestHook):
     """Collects what one process could not use, and writes it at most once a second."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,8 +78,10 @@ class UnusableInput(Selector):
         """Write what was collected, if a second has passed since the last time."""
         self.write()
 
-    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
-        """Collect what took effect now."""
+    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+        """Collect what could not be used and took effect now."""
+        if not plan.invalid and not any(entry.left_out for entry in plan.traces):
+            return
         counts = zip(plan.tallies, answer.tallied, strict=True)
         counted = {(tally.reason, tally.producer) for tally, amount in counts if amount}
         traces = zip(plan.traces, answer.outcomes, strict=True)

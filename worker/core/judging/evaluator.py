@@ -288,8 +288,8 @@ class BatchEvaluator:
         context = TraceHookContext(settings, metrics, ledger, rules)
         self._assessors = build_hooks((feature.assess for feature in features), context)
         self._wrappers = build_hooks((feature.wrap_model for feature in features), context)
-        self._followers = build_hooks((feature.after_verdict for feature in features), context)
-        self._refreshes = find_overrides(self._followers, "refresh")
+        self._verdict_hooks = build_hooks((feature.after_verdict for feature in features), context)
+        self._refreshes = find_overrides(self._verdict_hooks, "refresh")
         self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(
@@ -394,8 +394,8 @@ class BatchEvaluator:
             verdict, spent = build(assessment)
             if assessment.is_final:
                 batches: list[Batch] = []
-                for follower in self._followers:
-                    verdict, further = follower.choose(verdict, item, evaluation)
+                for hook in self._verdict_hooks:
+                    verdict, further = hook.choose(verdict, item, evaluation)
                     batches.extend(further)
                 finished = Finished.of(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from tracejudge import Trace
 from worker.core.config.settings import Settings
-from worker.core.features import Selector
+from worker.core.features import IngestHook
 from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import Store, StoreError
 from worker.features.budgets.feature import FIRST_PER_HOUR, STRATIFY, BudgetKeys
@@ -49,7 +49,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
         store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=HOUR_S))
 
 
-class RateSelector(Selector):
+class RateAdjuster(IngestHook):
     """Adjusts the rates of rules by the factors in Redis, and writes counts there; for the thread that samples."""
 
     def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
