@@ -1,4 +1,4 @@
-"""Reads over whole streams and over all Redis servers, in chunks of bounded size."""
+"""Reads over whole streams and over all partitions, in chunks of bounded size."""
 
 import heapq
 import itertools

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
-    ServerThread = tuple[ServiceThread, Store]
+    PartitionThread = tuple[ServiceThread, Store]
 
 A = ParamSpec("A")
 E = TypeVar("E", bound="Extended")
@@ -56,7 +56,7 @@ class TraceHookContext:
     Attributes:
         settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
-        ledger: The ledger, and with it the server.
+        ledger: The ledger, and with it the store of the partition.
         rules: The rules, and through them judges and models.
     """
 
@@ -74,11 +74,11 @@ class PartitionContext:
         settings: The configuration.
         metrics: The metrics of the process.
         judges: The judges by name.
-        store: The server.
+        store: The store of the partition.
         rules: The rules, and through them which judge is asked of which model.
         notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
-        judging: Judges the batches of this server.
+        judging: Judges the batches of the partition.
     """
 
     settings: "Settings"
@@ -220,7 +220,7 @@ class Exporter:
 
     Attributes:
         role: The role of the worker that runs it.
-        make: Makes the thread that exports from one server; None if a thread of the process does.
+        make: Makes the thread that exports from one partition; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
         keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
     """
@@ -297,9 +297,9 @@ class Feature:
         exporters: Exporters by the name of their consumer group.
         metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
-        threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
-        process_threads: Threads of a process, each with the server that it reads; they stop after the servers' own.
-        chores: Functions that run once a minute for one server.
+        threads: Threads of one partition; the role of a thread, ingest or judge, says when it starts and stops.
+        process_threads: Threads of a process, each with the store that it reads; they stop after those of partitions.
+        chores: Functions that run once a minute for one partition.
         watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         ingest: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
@@ -307,9 +307,9 @@ class Feature:
         after_verdict: Adds batches in the step that writes a verdict.
         warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
             below are functions by their full names, which are imported when they are called.
-        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first server.
-        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each server.
-        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, server, name,
+        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first partition.
+        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each partition.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, store, name,
             chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
             JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
     """
@@ -332,7 +332,7 @@ class Feature:
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[PartitionThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
     ingest: Callable[[TraceHookContext], IngestHook | None] | None = None

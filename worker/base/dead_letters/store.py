@@ -181,7 +181,7 @@ class AllDeadLetters:
         return heapq.merge(*by_partition, key=lambda letter: letter.given_up_ms, reverse=newest_first)
 
     def ids(self, by: VerdictFilter) -> dict[Store, list[str]]:
-        """List the evaluations of letters by Redis server, in each the oldest first."""
+        """List the evaluations of letters by partition, in each the oldest first."""
         return {
             partition: [dead.letter.evaluation.id for dead in letters.find(by, newest_first=False)]
             for partition, letters in self.by_partition.items()

@@ -365,7 +365,7 @@ class Chooser:
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
         chosen = {unit for unit, name in units.items() if self._free and position(name or "", sampling_key) < rate}
-        graders = ((judge, self.graders.for_judge(judge, self._question.model)) for judge in self._free)
+        graders = ((judge, self.graders.find_grader_for(judge, self._question.model)) for judge in self._free)
         choices += [
             Choice(judge, grader.name, rate)
             for judge, grader in graders

@@ -36,9 +36,9 @@ _MAX_BACKOFF_S: Final = 5.0
 # A combined verdict costs nothing: the members' verdicts include the cost.
 NO_PRICE: Final = Price(input=0.0, output=0.0)
 CODE_AT_ONCE: Final = 32
-"""Concurrent evaluations by one judge in Python in one process."""
+"""Concurrent evaluations by one judge in code in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
-"""Evaluations by all judges in Python that one process holds: a slow judge must not fill every slot."""
+"""Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
 _NO_CALLS: Final = Spent()
 
 
@@ -155,7 +155,7 @@ class _BatchRun(NamedTuple):
     prepared: Sequence[object]
     # The key of the hash of end users' ids; empty if no trace names one.
     user_key: str
-    # None for panels, judges in Python, and models that are not configured here.
+    # None for panels, judges in code, and models that are not configured here.
     model: ChatModel | None
     price: Price | None
 
@@ -233,7 +233,7 @@ class GroupCommit(Generic[T, R]):
 
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
-    """Make the semaphores that bound the concurrent evaluations of each judge in Python in one process."""
+    """Make the semaphores that bound the concurrent evaluations of each judge in code in one process."""
     return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code_judges}
 
 
@@ -247,7 +247,7 @@ async def close_all(models: Mapping[str, ChatModel], judges: Mapping[str, Judge]
 
 
 class BatchEvaluator:
-    """Evaluates batches of one Redis server under one configuration; lives in the event loop of its process."""
+    """Evaluates batches of one partition under one configuration; lives in the event loop of its process."""
 
     def __init__(
         self,

@@ -162,7 +162,7 @@ class Partition:
         return [self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self.exporters]
 
     def start(self) -> None:
-        """Start all threads; a server that is away is waited for."""
+        """Start all threads; a partition that is away is waited for."""
         if self._judges:
             self.judging.start()
         for thread in self.threads:

@@ -389,7 +389,7 @@ class LateFeedbackPasses(ServiceThread):
         is_away = False
         for feedback in part:
             try:
-                # Each wait for a server that does not answer takes seconds, and the lease of the pass ends meanwhile.
+                # Each wait for a partition that is away takes seconds, and the lease of the pass ends meanwhile.
                 passed = not feedback.publications and [
                     self._feedback.hand_over(member, asks_away=not is_away) for member in feedback.members
                 ]
