@@ -162,9 +162,19 @@ STATES: Final = (
     State("batch finished", (), ("finish",), "the batch is leased again, and the script removes it then"),
     State("parked", ("holders", "all_tries"), ("put_back",), "the lease ends; the calls of this round are not counted"),
     State("set aside", ("holders",), ("set_aside",), "a batch that cannot be read is set aside again"),
-    State("dead", ("dead", "dead_due"), ("dead_add",), "the batch is swept, and its dead evaluations are left out"),
+    State(
+        "dead",
+        ("dead", "dead_due", "verdicts"),
+        ("dead_add",),
+        "the batch is swept, and its dead evaluations are left out",
+    ),
     State("dead, retried", ("dead_retries",), ("dead_retry",), "a retry whose batch is lost can be started again"),
-    State("removed", ("account_all",), ("dead_remove", "forget_batch"), "a verdict that comes later is not written"),
+    State(
+        "removed",
+        ("evaluations", "account_all"),
+        ("dead_remove", "forget_batch"),
+        "a verdict that comes later is not written",
+    ),
     State("exported", ("verdicts",), ("acknowledge",), "an entry stays pending in the group of each exporter"),
 )
 

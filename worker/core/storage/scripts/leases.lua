@@ -207,7 +207,7 @@ return moved
 -- Acquires, keeps or releases a lease that one worker has at a time. The holder gets it again, so a call whose reply was
 -- lost can be repeated.
 --
--- KEYS[1] feedback:pass, dead:reviver, sweeper or sessions:pass   string, the holder; TTL ARGV[2]
+-- KEYS[1] one of Keys.locks   string, the holder; TTL ARGV[2]
 -- ARGV[1] holder · ARGV[2] length of the lease in ms, 0 to release it
 -- Returns 1 if the lease is the holder's.
 local holder = redis.call('GET', KEYS[1])
@@ -229,8 +229,8 @@ return 1
 -- KEYS[4] sessions:due   sorted set, see sessions.lua; no TTL
 -- KEYS[5] traces         stream; no TTL
 -- KEYS[6] verdicts       stream; no TTL
--- KEYS[7..] feedback:pass, dead:reviver, sweeper, sessions:pass   strings, see hold. Their TTL follows the old clock as well, so they
---                        are deleted, and a live holder acquires its own again
+-- KEYS[7..] Keys.locks   strings, see hold. Their TTL follows the old clock as well, so they are deleted, and a live
+--                        holder acquires its own again
 -- ARGV[1] length of a lease in ms: due times within it need no change · ARGV[2] smallest set-back that counts, in ms
 -- Returns the time in ms.
 local refused = guard({
