@@ -87,6 +87,7 @@ _TAIL: Final = """
 - **Scripts**: Redis runs each as a whole, and workers of two versions run side by side. Change what a script writes
   only with a new version of the batch or of the outbox entry.
 - **Stored forms** of evaluations name sessions, repeats, cascades and panels, because a batch is versioned as a whole.
+  Script `choose`, `Keys` and `Settings` name sessions and late feedback, because a read takes effect in one step.
 - **Keys, groups, queues, metrics and options** are a contract; `tests/pipeline/frozen.txt` holds them.
 - **Threads**: the event loop must not block, so Redis is called in threads. A thread that fails waits and repeats
   (`worker/core/telemetry/service.py`).

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.key_names import built_names, spaces_of_keys
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
@@ -31,7 +32,6 @@ from worker.core.queue.ledger import Ledger
 from worker.core.selection.sampling import CompiledRule, Sampler
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
-from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
@@ -58,13 +58,8 @@ def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
 
 
 def test_no_two_packages_declare_one_key() -> None:
-    spaces = (Keys, *(feature.keys for feature in installed() if feature.keys))
-    names = [
-        {member.name if isinstance(member, Key) else name for name, member in vars(space).items() if name[0] != "_"}
-        for space in spaces
-    ]
-    assert len(names) > 1
-    assert sum(map(len, names)) == len(set().union(*names))
+    names = [name for space in spaces_of_keys() for _, built in built_names(space) for name in built]
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_every_script_is_read_and_names_of_files_are_unique() -> None:

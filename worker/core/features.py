@@ -102,8 +102,6 @@ class ChooseLimits(NamedTuple):
 class IngestHook:
     """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
-    At most one installed feature overrides ``gather``, and one ``feedback``.
-
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
 
@@ -138,10 +136,10 @@ class IngestHook:
     def gather(
         self, writer: "BatchWriter", entry: "TraceEntry", choices: "tuple[Choice, ...]", replay: str = ""
     ) -> "Mapping[str, object] | None":
-        """For conversations: return the part of one in the plan for script `choose`; None if there is none."""
+        """For conversations, in one feature at most: return the part of one in a plan; None if there is none."""
 
     def feedback(self, entry: "FeedbackEntry") -> str | None:
-        """For late feedback: return it as it is kept until its trace is searched; None if it is not kept."""
+        """For late feedback, in one feature at most: return it as it is kept until a pass; None if it is not."""
 
     def after_read(self, plan: "Plan", answer: "Answer") -> None:
         """Follow what a read did; called after each, in the ingest thread, with what took effect; may ask Redis."""
@@ -197,8 +195,7 @@ class VerdictHook:
 
 def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
     """Return the bound methods of those hooks that override a method of ``IngestHook`` or ``VerdictHook``."""
-    bases = IngestHook, VerdictHook
-    inherited = {getattr(base, name, None) for base in bases}
+    inherited = {getattr(base, name, None) for base in (IngestHook, VerdictHook)}
     return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
 

@@ -80,8 +80,6 @@ class UnusableInput(IngestHook):
 
     def after_read(self, plan: "Plan", answer: "Answer") -> None:
         """Collect what could not be used and took effect now."""
-        if not plan.invalid and not any(entry.left_out for entry in plan.traces):
-            return
         counts = zip(plan.tallies, answer.tallied, strict=True)
         counted = {(tally.reason, tally.producer) for tally, amount in counts if amount}
         traces = zip(plan.traces, answer.outcomes, strict=True)

@@ -458,13 +458,6 @@ class ReplayRun:
         """Choose, count and advance in one step; if another process was faster, continue at its position."""
         keys = self._store.keys
         writer = BatchWriter.for_choosing(self._settings, keys, self.cursor.key, keys.sessions_due, keys.sessions)
-
-        def session(pick: _Chosen) -> Mapping[str, object] | None:
-            if not pick.of_session or self._gather is None:
-                return None
-            part: Mapping[str, object] | None = self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
-            return part
-
         plan = {
             "dry_run": self.state.question.dry_run,
             "from": self.state.next_id,
@@ -480,7 +473,9 @@ class ReplayRun:
                     "id": pick.entry.entry_id,
                     "payload": writer.trace(pick.entry.trace) if pick.evaluations else 0,
                     "evaluations": writer.evaluations(pick.evaluations, pick.entry.trace),
-                    "session": session(pick),
+                    "session": self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
+                    if pick.of_session and self._gather is not None
+                    else None,
                 }
                 for pick in chosen
             ],

@@ -140,8 +140,7 @@ class Graders:
     def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
         """Name the judges of a rule, each with its graders.
 
-        A rule with both `facts_grounding` and `relevance_to_query` has a third evaluation, which joins their verdicts
-        (judges/core/combine.py) and is stored as that of a panel with one member.
+        With both of ``JUDGE_PAIR`` there is a third evaluation, which joins their verdicts as a panel of one member.
         """
         pairs = [(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)]
         return (*((judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)), *pairs)
