@@ -38,7 +38,7 @@ def test_no_script_unpacks_more_than_lua_can(keyspace: Keyspace, leases: Leases)
     assert len(retried.chosen) == len(marks(keyspace)) == LARGEST
     assert len(ledger.already_finished({evaluation.id: evaluation.period for evaluation in evaluations})) == 0
     half = [
-        Finished.of(make_verdict(evaluation_id=evaluation.id), evaluation.period)
+        Finished.encode(make_verdict(evaluation_id=evaluation.id), evaluation.period)
         for evaluation in evaluations[: LARGEST // 2]
     ]
     assert sum(ledger.record(half)) == len(dead(keyspace)) == LARGEST // 2

@@ -132,7 +132,7 @@ class Scene:
     def record(self) -> None:
         first, second, *_ = self._evaluations(0)
         both = [(verdict(each, trace), each.period) for trace, each in (first, second)]
-        self.ledger.record([Finished.of(each, period, keep=True) for each, period in both])
+        self.ledger.record([Finished.encode(each, period, keep=True) for each, period in both])
 
     def add_dead_letter(self) -> None:
         letters = [(self._letter(item), verdict(each, item.trace, "timeout")) for item, each in self._items(1)]
@@ -147,7 +147,7 @@ class Scene:
     def record_dead(self) -> None:
         """Record a verdict of an evaluation that became a dead letter."""
         (trace, evaluation), *_ = self._evaluations(1)
-        self.ledger.record([Finished.of(verdict(evaluation, trace), evaluation.period)])
+        self.ledger.record([Finished.encode(verdict(evaluation, trace), evaluation.period)])
 
     def remove(self) -> None:
         _, (_, evaluation) = self._evaluations(1)

@@ -240,7 +240,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     assert BudgetController(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).adjust().factors == {
         "cut": MIN_FACTOR
     }
-    own = metrics.of(BudgetMetrics)
+    own = metrics.table(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
         for gauge in (own.budget_spent, own.budget_limit, own.budget_factor)

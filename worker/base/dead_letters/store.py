@@ -127,7 +127,7 @@ class DeadLetterStore:
                     trace = self._decode(_decode_trace, raw)
                     if raw is not None and trace is not None:
                         size = dead.size + len(raw)
-                        yield FoundDeadLetter(dead.letter.whole(trace), size, dead.mark, dead.given_up_ms)
+                        yield FoundDeadLetter(dead.letter.with_trace(trace), size, dead.mark, dead.given_up_ms)
 
     def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Read letters without their traces; those that no longer exist are left out."""

@@ -120,10 +120,10 @@ class ReceiverExporter(ExportConsumer):
         self.name_in_settings = name
         self._settings = settings
         self._options = all_receivers(settings)[name]
-        self._redaction = Redaction.of(settings.redact)
+        self._redaction = Redaction.from_settings(settings.redact)
         self._providers = find_providers(settings)
         self._parked_keys = DeliveryKeys(store.keys.prefix).receiver_parked(name)
-        own = metrics.of(DeliveryMetrics)
+        own = metrics.table(DeliveryMetrics)
         self._parked_gauge = own.export_parked.labels(self.exporter)
         self._ignored = own.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()

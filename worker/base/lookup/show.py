@@ -74,7 +74,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
     labels = [item.label for item in read_labels(store, lambda label: label.trace_id == name)]
     if not (entries or published or labels):
         raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     if redaction is not None:
         published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
     graders = Graders(settings, load_judges(settings.judges))

@@ -162,7 +162,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
     endpoints: dict[str, tuple[str, str]] = {}
     for name, model in settings.models.items():
         key = f"models.{name}"
-        if faults := [*Secret.of(model, f"{key}.api_key_").faults()]:
+        if faults := [*Secret.from_table(model, f"{key}.api_key_").faults()]:
             yield from faults
         else:
             try:

@@ -278,7 +278,7 @@ class BatchEvaluator:
         self._models = models
         self._ledger = ledger
         self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
-        self._redaction = Redaction.of(settings.redact)
+        self._redaction = Redaction.from_settings(settings.redact)
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
@@ -397,7 +397,7 @@ class BatchEvaluator:
                 for hook in self._verdict_hooks:
                     verdict, further = hook.choose(verdict, item, evaluation)
                     batches.extend(further)
-                finished = Finished.of(
+                finished = Finished.encode(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches
                 )
                 _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))

@@ -159,7 +159,7 @@ def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
 
     def count(budget: str) -> None:
         if metrics is not None:
-            metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
+            metrics.table(BudgetMetrics).budget_refused.labels(budget).inc()
 
     return Budgets(settings, context.ledger.store.first, context.rules, count)
 

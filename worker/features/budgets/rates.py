@@ -206,7 +206,7 @@ def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[s
     first = int(now_s // HOUR_S) - hours + 1
     counts: dict[str, Counter[str]] = {}
     keys = map(BudgetKeys(store.keys.prefix).segments, range(first, first + hours))
-    for fields in store.hashes(keys):
+    for fields in store.read_hashes(keys):
         for field, amount in fields.items():
             rule, segment = msgspec.msgpack.decode(field, type=tuple[str, str])
             counts.setdefault(rule, Counter())[segment] += int(amount)

@@ -111,7 +111,7 @@ def open_graders(
 
     Without ``names`` it is each judge's own model, or the default.
     """
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     runner = partial(
         JudgeRunner,
         form=partial(calibrate_judge, settings),

@@ -86,7 +86,7 @@ class Fitting(NamedTuple):
     present: str  # Its present version.
 
     @classmethod
-    def of(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
+    def find(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
         """Find the model, by its name in the configuration or in verdicts.
 
         Raises:

@@ -120,7 +120,7 @@ class RepeatsWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        own = parts.metrics.of(RepeatMetrics)
+        own = parts.metrics.table(RepeatMetrics)
         self._ratio = own.judge_flip_ratio, own.judge_flip_lower, own.judge_flip_upper
         self._kappa = own.judge_kappa, own.judge_kappa_lower, own.judge_kappa_upper
 

@@ -317,7 +317,7 @@ class SessionPasses(ServiceThread):
             if answer.made:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
-                self._metrics.of(SessionMetrics).sessions.labels(outcome).inc(amount)
+                self._metrics.table(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
             self._notifier.batches_made(answer.made)
@@ -355,7 +355,7 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            sessions = map(decode_session, self._store.hashes(map(key_of, some)))
+            sessions = map(decode_session, self._store.read_hashes(map(key_of, some)))
             for session in map(DueSession, some, sessions):
                 if part and size + session.stored.bytes > _PART_BYTES:
                     yield part
