@@ -54,7 +54,9 @@ def cluster() -> Iterator[Figure]:
             parts.enter_context(_worker(f"worker {store.partition}", str(store.partition), settings))
             for store in (first, other)
         ]
-        until(lambda: all(store.hashes([store.keys.caps])[0] for store in (first, other)), *workers, what="starting")
+        until(
+            lambda: all(store.read_hashes([store.keys.caps])[0] for store in (first, other)), *workers, what="starting"
+        )
         masters = [redis.Redis(port=_port(store.keys, nodes)) for store in (first, other)]
         for master in masters:
             parts.callback(master.close)

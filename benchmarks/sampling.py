@@ -15,7 +15,7 @@ from worker.core.config.settings import Rule, Settings, Where
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.features.budgets.rates import Rates, RateSelector
+from worker.features.budgets.rates import RateAdjuster, Rates
 
 __all__ = ["sampling"]
 
@@ -84,13 +84,13 @@ def _sampler(rules: Sequence[Rule], *, adjusted: bool = False) -> Sampler:
     if not adjusted:
         return Sampler(compiled)
     # Nothing is exchanged.
-    selector = RateSelector(settings, Store("redis://127.0.0.1:1/0", Keys("unused")))
+    adjuster = RateAdjuster(settings, Store("redis://127.0.0.1:1/0", Keys("unused")))
     segments = {"documents": {f"model-{number}": 0.5 + number / 8 for number in range(_MODELS)}}
-    selector.rates = Rates({"documents": 0.5, "all": 0.25}, segments)
-    selector.new_values.known = frozenset(
+    adjuster.rates = Rates({"documents": 0.5, "all": 0.25}, segments)
+    adjuster.new_values.known = frozenset(
         f"shop-{number}\nrelease=r{release}" for number in range(5) for release in (1, 2)
     )
-    return Sampler(compiled, (selector,))
+    return Sampler(compiled, (adjuster,))
 
 
 def _seconds(sampler: Sampler, traces: Sequence[Trace]) -> float:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from judges.catalog import CatalogueError, catalogue
-from judges.core.combine import JOINT, metrics_of
+from judges.core.combine import GROUNDED_AND_RELEVANT, metrics_of
 from judges.core.faults import Fault, Faults, Kind, SettingsError, catch_fault, fault_of
 from judges.core.judge import RULE, Judge, is_name
 from judges.custom import KINDS, DefinitionError, define, is_definition, kind_of, nearly_kind
@@ -67,7 +67,7 @@ def load_judges(tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Judg
     built_in = catalogue()
     definitions = {name: table for name, table in tables.items() if is_definition(table)}
     # The name of the combined verdict is taken too.
-    taken = frozenset({*built_in, JOINT.name})
+    taken = frozenset({*built_in, GROUNDED_AND_RELEVANT.name})
     from_distributions = load_installed_judges(taken)
     for name, table in definitions.items():
         if name in from_distributions or (name in taken and table.get("based_on") != name):

@@ -1,7 +1,7 @@
 """The Celery application: `tracejudge worker` makes it, and so does plain `celery -A worker worker`.
 
 A task is a shift: while it runs it fetches ready batches of one judge model and judges them, and nothing is judged
-outside a task. A message names the judge model only and, of several Redis servers, the one with the batches. Lost,
+outside a task. A message names the judge model only and, of several partitions, the one with the batches. Lost,
 doubled and late messages do no harm: the lease in Redis decides who works, and the ledger what counts.
 """
 

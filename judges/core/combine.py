@@ -20,9 +20,9 @@ _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
 
 
-# The judges of the combined verdict, with the metric of each that decides; no model is asked for ``JOINT``.
-PARTS: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
-JOINT: Final = Judge(
+# The judges whose verdicts GROUNDED_AND_RELEVANT joins, each with the metric that decides; no model is asked for it.
+JUDGE_PAIR: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
+GROUNDED_AND_RELEVANT: Final = Judge(
     name="grounded_and_relevant",
     asks="Is each sentence of the answer supported, and does the answer deal with what was asked?",
     metrics=(Metric("grounded_and_relevant", "0 or 1", "facts_grounding and relevance_to_query pass"),),
@@ -38,14 +38,17 @@ JOINT: Final = Judge(
 
 
 def join(parts: Mapping[str, Assessment]) -> Assessment:
-    """Combine an assessment of each judge of ``PARTS``: passed if both pass, unscored if either is."""
-    passed = {judge: any(each.passed for each in parts[judge].scores if each.metric == PARTS[judge]) for judge in PARTS}
+    """Combine an assessment of each judge of ``JUDGE_PAIR``: passed if both pass, unscored if either is."""
+    passed = {
+        judge: any(each.passed for each in parts[judge].scores if each.metric == decides)
+        for judge, decides in JUDGE_PAIR.items()
+    }
     shown = {judge: {"outcome": part.outcome, "passed": passed[judge]} for judge, part in parts.items()}
     for judge, part in sorted(parts.items(), key=lambda item: item[1].outcome != "unscored"):
         if part.outcome != "scored":
             return Assessment(part.outcome, part.reason, details={"judges": shown}, note=f"{judge} is {part.outcome}")
-    rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in PARTS)
-    score = _verdict(JOINT.metrics[0], passed=all(passed.values()))
+    rationale = "; ".join(f"{judge} {'passes' if passed[judge] else 'fails'}" for judge in JUDGE_PAIR)
+    score = _verdict(GROUNDED_AND_RELEVANT.metrics[0], passed=all(passed.values()))
     return Assessment("scored", scores=(score,), rationale=f"{rationale}.", details={"judges": shown})
 
 

@@ -53,7 +53,7 @@ class Redaction:
         self._functions = tuple(functions)
 
     @classmethod
-    def of(cls, settings: Redact) -> Self | None:
+    def from_settings(cls, settings: Redact) -> Self | None:
         """Build the redaction of the settings; None where they ask for none."""
         functions: list[Callable[[str], str]] = [redact_secrets] if settings.builtin else []
         functions += [_replacing(re.compile(pattern), settings.sign) for pattern in settings.patterns]

@@ -77,7 +77,7 @@ def judge(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]], **fi
     """Write final verdicts."""
     ledger = Ledger(keyspace.store, settings_of(keyspace))
     verdicts = [(make_verdict(evaluation_id=evaluation.id, **fields), evaluation.period) for _, _, evaluation in chosen]
-    assert all(ledger.record([Finished.of(verdict, period) for verdict, period in verdicts]))
+    assert all(ledger.record([Finished.encode(verdict, period) for verdict, period in verdicts]))
 
 
 def add_dead_letter(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]]) -> None:
@@ -352,7 +352,7 @@ def test_a_leased_evaluation_ends_once_after_redis_lost_its_counts(keyspace: Key
     letter = DeadLetter(1, dead, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
     dead_verdict = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
     for fresh in (True, False):
-        assert ledger.record([Finished.of(verdict, scored.period, batch_id=batch.id)]) == [fresh]
+        assert ledger.record([Finished.encode(verdict, scored.period, batch_id=batch.id)]) == [fresh]
         assert ledger.add_dead_letter([(letter, dead_verdict)], batch.id) == [fresh]
         assert balanced(keyspace) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
     keyspace.store.make_group(keyspace.keys.traces, "ingest")
@@ -369,7 +369,7 @@ def test_a_verdict_without_its_mark_counts_once_as_chosen(keyspace: Keyspace) ->
     (batch, _, first), *_ = work(keyspace)
     for part in keyspace.client.scan_iter(match=f"{keyspace.keys.evaluations}:*"):
         keyspace.client.delete(part)
-    ledger.record([Finished.of(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)])
+    ledger.record([Finished.encode(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)])
     assert balanced(keyspace).chosen == 2
 
 

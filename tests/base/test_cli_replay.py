@@ -10,7 +10,7 @@ from support.cli_parts import Ended, Run, words
 from support.replay_parts import NOTHING, SAFETY, in_batches, take
 from support.stage_parts import Keyspace, balanced, make_traces
 
-from worker.base.lookup.feature import LookupKeys
+from worker.base.commands.feature import ProgressKeys
 from worker.base.replay import command as replay
 from worker.base.replay import replay as replay_run
 from worker.core.config.settings import Rule
@@ -228,7 +228,7 @@ def test_a_judge_that_has_changed_meanwhile_begins_anew(ruled: Run, keyspace: Ke
     fill(keyspace)
     name = name_of(ruled(*WANTED))
     changed = {"v": 1, "judges": {"safety": "0" * 32}, "first": "1-0", "last": "2-0"}
-    keyspace.client.hset(LookupKeys(keyspace.keys.prefix).replay(name), "question", json.dumps(changed))
+    keyspace.client.hset(ProgressKeys(keyspace.keys.prefix).replay(name), "question", json.dumps(changed))
     ended = ruled("replay", "--continue", name)
     assert (ended.code, ended.out) == (2, "")
     assert "safety has another version by now; begin a new replay" in words(ended.err)
@@ -241,7 +241,7 @@ def test_a_replay_that_redis_forgets_meanwhile_is_exit_code_one(
     step = replay_run.ReplayRun.step
 
     def forgetting(self: replay_run.ReplayRun) -> bool:
-        keyspace.client.delete(*keyspace.client.keys(LookupKeys(keyspace.keys.prefix).replay("*")))
+        keyspace.client.delete(*keyspace.client.keys(ProgressKeys(keyspace.keys.prefix).replay("*")))
         return step(self)
 
     monkeypatch.setattr(replay_run.ReplayRun, "step", forgetting)

@@ -43,7 +43,7 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
     config, name = settings_of(keyspace), verdict(number).evaluation_id
     match doing:
         case "record":
-            Ledger(keyspace.store, config).record([Finished.of(verdict(number), HOUR)])
+            Ledger(keyspace.store, config).record([Finished.encode(verdict(number), HOUR)])
         case "give up":
             add_dead_letter(keyspace, number, reason, CHOSEN_AT)
         case "give up the retry":

@@ -16,7 +16,11 @@ from worker.core.queue.ledger import DeadLetter, Finished, Ledger
 LARGEST = 1_000
 
 
-def test_no_script_unpacks_more_than_lua_can(keyspace: Keyspace, leases: Leases) -> None:
+def test_no_script_unpacks_more_than_lua_can(
+    keyspace: Keyspace, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One call of the script fills a batch only if its traces have many judges; here each trace has one.
+    monkeypatch.setattr("worker.core.ingest.plan._MAX_COST", LARGEST * LARGEST)
     chosen = Chosen(keyspace, batch_size=LARGEST)
     keyspace.append("p1", make_traces(range(LARGEST), user_id="somebody"))
     chosen.take()
@@ -38,7 +42,7 @@ def test_no_script_unpacks_more_than_lua_can(keyspace: Keyspace, leases: Leases)
     assert len(retried.chosen) == len(marks(keyspace)) == LARGEST
     assert len(ledger.already_finished({evaluation.id: evaluation.period for evaluation in evaluations})) == 0
     half = [
-        Finished.of(make_verdict(evaluation_id=evaluation.id), evaluation.period)
+        Finished.encode(make_verdict(evaluation_id=evaluation.id), evaluation.period)
         for evaluation in evaluations[: LARGEST // 2]
     ]
     assert sum(ledger.record(half)) == len(dead(keyspace)) == LARGEST // 2

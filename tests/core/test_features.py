@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 from msgspec import structs
+from support.key_names import built_names, spaces_of_keys
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 
 import worker
@@ -19,9 +20,9 @@ from worker.core import features
 from worker.core.config.settings import Settings
 from worker.core.features import (
     Feature,
-    Follower,
-    Selector,
+    IngestHook,
     TraceHookContext,
+    VerdictHook,
     build_hooks,
     find_overrides,
     find_single,
@@ -32,7 +33,6 @@ from worker.core.queue.ledger import Ledger
 from worker.core.selection.sampling import CompiledRule, Sampler
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import script_sources
-from worker.core.storage.keys import Key, Keys
 from worker.core.telemetry.metrics import MetricTable
 from worker.installed import MODULES
 
@@ -59,13 +59,8 @@ def test_tables_of_metrics_and_watches_have_their_full_names() -> None:
 
 
 def test_no_two_packages_declare_one_key() -> None:
-    spaces = (Keys, *(feature.keys for feature in installed() if feature.keys))
-    names = [
-        {member.name if isinstance(member, Key) else name for name, member in vars(space).items() if name[0] != "_"}
-        for space in spaces
-    ]
-    assert len(names) > 1
-    assert sum(map(len, names)) == len(set().union(*names))
+    names = [name for space in spaces_of_keys() for _, built in built_names(space) for name in built]
+    assert sorted(set(names)) == sorted(names)
 
 
 def test_every_script_is_read_and_names_of_files_are_unique() -> None:
@@ -94,22 +89,22 @@ def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_m
             keyspace.client.eval(script, 1, keyspace.keys.leases)
 
 
-def test_two_selectors_with_one_method_are_refused() -> None:
-    class Hearing(Selector):
+def test_two_ingest_hooks_with_one_method_are_refused() -> None:
+    class Hearing(IngestHook):
         def feedback(self, entry: FeedbackEntry) -> str | None:
             raise NotImplementedError
 
-    with pytest.raises(ValueError, match="two features have a selector with feedback"):
-        find_single((Hearing(), Selector(), Hearing()), "feedback")
+    with pytest.raises(ValueError, match="two features have an ingest hook with feedback"):
+        find_single((Hearing(), IngestHook(), Hearing()), "feedback")
 
 
-def test_each_selector_adjusts_the_rates_of_the_one_before() -> None:
-    class Halving(Selector):
+def test_each_ingest_hook_adjusts_the_rates_of_the_one_before() -> None:
+    class Halving(IngestHook):
         def adjust(self, rules: Sequence[CompiledRule], _: Trace) -> Any:
             halved = [match._replace(rule=structs.replace(match.rule, rate=match.rule.rate / 2)) for match in rules]
             return halved, lambda: [f"first {match.rule.rate}" for match in rules]
 
-    sampler = Sampler(rules_of(Settings()), (Halving(), Selector(), Halving()))
+    sampler = Sampler(rules_of(Settings()), (Halving(), IngestHook(), Halving()))
     matching = sampler._matching(make_trace(1))
     assert [match.rule.rate for match in matching.rules] == [0.25]
     assert [choose() for choose in matching.first] == [["first 1.0"], ["first 0.5"]]
@@ -130,17 +125,17 @@ def test_no_hooks_of_traces_are_built_by_default(keyspace: Keyspace) -> None:
     context = TraceHookContext(settings, None, Ledger(keyspace.store, settings), rules_of(settings))
     for hook in ("assess", "wrap_model", "after_verdict"):
         assert build_hooks((getattr(feature, hook) for feature in installed()), context) == (), hook
-    selectors = build_hooks((feature.select for feature in installed()), context)
-    assert len(find_overrides(selectors, "feedback")) == 0
+    hooks = build_hooks((feature.ingest for feature in installed()), context)
+    assert len(find_overrides(hooks, "feedback")) == 0
 
 
 def test_only_overridden_methods_are_called() -> None:
-    class Gathering(Selector):
+    class Gathering(IngestHook):
         def close(self) -> None:
             """Do nothing."""
 
     gathering = Gathering()
-    assert find_overrides((gathering, Selector()), "close") == (gathering.close,)
-    assert find_overrides((gathering, Selector()), "before_read") == ()
-    assert find_overrides((Follower(),), "refresh") == (), "it would be awaited for every batch"
-    assert build_hooks((Feature(name="none").select, lambda _: None, lambda _: gathering), None) == (gathering,)
+    assert find_overrides((gathering, IngestHook()), "close") == (gathering.close,)
+    assert find_overrides((gathering, IngestHook()), "before_read") == ()
+    assert find_overrides((VerdictHook(),), "refresh") == (), "it would be awaited for every batch"
+    assert build_hooks((Feature(name="none").ingest, lambda _: None, lambda _: gathering), None) == (gathering,)

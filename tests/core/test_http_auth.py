@@ -26,7 +26,7 @@ def basic(user: str, password: str) -> str:
 
 
 def test_a_page_without_settings_is_open() -> None:
-    access = HttpAuth.of(Settings(), {})
+    access = HttpAuth.from_settings(Settings(), {})
     assert (access.scheme, access.challenge) == (None, None)
     assert access.admits(None)
     assert access.admits("Bearer anything")
@@ -49,7 +49,7 @@ BEARER = {
 
 @each_case(("header", "opens"), BEARER.values(), ids=BEARER.keys())
 def test_a_token_opens_the_page_and_nothing_else_does(header: str | None, *, opens: bool) -> None:
-    access = HttpAuth.of(IN_VARIABLE, {"TOKEN": SECRET})
+    access = HttpAuth.from_settings(IN_VARIABLE, {"TOKEN": SECRET})
     assert access.admits(header) is opens
     assert access.challenge == 'Bearer realm="tracejudge"'
 
@@ -69,13 +69,13 @@ BASIC = {
 def test_user_and_password_open_the_page(tmp_path: Path, header: str | None, *, opens: bool) -> None:
     (tmp_path / "password").write_text("pä:ss wörd\n", encoding="utf-8")
     settings = Settings(metrics_user="prometheus", metrics_password_file=str(tmp_path / "password"))
-    access = HttpAuth.of(settings, {})
+    access = HttpAuth.from_settings(settings, {})
     assert access.admits(header) is opens
     assert access.challenge == 'Basic realm="tracejudge", charset="UTF-8"'
 
 
 def test_nothing_that_prints_shows_the_secret() -> None:
-    access = HttpAuth.of(IN_VARIABLE, {"TOKEN": SECRET})
+    access = HttpAuth.from_settings(IN_VARIABLE, {"TOKEN": SECRET})
     assert SECRET not in f"{access!r} {access}"
 
 
@@ -102,7 +102,7 @@ def test_a_secret_that_does_not_serve_is_told_without_it(
     settings: Settings, environment: Mapping[str, str], message: str
 ) -> None:
     with pytest.raises(SettingsError) as refused:
-        HttpAuth.of(settings, environment)
+        HttpAuth.from_settings(settings, environment)
     assert str(refused.value).startswith(message)
     assert SECRET not in str(refused.value)
 
@@ -153,7 +153,7 @@ def test_settings_that_do_not_go_together_are_one_line(
 
 def test_certificate_and_key_are_read_before_anything_starts(tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
-    assert Tls.of(Settings(), "metrics_tls_").context() is None
+    assert Tls.from_table(Settings(), "metrics_tls_").context() is None
     assert Tls("metrics_tls_", str(files.server), str(files.server_key)).context() is not None
     for cert, key, message in (
         (files.server, files.client_key, "certificate and key cannot be used (KEY_VALUES_MISMATCH)"),

@@ -211,7 +211,7 @@ def test_only_the_metrics_require_a_token(serve: Serve) -> None:
 def test_tls_holds_for_all_pages(serve: Serve, tmp_path: Path) -> None:
     files = make_certificates(tmp_path)
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=Tls.of(settings, "metrics_tls_").context())
+    served = serve(tls=Tls.from_table(settings, "metrics_tls_").context())
     assert served.root.startswith("https://")
     context = ssl.create_default_context(cafile=str(files.authority))
     with httpx.Client(verify=context, trust_env=False, timeout=60) as client:
@@ -326,7 +326,7 @@ def test_more_clients_than_connections_make_room_for_a_probe(serve: Serve, tmp_p
     """Clients in the middle of a TLS handshake count as well."""
     files = make_certificates(tmp_path)
     settings = Settings(metrics_tls_cert=str(files.server), metrics_tls_key=str(files.server_key))
-    served = serve(tls=Tls.of(settings, "metrics_tls_").context() if is_secure else None)
+    served = serve(tls=Tls.from_table(settings, "metrics_tls_").context() if is_secure else None)
     context = ssl.create_default_context(cafile=str(files.authority))
     connections = served._serving._connections
     with ExitStack() as idle:

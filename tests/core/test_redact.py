@@ -160,7 +160,7 @@ def test_explanations_leave_redacted(keyspace: Keyspace, otlp: OtlpReceiver, red
 
 
 def test_a_trace_keeps_its_form() -> None:
-    redaction = Redaction.of(BUILTIN)
+    redaction = Redaction.from_settings(BUILTIN)
     assert redaction is not None
     trace = make_trace(
         1,
@@ -177,7 +177,7 @@ def test_a_trace_keeps_its_form() -> None:
 
 
 def replaced(pattern: str, text: str) -> str:
-    redaction = Redaction.of(Redact(patterns=(pattern,), sign="#"))
+    redaction = Redaction.from_settings(Redact(patterns=(pattern,), sign="#"))
     assert redaction is not None
     return redaction.text(text)
 

@@ -142,7 +142,7 @@ class Traffic:
     def _judge(self) -> None:
         metrics = self.metrics
         metrics.reply_invalid.labels(MODEL, "usage").inc()
-        metrics.of(DeliveryMetrics).export_answers_ignored.labels("otel").inc()
+        metrics.table(DeliveryMetrics).export_answers_ignored.labels("otel").inc()
         for what in ("traces", "outbox", "batches", "dead_letters"):
             metrics.stored_bytes.labels(what).set(2**20)
             metrics.stored_max_bytes.labels(what).set(2**30)
@@ -159,7 +159,7 @@ class Traffic:
         metrics.explorations.labels("safety", "answer").inc()
         metrics.exploration_rounds.labels("safety").observe(3)
         metrics.exploration_tool_errors.labels("safety").inc()
-        metrics.of(PanelMetrics).panel_member.labels("correctness", "llama").set(1)
+        metrics.table(PanelMetrics).panel_member.labels("correctness", "llama").set(1)
         for model in (MODEL, AWAY):
             metrics.in_flight.labels(model).set(3)
             metrics.concurrency_limit.labels(model).set(8)
@@ -178,7 +178,7 @@ class Traffic:
             gauge.set(value)
         for exporter in ("metrics", "otel"):
             metrics.outbox_lag.labels(exporter).set(5)
-            metrics.of(DeliveryMetrics).export_parked.labels(exporter).set(2)
+            metrics.table(DeliveryMetrics).export_parked.labels(exporter).set(2)
             metrics.outbox_cut_off.labels(exporter).inc()
             metrics.export_dropped.labels(exporter, "unreadable").inc()
         metrics.dead_cut_off.inc()
@@ -197,7 +197,7 @@ class Traffic:
                     if metric.kind is Gauge and metric.name.startswith(_OF_MONITOR):
                         gauge = getattr(table, name).labels(*(labels.get(label, "") for label in metric.labels))
                         gauge.set(values.get(metric.name, 0.9))
-        self.metrics.of(BudgetMetrics).budget_refused.labels("day").inc()
+        self.metrics.table(BudgetMetrics).budget_refused.labels("day").inc()
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from worker.core.config.reading import key_types
 from worker.core.features import (
     Assessor,
     Feature,
-    Follower,
+    IngestHook,
     ModelWrapper,
-    Selector,
     TraceHookContext,
+    VerdictHook,
     build_hooks,
     installed,
     installed_tables,
@@ -74,7 +74,7 @@ def test_the_table_has_every_hook() -> None:
     ]
     methods = [
         f"{kind.__name__}.{name}"
-        for kind in (Selector, Assessor, ModelWrapper, Follower)
+        for kind in (IngestHook, Assessor, ModelWrapper, VerdictHook)
         for name, member in vars(kind).items()
         if callable(member) and not name.startswith("_")
     ]

@@ -1,6 +1,5 @@
 """The pages on a Redis Cluster: hash, slots and keys are the product's, the user is enough, the sizes are computed."""
 
-import datetime as dt
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,17 +8,15 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 from support.cluster import running_cluster
+from support.key_names import built_names, spaces_of_keys
 
 import tracejudge
 from benchmarks.capacity import SIZING, with_rows
 from tracejudge.partitions import partition_prefix, place_of
-from worker.core.features import installed
 from worker.core.storage.client import find_wrong_keys, make_stores
-from worker.core.storage.keys import Key, Keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scaling.md").read_text(encoding="utf-8")
-ARGUMENTS = {"day": dt.date(2026, 1, 2), "hour": 1, "period": 1, "part": 1}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -27,21 +24,6 @@ def rows(heading: str) -> list[list[str]]:
     table = PAGE.split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
     lines = f"| {heading} |{table}".splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], *lines[2:])]
-
-
-def names_of_keys() -> set[str]:
-    """List all keys of the product, those with variable parts with an example."""
-    found = set[str]()
-    for space in (Keys, *(feature.keys for feature in installed() if feature.keys)):
-        keys = space("p")
-        for name, member in vars(space).items():
-            if isinstance(member, Key):
-                found.add(getattr(keys, name))
-            elif callable(member) and not name.startswith("_"):
-                taken = member.__code__.co_varnames[1 : member.__code__.co_argcount]
-                made = member(keys, *(ARGUMENTS.get(each, "x") for each in taken))
-                found.update([made] if isinstance(made, str) else made)
-    return {name.removeprefix("p:").rstrip(":") for name in found}
 
 
 def test_the_examples_of_the_hash_are_right() -> None:
@@ -61,7 +43,8 @@ def test_the_most_partitions_on_one_master_are_those_of_equal_ranges_of_slots() 
 
 
 def test_each_key_that_the_page_places_exists() -> None:
-    names, (_, *placed) = names_of_keys(), rows("keys")
+    _, *placed = rows("keys")
+    names = [name.rstrip(":") for space in spaces_of_keys() for _, built in built_names(space) for name in built]
     patterns = [pattern.replace("…", "*") for keys, _ in placed for pattern in re.findall(r"`([^`]+)`", keys)]
     assert len(patterns) > 20
     # Of a prefix a key stands for all.

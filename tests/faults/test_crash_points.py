@@ -108,7 +108,9 @@ class Process:
             ended = self.ledger.already_finished({part.id: part.period for _, part in parts})
             parts = [(item, part) for item, part in parts if part.id not in ended]
             gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
-            scored = [Finished.of(verdict(item, part), part.period) for item, part in parts if (item, part) not in gone]
+            scored = [
+                Finished.encode(verdict(item, part), part.period) for item, part in parts if (item, part) not in gone
+            ]
             letters = [
                 (
                     DeadLetter(1, evaluation, "default", "lexical", "timeout", 2, 1.0, time.time(), item=item),

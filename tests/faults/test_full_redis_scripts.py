@@ -104,7 +104,7 @@ DONE: dict[str, Call] = {
 REFUSED: dict[str, Call] = {
     "take": lambda full: full.leases.take(MODEL, "ours", 1),
     "sweep": lambda full: full.leases.sweep([MODEL]),
-    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.of(VERDICT, "472222")]),
+    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.encode(VERDICT, "472222")]),
     "open group": lambda full: full.store.make_group(full.store.keys.verdicts, "otel"),
 }
 

@@ -72,7 +72,7 @@ class Writer:
             if self._stopped.wait(BATCH / A_SECOND):
                 return
             verdicts = [verdict(first + more, chance) for more in range(BATCH)]
-            new = [Finished.of(each, self._period) for each in verdicts]
+            new = [Finished.encode(each, self._period) for each in verdicts]
             again = chance.sample(before, min(5, len(before)))
             assert sum(self._ledger.record(new + again)) == BATCH
             before = new

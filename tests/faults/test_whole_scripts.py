@@ -36,8 +36,8 @@ from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP, Keys
 from worker.features.late_feedback.pending import PendingFeedback
-from worker.features.late_feedback.search import FeedbackOnTrace, FeedbackSelector, PublicationRef
-from worker.features.sessions.conversations import DueSession, SessionSelector, decode_session
+from worker.features.late_feedback.search import FeedbackChooser, FeedbackOnTrace, PublicationRef
+from worker.features.sessions.conversations import DueSession, SessionChooser, decode_session
 from worker.features.sessions.feature import SessionKeys
 
 MODEL = "lexical"
@@ -65,8 +65,8 @@ LARGEST = 2**63 - 1
 def _planner(store: Store) -> Planner:
     rules = Rules(SETTINGS, Graders(SETTINGS, catalogue()))
     context = TraceHookContext(SETTINGS, None, Ledger(store, SETTINGS), rules)
-    selectors = build_hooks((feature.select for feature in installed()), context)
-    return Planner(SETTINGS, store.keys, Sampler(rules, selectors), selectors)
+    hooks = build_hooks((feature.ingest for feature in installed()), context)
+    return Planner(SETTINGS, store.keys, Sampler(rules, hooks), hooks)
 
 
 class Scene:
@@ -132,7 +132,7 @@ class Scene:
     def record(self) -> None:
         first, second, *_ = self._evaluations(0)
         both = [(verdict(each, trace), each.period) for trace, each in (first, second)]
-        self.ledger.record([Finished.of(each, period, keep=True) for each, period in both])
+        self.ledger.record([Finished.encode(each, period, keep=True) for each, period in both])
 
     def add_dead_letter(self) -> None:
         letters = [(self._letter(item), verdict(each, item.trace, "timeout")) for item, each in self._items(1)]
@@ -147,7 +147,7 @@ class Scene:
     def record_dead(self) -> None:
         """Record a verdict of an evaluation that became a dead letter."""
         (trace, evaluation), *_ = self._evaluations(1)
-        self.ledger.record([Finished.of(verdict(evaluation, trace), evaluation.period)])
+        self.ledger.record([Finished.encode(verdict(evaluation, trace), evaluation.period)])
 
     def remove(self) -> None:
         _, (_, evaluation) = self._evaluations(1)
@@ -165,7 +165,7 @@ class Scene:
         trace_id = members[0].item.trace_id
         entry = next(entry for entry in self.entries if trace_id.encode() in entry[1].get(b"t", b""))
         feedback = FeedbackOnTrace(trace_id, members, [PublicationRef(entry[0].decode(), 100)])
-        FeedbackSelector(SETTINGS, self.store, _planner(self.store).sampler.rules).select([feedback])
+        FeedbackChooser(SETTINGS, self.store, _planner(self.store).sampler.rules).choose([feedback])
 
     def judge_session(self) -> None:
         """Choose the evaluation of the conversation of the third batch."""
@@ -174,7 +174,7 @@ class Scene:
             lambda client: client.hgetall(SessionKeys(self.keys.prefix).session(session.decode()))
         )
         due = DueSession(session.decode(), decode_session(sessions))
-        SessionSelector(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).select([due])
+        SessionChooser(SETTINGS, self.store, catalogue(), Graders(SETTINGS, catalogue())).choose([due])
 
     def acknowledge(self) -> None:
         ids = self.verdicts

@@ -6,7 +6,6 @@ out comments. After a change that is meant:
 UPDATE_GOLDEN=1 .venv/bin/pytest tests/pipeline/test_frozen.py
 """
 
-import ast
 import hashlib
 import inspect
 import json
@@ -14,19 +13,18 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
+from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
 from worker.cli import cli
-from worker.core.features import installed
 from worker.core.storage.client import script_sources
-from worker.core.storage.keys import Key, Keys
+from worker.core.storage.keys import Key
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
 from worker.features.gateway.admission import GatewayMetrics
@@ -69,13 +67,11 @@ def metrics() -> Iterator[str]:
 
 def redis_keys() -> Iterator[str]:
     """Yield each key in Redis: the name, and what the code says of its type and TTL."""
-    for space in (Keys, *(feature.keys for feature in installed() if feature.keys)):
-        for name, member in vars(space).items():
-            if isinstance(member, Key):
-                yield f"redis {member.name!r} {member.text!r}"
-            elif inspect.isfunction(member) and member.__annotations__["return"] is str:
-                arguments = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(member))).body[0].args)
-                yield f"redis {name}({arguments}) {inspect.getdoc(member)}"
+    for member, names in (declared for space in spaces_of_keys() for declared in built_names(space)):
+        if isinstance(member, Key):
+            yield f"redis {member.name!r} {member.text!r}"
+        elif names:
+            yield f"redis {' '.join(names)} {inspect.getdoc(member)}"
 
 
 def scripts() -> Iterator[str]:

@@ -4,7 +4,7 @@ import msgspec
 from support.pipeline import Pipeline
 
 import tracejudge
-from judges.core.combine import JOINT
+from judges.core.combine import GROUNDED_AND_RELEVANT
 from judges.registry import catalogue, load_judges
 
 TRACE = tracejudge.Trace(
@@ -45,9 +45,9 @@ def test_each_judge_scores_a_trace_under_each_of_its_metrics(pipeline: Pipeline)
 
     verdicts = {entry.verdict.judge: entry.verdict for entry in pipeline.outbox()}
     # The rule names both judges of the combined verdict, which asks no model.
-    joint = verdicts.pop(JOINT.name)
+    joint = verdicts.pop(GROUNDED_AND_RELEVANT.name)
     page = worker.counted(sum(len(verdict.metrics) for verdict in (joint, *verdicts.values())))
-    assert (joint.outcome, joint.metrics, joint.calls) == ("scored", JOINT.metric_names, ())
+    assert (joint.outcome, joint.metrics, joint.calls) == ("scored", GROUNDED_AND_RELEVANT.metric_names, ())
     assert {name: verdict.metrics for name, verdict in verdicts.items()} == {
         name: judge.metric_names for name, judge in catalogue().items()
     }

@@ -301,7 +301,9 @@ def letters(keyspace: Keyspace) -> dict[str, DeadLetter]:
     }
     traces = {name.decode(): payload for name, payload in keyspace.client.hgetall(keyspace.keys.dead_traces).items()}
     assert traces.keys() == {letter.trace for letter in by_id.values()}, "each once, and none without a letter"
-    return {name: value.whole(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in by_id.items()}
+    return {
+        name: value.with_trace(msgspec.json.decode(traces[value.trace], type=Trace)) for name, value in by_id.items()
+    }
 
 
 def ids(*numbers: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Traces that the fixture ``published`` spreads over several servers."""
+"""Traces that the fixture ``published`` spreads over several partitions."""
 
 from typing import Any
 

@@ -11,7 +11,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Evaluation
 from worker.core.telemetry.metrics import Metrics
-from worker.features.sessions.conversations import SessionPasses, SessionSelector
+from worker.features.sessions.conversations import SessionChooser, SessionPasses
 
 COMPLETE = Rule(name="conversations", judges=("conversation_completeness",), unit="session")
 
@@ -34,9 +34,9 @@ class Sessions:
         self.woken = notes.made
         self.pressure = pressure_of(self.settings)
         judges = load_judges(self.settings.judges)
-        selector = SessionSelector(self.settings, keyspace.store, judges, Graders(self.settings, judges))
+        chooser = SessionChooser(self.settings, keyspace.store, judges, Graders(self.settings, judges))
         self.stage = SessionPasses(
-            self.settings, keyspace.store, self.metrics, selector=selector, notifier=notes, pressure=self.pressure
+            self.settings, keyspace.store, self.metrics, chooser=chooser, notifier=notes, pressure=self.pressure
         )
         self.stage.stopping = _NoWaits()
         self.chosen = Chosen(keyspace, **{"rules": (COMPLETE,), **settings})

@@ -21,7 +21,7 @@ from tracejudge.redis_url import cluster_url
 from worker.base.accounting import Account, read_account
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, TraceHookContext, build_hooks, installed
+from worker.core.features import IngestHook, TraceHookContext, build_hooks, installed
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.queue.batch import Batch, decode_batch
@@ -270,17 +270,17 @@ def rules_of(settings: Settings) -> Rules:
     return Rules(settings, Graders(settings, load_judges(settings.judges)))
 
 
-def sampler_of(settings: Settings, *selectors: Selector) -> Sampler:
+def sampler_of(settings: Settings, *hooks: IngestHook) -> Sampler:
     """Make a sampler by the rules of settings."""
-    return Sampler(rules_of(settings), selectors)
+    return Sampler(rules_of(settings), hooks)
 
 
 def planner_of(settings: Settings, store: Store) -> Planner:
     """Make the planner of a worker with these settings, and with all features."""
     rules = rules_of(settings)
     context = TraceHookContext(settings, None, Ledger(store, settings), rules)
-    selectors = build_hooks((feature.select for feature in installed()), context)
-    return Planner(settings, store.keys, Sampler(rules, selectors), selectors)
+    hooks = build_hooks((feature.ingest for feature in installed()), context)
+    return Planner(settings, store.keys, Sampler(rules, hooks), hooks)
 
 
 def encoded(payload: object) -> bytes:

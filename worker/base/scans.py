@@ -1,4 +1,4 @@
-"""Reads over whole streams and over all Redis servers, in chunks of bounded size."""
+"""Reads over whole streams and over all partitions, in chunks of bounded size."""
 
 import heapq
 import itertools
@@ -53,7 +53,7 @@ def scan_partitions(
     Entries of two partitions may have the same id.
     """
     scans = [
-        scan_stream(partition, partition.here(stream), first, last, newest_first=newest_first, most=most)
+        scan_stream(partition, partition.same_key(stream), first, last, newest_first=newest_first, most=most)
         for partition in store.answering
     ]
     if len(scans) == 1:
@@ -70,7 +70,7 @@ def sum_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
     keys = list(names)
     totals: list[Counter[str]] = [Counter() for _ in keys]
     for partition in store.answering:
-        for total, fields in zip(totals, partition.hashes(map(partition.here, keys)), strict=True):
+        for total, fields in zip(totals, partition.read_hashes(map(partition.same_key, keys)), strict=True):
             total.update({name.decode(): int(count) for name, count in fields.items()})
     return totals
 

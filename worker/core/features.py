@@ -10,7 +10,7 @@ configuration may be under way. What is on the way of a trace is built only if t
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
-    ServerThread = tuple[ServiceThread, Store]
+    PartitionThread = tuple[ServiceThread, Store]
 
 A = ParamSpec("A")
 E = TypeVar("E", bound="Extended")
@@ -56,7 +56,7 @@ class TraceHookContext:
     Attributes:
         settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
-        ledger: The ledger, and with it the server.
+        ledger: The ledger, and with it the store of the partition.
         rules: The rules, and through them judges and models.
     """
 
@@ -74,11 +74,11 @@ class PartitionContext:
         settings: The configuration.
         metrics: The metrics of the process.
         judges: The judges by name.
-        store: The server.
+        store: The store of the partition.
         rules: The rules, and through them which judge is asked of which model.
         notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
-        judging: Judges the batches of this server.
+        judging: Judges the batches of the partition.
     """
 
     settings: "Settings"
@@ -91,10 +91,16 @@ class PartitionContext:
     judging: "JudgingConsumer"
 
 
-class Selector:
-    """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
+class ChooseLimits(NamedTuple):
+    """Limits for the scripts `choose` and `replay`: of pending feedback (0 keeps none), and of conversations."""
 
-    At most one installed feature overrides ``gather``, and one ``feedback``.
+    max_pending: int = 0
+    feedback_wait_ms: int = 0
+    sessions: Mapping[str, object] = {}
+
+
+class IngestHook:
+    """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
@@ -117,45 +123,39 @@ class Selector:
     ) -> "tuple[Sequence[CompiledRule], Callable[[], Collection[str]] | None]":
         """Return the rules that match a trace with their rates of now, and what is called for each such trace, if any.
 
-        Called once for all traces that the same rules match and that have the same ``fields``; a selector gets the
-        rules as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
+        Called once for all traces that the same rules match and that have the same ``fields``; a hook gets the rules
+        as the one before it has adjusted them. The call returns the names of rules that choose the trace whatever
         their rates.
         """
         raise NotImplementedError
 
-    def limits(self) -> "Mapping[str, object]":
-        """Return what script `choose` needs to know, once."""
-        return {}
+    def limits(self, limits: ChooseLimits) -> ChooseLimits:
+        """Return the limits with those of the feature; called once, at the start."""
+        return limits
 
     def gather(
         self, writer: "BatchWriter", entry: "TraceEntry", choices: "tuple[Choice, ...]", replay: str = ""
     ) -> "Mapping[str, object] | None":
-        """Return the part of a conversation in the plan for script `choose`; None if there is none."""
+        """For conversations, in one feature at most: return the part of one in a plan; None if there is none."""
 
     def feedback(self, entry: "FeedbackEntry") -> str | None:
-        """Return late feedback as it is kept until its trace is searched; None if nobody asks for it."""
+        """For late feedback, in one feature at most: return it as it is kept until a pass; None if it is not."""
 
-    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
-        """List what took effect now and could not be used; called after a read with invalid entries or fields."""
+    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+        """Follow what a read did; called after each, in the ingest thread, with what took effect; may ask Redis."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""
 
 
-def make_selectors(context: TraceHookContext) -> "tuple[Selector, ...]":
-    """Make the selectors that the configuration needs; without ``before_read`` rates are whole, and all values new."""
-    return build_hooks((feature.select for feature in installed()), context)
+def make_ingest_hooks(context: TraceHookContext) -> "tuple[IngestHook, ...]":
+    """Make the hooks that the configuration needs; without ``before_read`` rates are whole, and all values new."""
+    return build_hooks((feature.ingest for feature in installed()), context)
 
 
-def find_gather(selectors: "Sequence[Selector]") -> "tuple[Callable[..., Any] | None, dict[str, object]]":
-    """Return the method that adds a trace to its conversation, None without one, and what scripts need to know.
-
-    Without a selector for them, feedback is not kept and conversations have no limits.
-    """
-    limits: dict[str, object] = {"max_pending": 0, "feedback_wait_ms": 0, "sessions": {}}
-    for selector in selectors:
-        limits |= selector.limits()
-    return find_single(selectors, "gather"), limits
+def collect_limits(hooks: "Sequence[IngestHook]") -> dict[str, object]:
+    """Return the fields of a plan for the scripts `choose` and `replay` that limit what features keep."""
+    return reduce(lambda limits, hook: hook.limits(limits), hooks, ChooseLimits())._asdict()
 
 
 class Assessor(Protocol):
@@ -178,7 +178,7 @@ class ModelWrapper(Protocol):
         """End before the connections of models are closed."""
 
 
-class Follower:
+class VerdictHook:
     """Adds batches in the step that writes a verdict."""
 
     async def refresh(self) -> None:
@@ -194,9 +194,8 @@ class Follower:
 
 
 def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., Any], ...]:
-    """Return the bound methods of those hooks that override a method of ``Selector`` or ``Follower``."""
-    bases = Selector, Follower
-    inherited = {getattr(base, name, None) for base in bases}
+    """Return the bound methods of those hooks that override a method of ``IngestHook`` or ``VerdictHook``."""
+    inherited = {getattr(base, name, None) for base in (IngestHook, VerdictHook)}
     return tuple(getattr(hook, name) for hook in hooks if getattr(type(hook), name) not in inherited)
 
 
@@ -208,7 +207,7 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
     """
     methods = find_overrides(hooks, name)
     if len(methods) > 1:
-        raise ValueError(f"two features have a selector with {name}")
+        raise ValueError(f"two features have an ingest hook with {name}")
     return methods[0] if methods else None
 
 
@@ -218,7 +217,7 @@ class Exporter:
 
     Attributes:
         role: The role of the worker that runs it.
-        make: Makes the thread that exports from one server; None if a thread of the process does.
+        make: Makes the thread that exports from one partition; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
         keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
     """
@@ -295,19 +294,19 @@ class Feature:
         exporters: Exporters by the name of their consumer group.
         metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
-        threads: Threads of one Redis server; the role of a thread, ingest or judge, says when it starts and stops.
-        process_threads: Threads of a process, each with the server that it reads; they stop after the servers' own.
-        chores: Functions that run once a minute for one server.
+        threads: Threads of one partition; the role of a thread, ingest or judge, says when it starts and stops.
+        process_threads: Threads of a process, each with the store that it reads; they stop after those of partitions.
+        chores: Functions that run once a minute for one partition.
         watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
-        select: Takes part in reading the stream.
+        ingest: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
         warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
             below are functions by their full names, which are imported when they are called.
-        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first server.
-        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each server.
-        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, server, name,
+        checks: Returns the checks of `tracejudge doctor`; called with the settings and the first partition.
+        eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each partition.
+        estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, store, name,
             chooser, and the two times in seconds between which traces are judged again. What it returns is shown as
             JSON, or by its ``table`` for a period and its ``notes``; None if no trace is left.
     """
@@ -330,13 +329,13 @@ class Feature:
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
-    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[ServerThread]] | None" = None
+    process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[PartitionThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
     watch: str = ""
-    select: Callable[[TraceHookContext], Selector | None] | None = None
+    ingest: Callable[[TraceHookContext], IngestHook | None] | None = None
     assess: Callable[[TraceHookContext], Assessor | None] | None = None
     wrap_model: Callable[[TraceHookContext], ModelWrapper | None] | None = None
-    after_verdict: Callable[[TraceHookContext], Follower | None] | None = None
+    after_verdict: Callable[[TraceHookContext], VerdictHook | None] | None = None
     warnings: str = ""
     checks: str = ""
     eraser: str = ""

@@ -103,7 +103,7 @@ class Past:
 
     def canary(self, judge: str, agrees: Callable[[int, float], bool]) -> None:
         """Add hourly verdicts on the canary; `agrees` decides by the number of a trace and the age in seconds."""
-        traces = sorted(Canary.of(Settings()).ids_by_judge[judge])
+        traces = sorted(Canary.from_settings(Settings()).ids_by_judge[judge])
         series = judge, version(judge), JUDGE_MODEL
         for age_h in range(_CANARY_DAYS * 24):
             at = self.now - age_h * HOUR_S

@@ -1,4 +1,4 @@
-"""The index of the board: it selects what the commands select, from all servers, and forgets what is trimmed."""
+"""The index of the board: it selects what the commands select, from all partitions, and forgets what is trimmed."""
 
 from support.filter_cases import CASES, entry_ids, write_verdicts
 from support.published import TRACES

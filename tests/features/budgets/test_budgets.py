@@ -28,7 +28,7 @@ from worker.features.budgets.control import (
     segment_factors,
 )
 from worker.features.budgets.feature import Budget, BudgetKeys
-from worker.features.budgets.rates import Rates, RateSelector, read_segments
+from worker.features.budgets.rates import RateAdjuster, Rates, read_segments
 from worker.features.budgets.reservations import Budgets
 
 HOUR_MS = 3_600_000
@@ -69,10 +69,10 @@ class BudgetClient:
 
 
 class Ingest:
-    """A sampler with the selector that adjusts its rates, as one thread of ingest has them."""
+    """A sampler with the hook that adjusts its rates, as one thread of ingest has them."""
 
     def __init__(self, keyspace: Keyspace, settings: Settings, *, clock: Callable[[], float]) -> None:
-        self._rates = RateSelector(settings, keyspace.store, clock)
+        self._rates = RateAdjuster(settings, keyspace.store, clock)
         self.sampler = sampler_of(settings, self._rates)
 
     def exchange_due(self) -> None:
@@ -240,7 +240,7 @@ def test_the_controller_writes_factors_and_ingest_samples_by_them(keyspace: Keys
     assert BudgetController(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).adjust().factors == {
         "cut": MIN_FACTOR
     }
-    own = metrics.of(BudgetMetrics)
+    own = metrics.table(BudgetMetrics)
     gauges = {
         gauge.describe()[0].name.removeprefix("tracejudge_"): gauge.labels("all")._value.get()
         for gauge in (own.budget_spent, own.budget_limit, own.budget_factor)

@@ -14,7 +14,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.budgets.control import segment_factors
 from worker.features.budgets.feature import STRATIFY
-from worker.features.budgets.rates import Rates, RateSelector
+from worker.features.budgets.rates import RateAdjuster, Rates
 
 MODELS = {"large": (0.90, 0.95), "small": (0.09, 0.70), "tiny": (0.01, 0.40)}
 """The share of the traffic, and how many of its traces pass."""
@@ -49,11 +49,11 @@ def sampler(rule: Rule) -> Sampler:
     return sampler_of(settings_of(rule))
 
 
-def adjusted(rule: Rule, rates: Rates) -> tuple[Sampler, RateSelector]:
-    """Make a sampler by these rates, and the selector that has them; nothing is exchanged."""
-    selector = RateSelector(settings_of(rule), Store("redis://127.0.0.1:1/0", Keys("unused")))
-    selector.rates = rates
-    return sampler_of(settings_of(rule), selector), selector
+def adjusted(rule: Rule, rates: Rates) -> tuple[Sampler, RateAdjuster]:
+    """Make a sampler by these rates, and the hook that has them; nothing is exchanged."""
+    adjuster = RateAdjuster(settings_of(rule), Store("redis://127.0.0.1:1/0", Keys("unused")))
+    adjuster.rates = rates
+    return sampler_of(settings_of(rule), adjuster), adjuster
 
 
 def within(estimated: float, true: float, variance: float, what: object) -> None:

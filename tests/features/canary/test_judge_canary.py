@@ -49,7 +49,7 @@ class Worker:
         options = {"rules": RULES, "models": {"default": MODEL}, **settings}
         self.settings = settings_of(keyspace, **options)
         self.metrics = Metrics(self.settings)
-        self.canary = Canary.of(self.settings)
+        self.canary = Canary.from_settings(self.settings)
         self.seconds = 0.0
         parts = MonitorParts(self.settings, keyspace.store, self.metrics, rules_of(self.settings))
         self.watch = CanaryWatch(parts, lambda: self.seconds)
@@ -257,7 +257,7 @@ def clock_at(clock: list[int], day: int, hour: int) -> int:
 
 
 def test_a_verdict_agrees_with_a_canary_label_only_by_its_score() -> None:
-    canary = Canary.of(Settings(rules=RULES))
+    canary = Canary.from_settings(Settings(rules=RULES))
     unsafe = next(name for name, trace in canary.traces.items() if trace.labels.get("safety") is False)
 
     def verdict(**fields: Any) -> Verdict:
@@ -288,7 +288,7 @@ TRACE = {"output": "It is warm.", "input": "Is it warm?", "labels": {"safety": "
 
 
 def test_the_built_in_traces_are_twenty_with_both_labels() -> None:
-    canary = Canary.of(Settings())
+    canary = Canary.from_settings(Settings())
     assert len(canary.traces) == 20
     for judge in ("groundedness", "relevance_to_query", "safety", "faithfulness", "correctness"):
         labels = Counter(canary.traces[name].labels[judge] for name in canary.ids_by_judge[judge])
@@ -303,7 +303,7 @@ def test_a_file_of_ones_own_is_read_and_each_mistake_names_its_line(tmp_path: Pa
         # Relative to the configuration, whatever the working directory is.
         config = tmp_path / "tracejudge.toml"
         config.write_text('canary_file = "own.jsonl"\n', encoding="utf-8")
-        return Canary.of(load({}, str(config)))
+        return Canary.from_settings(load({}, str(config)))
 
     own = read_file(
         TRACE, "", {**TRACE, "trace_id": "a" * 32, "service": "shop", "labels": {"grounded": "fail"}, "context": ["x"]}

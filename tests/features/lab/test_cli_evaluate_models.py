@@ -17,7 +17,7 @@ from judges.models.scripted import ScriptedModel
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.base.commands.trace_files import Output
-from worker.core.config.graders import panel
+from worker.core.config.graders import make_panel
 from worker.core.config.settings import Settings
 from worker.features.lab.offline import Offline, OfflineGraders, Panel
 
@@ -145,7 +145,7 @@ class Hanging(ScriptedModel):
 async def cut_short(*models: Hanging) -> list[Verdict]:
     """Judge two traces, end it as Ctrl-C does once the last model has answered, and give what was written."""
     members = [JudgeRunner(model) for model in models]
-    together = Panel(panel("majority", [grader.judge_model for grader in members]), members)
+    together = Panel(make_panel("majority", [grader.judge_model for grader in members]), members)
     graders = OfflineGraders(members, {"safety": (*members, together)})
     offline = Offline(
         Settings(), [catalogue()["safety"]], graders, on_invalid_line=lambda *_: None, advance=lambda *_: None

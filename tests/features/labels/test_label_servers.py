@@ -1,4 +1,4 @@
-"""Labels where traces are spread over several Redis servers."""
+"""Labels where traces are spread over several partitions."""
 
 from support.cli_parts import Run, write_lines
 from support.published import TRACES

@@ -80,7 +80,7 @@ def test_two_passes_at_the_same_time_do_nothing_twice(keyspace: Keyspace) -> Non
     slow.until_dealing()
     lose_lease(keyspace)
     quick.make()
-    slow.stage.select(slow.stage._pass, slow.stage._pass.part)
+    slow.stage.choose(slow.stage._pass, slow.stage._pass.part)
     assert (quick.outcomes, slow.outcomes, slow.woken) == (ALL_ENDED, {}, [])
     assert (ended(keyspace), evaluations(keyspace)) == (ALL_ENDED, FOUND)
     balanced(keyspace)

@@ -9,7 +9,7 @@ import pytest
 from deploy.rules.promql import PANELS
 from judges.core.model import ModelSettings
 from judges.registry import catalogue
-from worker.core.config.graders import Graders, is_panel, providers
+from worker.core.config.graders import Graders, find_providers, is_panel
 from worker.core.config.loading import load
 from worker.core.config.settings import COMBINE, Rule, Settings, SettingsError
 
@@ -193,12 +193,12 @@ def test_a_table_may_be_named_code() -> None:
 
 def test_a_panel_of_heuristics_is_one() -> None:
     settings = loaded({"model": ["one", "two"], "combine": "min"})
-    assert providers(settings)["min(judge-one,judge-two)"] == "lexical"
+    assert find_providers(settings)["min(judge-one,judge-two)"] == "lexical"
     other: dict[str, dict[str, object]] = {
         **{name: {"label": name, "provider": "lexical"} for name in NAMES},
         "two": {"model": "m", "base_url": "http://127.0.0.1/v1"},
     }
-    assert "min(m,one)" not in providers(loaded({"model": ["one", "two"], "combine": "min"}, other))
+    assert "min(m,one)" not in find_providers(loaded({"model": ["one", "two"], "combine": "min"}, other))
     assert Rule(name="r", judges=()).models == ("default",)
 
 

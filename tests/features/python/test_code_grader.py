@@ -16,7 +16,7 @@ from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Score
 from judges.registry import catalogue
 from tracejudge import Trace
-from worker.core.config.graders import CODE, Graders, providers
+from worker.core.config.graders import CODE, Graders, find_providers
 from worker.core.config.settings import Rule, Settings
 from worker.core.judging.evaluator import CODE_AT_ONCE
 
@@ -131,4 +131,4 @@ def test_there_is_a_seat_only_where_there_is_code() -> None:
     settings = Settings(models=MODELS, rules=(TOGETHER,))
     assert Graders(settings, catalogue()).code_judges == frozenset()
     assert Graders(settings, Code().judges).panels == {}, "nobody would sit on it"
-    assert providers(settings)[CODE.judge_model] == "code"
+    assert find_providers(settings)[CODE.judge_model] == "code"

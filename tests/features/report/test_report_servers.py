@@ -1,4 +1,4 @@
-"""Reports and plans where traces are spread over several Redis servers."""
+"""Reports and plans where traces are spread over several partitions."""
 
 import pytest
 from support.cli_parts import Run

@@ -78,6 +78,6 @@ def test_a_session_that_was_read_before_it_was_forgotten_is_not_chosen(keyspace:
     members = [raw.decode() for raw in keyspace.client.zrange(keyspace.keys.sessions_due, 0, -1)]
     (due,) = sessions.stage._read(members)
     forget(keyspace, 1)
-    sessions.stage._selector.select(due)
+    sessions.stage._chooser.choose(due)
     assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
     assert_nowhere(keyspace, SECRET)

@@ -189,9 +189,9 @@ def test_of_two_passes_one_takes_effect(keyspace: Keyspace) -> None:
     (part,) = second.stage._read([member.decode()])
     stale = part[0]._replace(stored=part[0].stored._replace(judged=0, generation=0))
     before = keyspace.everything()
-    second.stage._selector.select([stale])
+    second.stage._chooser.choose([stale])
     grown = part[0]._replace(stored=part[0].stored._replace(total=2))
-    second.stage._selector.select([grown])
+    second.stage._chooser.choose([grown])
     assert keyspace.everything() == before
 
 

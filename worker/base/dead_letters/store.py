@@ -127,7 +127,7 @@ class DeadLetterStore:
                     trace = self._decode(_decode_trace, raw)
                     if raw is not None and trace is not None:
                         size = dead.size + len(raw)
-                        yield FoundDeadLetter(dead.letter.whole(trace), size, dead.mark, dead.given_up_ms)
+                        yield FoundDeadLetter(dead.letter.with_trace(trace), size, dead.mark, dead.given_up_ms)
 
     def heads(self, evaluation_ids: Sequence[str]) -> Iterator[FoundDeadLetter[StoredDeadLetter]]:
         """Read letters without their traces; those that no longer exist are left out."""
@@ -181,7 +181,7 @@ class AllDeadLetters:
         return heapq.merge(*by_partition, key=lambda letter: letter.given_up_ms, reverse=newest_first)
 
     def ids(self, by: VerdictFilter) -> dict[Store, list[str]]:
-        """List the evaluations of letters by Redis server, in each the oldest first."""
+        """List the evaluations of letters by partition, in each the oldest first."""
         return {
             partition: [dead.letter.evaluation.id for dead in letters.find(by, newest_first=False)]
             for partition, letters in self.by_partition.items()

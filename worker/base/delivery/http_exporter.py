@@ -127,7 +127,7 @@ class HttpExporter(ReceiverExporter):
         Raises:
             SettingsError: It is absent.
         """
-        return Secret.of(options, f"receivers.{name}.api_key_").read(os.environ)
+        return Secret.from_table(options, f"receivers.{name}.api_key_").read(os.environ)
 
     @property
     def address(self) -> str:

@@ -42,7 +42,7 @@ from worker.base.delivery.otlp_encoding import (
 from worker.base.delivery.receiver_client import ABSENT, Destination, ReceiverClient, Reply, Request
 from worker.base.delivery.settings import OtlpSettings, all_receivers, base_url
 from worker.base.doctor.finding import Finding, ok
-from worker.core.config.graders import providers
+from worker.core.config.graders import find_providers
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
@@ -129,7 +129,7 @@ class OtlpExporter(HttpExporter):
         options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind
         self._encoder = VerdictEncoder(
-            providers(settings),
+            find_providers(settings),
             models={model.judge_model: model.model for model in settings.models.values() if model.model is not None},
             explain=self.explanation,
             is_child=options.placement == "child",

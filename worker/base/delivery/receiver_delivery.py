@@ -27,7 +27,7 @@ from worker.base.delivery.feature import DeliveryKeys, receiver_group
 from worker.base.delivery.receiver_client import Reply, Request
 from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check
-from worker.core.config.graders import providers
+from worker.core.config.graders import find_providers
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
 from worker.core.queue.ledger import OutboxEntry
@@ -120,10 +120,10 @@ class ReceiverExporter(ExportConsumer):
         self.name_in_settings = name
         self._settings = settings
         self._options = all_receivers(settings)[name]
-        self._redaction = Redaction.of(settings.redact)
-        self._providers = providers(settings)
+        self._redaction = Redaction.from_settings(settings.redact)
+        self._providers = find_providers(settings)
         self._parked_keys = DeliveryKeys(store.keys.prefix).receiver_parked(name)
-        own = metrics.of(DeliveryMetrics)
+        own = metrics.table(DeliveryMetrics)
         self._parked_gauge = own.export_parked.labels(self.exporter)
         self._ignored = own.export_answers_ignored.labels(self.exporter)
         self._policy = _GiveUpPolicy()

@@ -72,7 +72,7 @@ class ReceiverSettings(
         """Check rules that no type expresses; ``key`` is the table with a dot."""
         for name in self.__struct_fields__:
             if name.endswith("_env"):
-                yield from Secret.of(self, f"{key}{name.removesuffix('env')}").faults()
+                yield from Secret.from_table(self, f"{key}{name.removesuffix('env')}").faults()
 
     @property
     def kind(self) -> str:

@@ -183,7 +183,7 @@ def _checks_of_server(settings: Settings, store: Store) -> list[Check]:
 
 
 def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks of the data that all Redis servers have together; ``store`` is the first."""
+    """Return the checks of the data that all partitions have together; ``store`` is the first."""
     of_features = (import_attribute(feature.checks) for feature in installed() if feature.checks)
     return [
         # Without `broker_url` the broker is this Redis.

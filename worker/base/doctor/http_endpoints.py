@@ -239,10 +239,10 @@ async def _most_options(model: ChatModel, response: ChatResponse) -> tuple[ChatR
 def page(settings: Settings, environment: Mapping[str, str]) -> Sequence[Finding]:
     """Read the token and the certificate of the metrics page as a worker does."""
     try:
-        auth, tls = HttpAuth.of(settings, environment), Tls.of(settings, "metrics_tls_").context()
+        auth, tls = HttpAuth.from_settings(settings, environment), Tls.from_table(settings, "metrics_tls_").context()
     except SettingsError as error:
         return [misconfigured("metrics page", error)]
-    if auth.scheme is None and not Listen.of(settings, "metrics_").is_local:
+    if auth.scheme is None and not Listen.from_table(settings, "metrics_").is_local:
         fix = "set metrics_token_env, or restrict access by the rules of the network"
         return [warning("metrics page", f"everyone who reaches {settings.metrics_host} may read it", fix)]
     return [ok("metrics page", f"{auth.scheme or 'reachable from this machine only'}{', TLS' if tls else ''}")]

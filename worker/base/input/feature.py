@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from worker.core.features import Command, Feature, Selector, TraceHookContext
+from worker.core.features import Command, Feature, IngestHook, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -11,11 +11,11 @@ class InputKeys(KeySpace):
     left_out = Key("left_out", "Hash of field and type to the last trace of which that was left out; TTL of a week.")
 
 
-def _select(context: TraceHookContext) -> Selector:
+def _ingest(context: TraceHookContext) -> IngestHook:
     from worker.base.input.unusable import UnusableInput
 
     return UnusableInput(context.ledger.store)
 
 
 _INVALID: Final = Command("worker.base.input.invalid", "List the last entries that were no traces")
-FEATURE: Final = Feature(name="input", keys=InputKeys, select=_select, commands={"invalid": _INVALID})
+FEATURE: Final = Feature(name="input", keys=InputKeys, ingest=_ingest, commands={"invalid": _INVALID})

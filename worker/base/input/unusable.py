@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from worker.base.input.feature import InputKeys
-from worker.core.features import Selector
+from worker.core.features import IngestHook
 from worker.core.selection.lenient import safe_id
 from worker.core.selection.stream_entry import InvalidEntry, TraceEntry
 from worker.core.storage.client import Store, StoreError
@@ -62,7 +62,7 @@ class LeftOutRecord(Struct, frozen=True):
     at: float
 
 
-class UnusableInput(Selector):
+class UnusableInput(IngestHook):
     """Collects what one process could not use, and writes it at most once a second."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,8 +78,8 @@ class UnusableInput(Selector):
         """Write what was collected, if a second has passed since the last time."""
         self.write()
 
-    def list_unusable(self, plan: "Plan", answer: "Answer") -> None:
-        """Collect what took effect now."""
+    def after_read(self, plan: "Plan", answer: "Answer") -> None:
+        """Collect what could not be used and took effect now."""
         counts = zip(plan.tallies, answer.tallied, strict=True)
         counted = {(tally.reason, tally.producer) for tally, amount in counts if amount}
         traces = zip(plan.traces, answer.outcomes, strict=True)
@@ -158,7 +158,7 @@ class UnusableInput(Selector):
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all partitions, the newest first."""
     key = InputKeys(store.first.keys.prefix).invalid
-    answers = (part.call(methodcaller("xrevrange", part.here(key), count=limit)) for part in store.answering)
+    answers = (part.call(methodcaller("xrevrange", part.same_key(key), count=limit)) for part in store.answering)
     newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)
     return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest[:limit]]
 
@@ -166,7 +166,7 @@ def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
     key = InputKeys(store.first.keys.prefix).left_out
-    hashes = [part.hashes([part.here(key)])[0] for part in store.answering]
+    hashes = [part.read_hashes([part.same_key(key)])[0] for part in store.answering]
     rows = [raw for fields in hashes for raw in fields.values()]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):

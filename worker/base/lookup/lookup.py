@@ -246,7 +246,7 @@ class Dataset:
 
         The tag JUDGE or JUDGE.METRIC is `pass` or `fail` by the newest label.
         """
-        traces, redaction = TraceLookup(self._store, self._settings), Redaction.of(self._settings.redact)
+        traces, redaction = TraceLookup(self._store, self._settings), Redaction.from_settings(self._settings.redact)
         published = traces.find(self.verdicts.keys())
         for name, verdicts in self.verdicts.items():
             for publication in published.get(name, ())[:1]:
@@ -266,7 +266,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
     """
     if not KEEP_LABELLED.of(settings) or not trace_ids:
         return 0
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     missing = [trace_id for trace_id in trace_ids if read_labelled_trace(store, trace_id) is None]
     published_by_id = TraceLookup(store, settings).find(missing) if missing else {}
     kept = 0

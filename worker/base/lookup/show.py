@@ -22,7 +22,7 @@ from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundErro
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.features import TraceHookContext, make_selectors
+from worker.core.features import TraceHookContext, make_ingest_hooks
 from worker.core.queue.ledger import Ledger, OutboxEntry
 from worker.core.selection.sampling import Rules, Sampler, position
 from worker.core.storage.client import Store
@@ -74,7 +74,7 @@ def command(trace_id: str, *, whole: bool, config: str | None, redis_url: str | 
     labels = [item.label for item in read_labels(store, lambda label: label.trace_id == name)]
     if not (entries or published or labels):
         raise TraceNotFoundError(f"{name}: the trace and its verdicts were trimmed or erased meanwhile")
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     if redaction is not None:
         published = [copy._replace(trace=redaction.trace(copy.trace)) for copy in published]
     graders = Graders(settings, load_judges(settings.judges))
@@ -135,7 +135,7 @@ def _explain_rules(
 ) -> Iterator[str]:
     """Say which rules match a trace, and what they choose."""
     rules = Rules(settings, graders)
-    sampler = Sampler(rules, make_selectors(TraceHookContext(settings, None, Ledger(store, settings), rules)))
+    sampler = Sampler(rules, make_ingest_hooks(TraceHookContext(settings, None, Ledger(store, settings), rules)))
     rates = {rule.name: rule.rate for rule in settings.rules}
     for publication in published[:1]:
         at = position(publication.trace.trace_id, settings.sampling_key)

@@ -52,7 +52,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
     key_of = MonitorKeys(store.keys.prefix).quality_counts
     names = [key_of(kind, day) for day in utc_days(since, until)]
     total: Counter[tuple[str, ...]] = Counter()
-    for fields in store.hashes(names):
+    for fields in store.read_hashes(names):
         for field, amount in fields.items():
             total[msgspec.json.decode(field, type=tuple[str, ...])] += int(amount)
     return total

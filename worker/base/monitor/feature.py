@@ -1,6 +1,7 @@
 """The monitor: shares of passing verdicts, their drops, and alerts; its settings `[monitor]` and their checks.
 
-Features read parts of this table too: safety `safety` and `judge_error`, the canary `canary_every_s`.
+Features read parts of this table too: safety `safety` and `judge_error`, the canary `canary_every_s`. Without them the
+last two are accepted and have no effect.
 """
 
 import datetime as dt

@@ -76,7 +76,7 @@ class MonitorParts(NamedTuple):
 
     Attributes:
         settings: The configuration.
-        store: The first server, which has the sums.
+        store: The first partition, which has the sums.
         metrics: The metrics of the process.
         rules: The rules, and through them judges and models.
         is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.

@@ -174,7 +174,7 @@ def read_buckets(
     ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
     while some := list(islice(ids, max(1, 2_500 // max(1, len(begins))))):
         places = [place(keys, series_id, at) for series_id in some for at in begins]
-        hashes = iter(store.hashes([spot.five_key if fine else spot.hour_key for spot in places]))
+        hashes = iter(store.read_hashes([spot.five_key if fine else spot.hour_key for spot in places]))
         for _ in some:
             yield [
                 bucket

@@ -76,7 +76,7 @@ class QualityWatch(Watch):
         super().__init__(store, clock)
         self._detection = Detection(store, settings, clock)
         self._silence = Silence(store, clock)
-        self._metrics = metrics.of(QualityMetrics)
+        self._metrics = metrics.table(QualityMetrics)
         self._days: dict[str, tuple[float, Window]] = {}
 
     def run(self, now: float) -> None:

@@ -191,7 +191,7 @@ def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
         try:
             state = cursor.read()
         except ReplayError as error:
-            # A server that was away when the replay began.
+            # A partition that was away when the replay began.
             if any(name in names_of_replays(other) for other in store.answering):
                 note(f"partition {partition.partition}: {error}")
                 continue

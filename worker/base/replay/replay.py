@@ -24,7 +24,7 @@ from judges.registry import load_judges
 from worker.base.commands.feature import ProgressKeys
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
-from worker.core.features import TraceHookContext, find_gather, make_selectors
+from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.evaluations import Chosen, EvaluationFactory
@@ -140,7 +140,7 @@ class _Version(Struct):
     v: int
 
 
-class _Selected(NamedTuple):
+class _Chosen(NamedTuple):
     """A trace, the evaluations chosen for it, and the choices for its conversation, for which it is gathered."""
 
     entry: TraceEntry
@@ -347,16 +347,16 @@ class Chooser:
         self._units = {name: judge.unit for name, judge in requested.items()}
         self._free = [name for name in requested if rule_naming(settings, name) is None]
         self.rules = Rules(settings, self.graders)
-        self.selectors = make_selectors(TraceHookContext(settings, None, Ledger(store, settings), self.rules))
-        self._sampler = Sampler(self.rules, self.selectors)
+        self.hooks = make_ingest_hooks(TraceHookContext(settings, None, Ledger(store, settings), self.rules))
+        self._sampler = Sampler(self.rules, self.hooks)
         self._factory = EvaluationFactory(self.graders)
         self._service = re.compile(fnmatch.translate(question.service or "*"))
 
-    def choose(self, entry: TraceEntry) -> _Selected:
+    def choose(self, entry: TraceEntry) -> _Chosen:
         """Choose evaluations for a trace, and for its conversation."""
         is_other = self._question.trace_id not in {None, entry.trace.trace_id}
         if is_other or self._service.match(entry.trace.service) is None:
-            return _Selected(entry, (), ())
+            return _Chosen(entry, (), ())
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):
             sampled = self._sampler.sample(trace)
@@ -365,7 +365,7 @@ class Chooser:
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
         chosen = {unit for unit, name in units.items() if self._free and position(name or "", sampling_key) < rate}
-        graders = ((judge, self.graders.for_judge(judge, self._question.model)) for judge in self._free)
+        graders = ((judge, self.graders.find_grader_for(judge, self._question.model)) for judge in self._free)
         choices += [
             Choice(judge, grader.name, rate)
             for judge, grader in graders
@@ -373,7 +373,7 @@ class Chooser:
         ]
         of_session = tuple(choice for choice in choices if self._units[choice.judge] == "session")
         of_trace = [choice for choice in choices if self._units[choice.judge] == "trace"]
-        return _Selected(entry, self._factory.make(entry, of_trace, "replay"), of_session)
+        return _Chosen(entry, self._factory.make(entry, of_trace, "replay"), of_session)
 
 
 class ReplayRun:
@@ -396,7 +396,7 @@ class ReplayRun:
         self._chooser = chooser
         self.cursor = cursor
         self._wait = wait
-        self._gather, self._limits = find_gather(chooser.selectors)
+        self._gather, self._limits = find_single(chooser.hooks, "gather"), collect_limits(chooser.hooks)
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
@@ -454,17 +454,10 @@ class ReplayRun:
         most = MAX_SESSION_BYTES.of(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None
 
-    def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Selected]) -> None:
+    def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Chosen]) -> None:
         """Choose, count and advance in one step; if another process was faster, continue at its position."""
         keys = self._store.keys
         writer = BatchWriter.for_choosing(self._settings, keys, self.cursor.key, keys.sessions_due, keys.sessions)
-
-        def session(pick: _Selected) -> Mapping[str, object] | None:
-            if not pick.of_session or self._gather is None:
-                return None
-            part: Mapping[str, object] | None = self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
-            return part
-
         plan = {
             "dry_run": self.state.question.dry_run,
             "from": self.state.next_id,
@@ -480,7 +473,9 @@ class ReplayRun:
                     "id": pick.entry.entry_id,
                     "payload": writer.trace(pick.entry.trace) if pick.evaluations else 0,
                     "evaluations": writer.evaluations(pick.evaluations, pick.entry.trace),
-                    "session": session(pick),
+                    "session": self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
+                    if pick.of_session and self._gather is not None
+                    else None,
                 }
                 for pick in chosen
             ],

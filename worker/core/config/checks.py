@@ -157,7 +157,7 @@ def _receivers(settings: Settings) -> dict[str, Struct]:
 
 def _metrics_page(settings: Settings) -> Iterator[Fault]:
     """Check the credential and the certificate of the metrics page."""
-    token, password = Secret.of(settings, "metrics_token_"), Secret.of(settings, "metrics_password_")
+    token, password = Secret.from_table(settings, "metrics_token_"), Secret.from_table(settings, "metrics_password_")
     yield from token.faults()
     yield from password.faults()
     user = settings.metrics_user
@@ -171,7 +171,7 @@ def _metrics_page(settings: Settings) -> Iterator[Fault]:
         yield Fault("metrics_user", what, "set one of them", "conflict")
     if user is not None and (not user.isprintable() or ":" in user):
         yield Fault("metrics_user", "may hold no colon and no line break")
-    yield from Tls.of(settings, "metrics_tls_").faults()
+    yield from Tls.from_table(settings, "metrics_tls_").faults()
 
 
 def _hash_keys(settings: Settings) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NamedTuple, get_args
 
-from judges.core.combine import JOINT, PARTS, Combine
+from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from worker.core.config.settings import COMBINE, Rule, Settings
@@ -40,7 +40,7 @@ CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)
 """The grader of judges in code."""
 
 
-def panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
+def make_panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
     """Make a panel of several models."""
     # Members are sorted, because their order in a rule must not make another series.
     members = tuple(sorted(judge_models))
@@ -63,7 +63,7 @@ def is_reserved(name: str) -> bool:
     return is_panel(name) or name == CODE.name
 
 
-def judge_for(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
+def calibrate_judge(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
     """Return a judge in the form that a model is asked in, with the calibrations of the configuration.
 
     Raises:
@@ -103,7 +103,7 @@ class Graders:
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
         alone = self.code_judges.union(self.model_by_judge)
         asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
-        panels = [(rule, grader) for rule in asking if (grader := _panel_of(settings, rule)) is not None]
+        panels = [(rule, grader) for rule in asking if (grader := _find_panel(settings, rule)) is not None]
         self.panels = {grader.judge_model: grader for _, grader in panels}
         self.combined_by_panels = frozenset(
             (judge, member)
@@ -112,9 +112,9 @@ class Graders:
             for member in grader.members
             if judge not in alone
         )
-        joint = [grader for rule in settings.rules for grader in self._joint_of(rule)]
-        self.panels |= {grader.judge_model: grader for grader in joint}
-        self.combined_by_panels |= {(judge, grader.members[0]) for grader in joint for judge in PARTS}
+        pairs = [grader for rule in settings.rules for grader in self._pair_panels(rule)]
+        self.panels |= {grader.judge_model: grader for grader in pairs}
+        self.combined_by_panels |= {(judge, grader.members[0]) for grader in pairs for judge in JUDGE_PAIR}
         self._named = {CODE.name: CODE, **self._models, **self.panels}
 
     @property
@@ -134,26 +134,29 @@ class Graders:
         if judge in self.code_judges:
             return (CODE.name,)
         models = self.models_of(rule, judge)
-        together = None if judge in self.model_by_judge else _panel_of(self._settings, rule)
+        together = None if judge in self.model_by_judge else _find_panel(self._settings, rule)
         return models if together is None else (*models, together.name)
 
     def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
-        """Name the judges of a rule, each with its graders, and the combined judge after those that it combines."""
-        joint = [(JOINT.name, grader.name) for grader in self._joint_of(rule)]
-        return (*((judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)), *joint)
+        """Name the judges of a rule, each with its graders.
 
-    def _joint_of(self, rule: Rule) -> list[Grader]:
-        """Return a panel of one member for each model that a rule asks for both judges of a combined verdict."""
-        if not PARTS.keys() <= set(rule.judges):
+        With both of ``JUDGE_PAIR`` there is a third evaluation, which joins their verdicts as a panel of one member.
+        """
+        pairs = [(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)]
+        return (*((judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)), *pairs)
+
+    def _pair_panels(self, rule: Rule) -> list[Grader]:
+        """Return a panel of one member for each model that a rule asks for both parts of `grounded_and_relevant`."""
+        if not JUDGE_PAIR.keys() <= set(rule.judges):
             return []
-        first, second = (self.models_of(rule, judge) for judge in PARTS)
-        return [panel("all", [self._models[name].judge_model]) for name in first if name in second]
+        first, second = (self.models_of(rule, judge) for judge in JUDGE_PAIR)
+        return [make_panel("all", [self._models[name].judge_model]) for name in first if name in second]
 
     def models_of(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the models that a rule sends traces to for one judge in words: the judge's own, or those of the rule."""
         return (self.model_by_judge[judge],) if judge in self.model_by_judge else rule.first_models(self._aliases)
 
-    def for_judge(self, judge: str, model: str) -> Grader:
+    def find_grader_for(self, judge: str, model: str) -> Grader:
         """Return the grader of a judge for a named model, if no rule applies."""
         return CODE if judge in self.code_judges else self._models[self.model_by_judge.get(judge, model)]
 
@@ -174,18 +177,18 @@ class Graders:
         return frozenset(form.version for name in names if (form := self.judge_form(judge, name)) is not None)
 
     def _form(self, name: str, judge_model: str) -> Judge | None:
-        judge = self._judges.get(name, JOINT if name == JOINT.name else None)
+        judge = self._judges.get(name, GROUNDED_AND_RELEVANT if name == GROUNDED_AND_RELEVANT.name else None)
         if judge is None:
             return None
         if (together := self.panels.get(judge_model)) is not None:
-            names = PARTS if judge is JOINT else (judge.name,)
+            names = JUDGE_PAIR if judge is GROUNDED_AND_RELEVANT else (judge.name,)
             members = [self.judge_form(name, member) for name in names for member in together.members]
             return judge_of_panel(judge, [member for member in members if member is not None])
         model = next((each for each in self._settings.models.values() if each.judge_model == judge_model), None)
         if model is None:
             return judge
         try:
-            return judge_for(self._settings, judge, model)
+            return calibrate_judge(self._settings, judge, model)
         except ValueError:
             return None
 
@@ -208,15 +211,15 @@ class Graders:
         return self._named[name]
 
 
-def _panel_of(settings: Settings, rule: Rule) -> Grader | None:
+def _find_panel(settings: Settings, rule: Rule) -> Grader | None:
     combine = COMBINE.of(rule)
-    return combine and panel(combine, [settings.models[name].judge_model for name in rule.models])
+    return combine and make_panel(combine, [settings.models[name].judge_model for name in rule.models])
 
 
-def providers(settings: Settings) -> dict[str, str]:
+def find_providers(settings: Settings) -> dict[str, str]:
     """Return the provider of each judge model: `code` for judges in code, the members' for a panel if all share it."""
     of_models: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
-    panels = (grader for rule in settings.rules if (grader := _panel_of(settings, rule)) is not None)
+    panels = (grader for rule in settings.rules if (grader := _find_panel(settings, rule)) is not None)
     members = {grader.judge_model: {of_models[member] for member in grader.members} for grader in panels}
     # Panels of several providers are left out, because no single name is true of them.
     alike = {name: used.pop() for name, used in members.items() if len(used) == 1}

@@ -27,7 +27,7 @@ from judges.registry import (
     read_tables,
 )
 from worker.core.config.checks import absent_model, setting_faults, with_files
-from worker.core.config.graders import CODE, is_reserved, judge_for
+from worker.core.config.graders import CODE, calibrate_judge, is_reserved
 from worker.core.config.reading import ConfigSources, convert, named_keys, read
 from worker.core.config.serving import Secret
 from worker.core.config.settings import Rule, Settings
@@ -162,7 +162,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
     endpoints: dict[str, tuple[str, str]] = {}
     for name, model in settings.models.items():
         key = f"models.{name}"
-        if faults := [*Secret.of(model, f"{key}.api_key_").faults()]:
+        if faults := [*Secret.from_table(model, f"{key}.api_key_").faults()]:
             yield from faults
         else:
             try:
@@ -251,7 +251,7 @@ def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], k
     for name in names:
         try:
             if judge is not None and name in settings.models:
-                judge_for(settings, judge, settings.models[name])
+                calibrate_judge(settings, judge, settings.models[name])
         except ValueError as error:
             fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
             yield Fault(f"{key}.judges", f"{error}", fix, "conflict")

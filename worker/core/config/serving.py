@@ -43,7 +43,7 @@ class SettingGroup(Struct, frozen=True):
     prefix: str
 
     @classmethod
-    def of(cls, table: Struct, prefix: str) -> Self:
+    def from_table(cls, table: Struct, prefix: str) -> Self:
         """Read the keys of a table, which may lack one."""
         values = (getattr(table, f"{prefix.rpartition('.')[2]}{name}", None) for name in cls.__struct_fields__[1:])
         return cls(prefix, *values)

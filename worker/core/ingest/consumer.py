@@ -156,8 +156,8 @@ class IngestConsumer(ServiceThread):
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
-        self._before_read, self._list_unusable, self._close = (
-            find_overrides(planner.selectors, name) for name in ("before_read", "list_unusable", "close")
+        self._before_read, self._after_read, self._close = (
+            find_overrides(planner.hooks, name) for name in ("before_read", "after_read", "close")
         )
 
     def prepare(self) -> None:
@@ -210,9 +210,8 @@ class IngestConsumer(ServiceThread):
             # Tell it at once, because until the next measurement a second's work would be chosen past the bound.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
-        if plan.invalid or any(entry.left_out for entry in plan.traces):
-            for list_unusable in self._list_unusable:
-                list_unusable(plan, answer)
+        for after_read in self._after_read:
+            after_read(plan, answer)
         self._notifier.batches_made(answer.made, notified)
 
     def stop(self, timeout_s: float) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from worker.core.config.settings import Settings
-from worker.core.features import Selector, find_gather, find_single
+from worker.core.features import IngestHook, collect_limits, find_single
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed
 from worker.core.selection.sampling import RuleTally, Sampler, Sampling
@@ -114,16 +114,16 @@ def _bounded(entries: Iterator[Read], plan: Plan) -> Iterator[Read]:
 
 
 class Planner:
-    """Plans the outcomes of reads. One for each ingest thread, because sampler and selectors keep state."""
+    """Plans the outcomes of reads. One for each ingest thread, because sampler and hooks keep state."""
 
-    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, selectors: Sequence[Selector] = ()) -> None:
+    def __init__(self, settings: Settings, keys: Keys, sampler: Sampler, hooks: Sequence[IngestHook] = ()) -> None:
         self._settings = settings
         self._keys = keys
         self.sampler = sampler
-        self.selectors = selectors
+        self.hooks = hooks
         self._factory = EvaluationFactory(sampler.rules.graders)
-        self._gather, self._limits = find_gather(selectors)
-        self._keep_feedback = find_single(selectors, "feedback")
+        self._gather, self._limits = find_single(hooks, "gather"), collect_limits(hooks)
+        self._keep_feedback = find_single(hooks, "feedback")
 
     def plan(self, entries: Iterator[Read], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.

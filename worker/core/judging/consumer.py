@@ -129,7 +129,7 @@ class Shift:
 
 
 class JudgingConsumer:
-    """The judging of one process, of the batches of one Redis server.
+    """The judging of one process, of the batches of one partition.
 
     Attributes:
         leases: The leases of its batches, of which ``held_leases`` are in progress here.
@@ -155,7 +155,7 @@ class JudgingConsumer:
 
         Args:
             settings: The settings.
-            store: The Redis server.
+            store: The store of the partition.
             evaluator: Evaluates its batches.
             ledger: Its ledger.
             limits: The limits of each judge model's endpoint.

@@ -36,9 +36,9 @@ _MAX_BACKOFF_S: Final = 5.0
 # A combined verdict costs nothing, because the members' verdicts include the cost.
 NO_PRICE: Final = Price(input=0.0, output=0.0)
 CODE_AT_ONCE: Final = 32
-"""Concurrent evaluations by one judge in Python in one process."""
+"""Concurrent evaluations by one judge in code in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
-"""Evaluations by all judges in Python that one process holds: a slow judge must not fill every slot."""
+"""Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
 _NO_CALLS: Final = Spent()
 
 
@@ -155,7 +155,7 @@ class _BatchRun(NamedTuple):
     prepared: Sequence[object]
     # The key of the hash of end users' ids; empty if no trace names one.
     user_key: str
-    # None for panels, judges in Python, and models that are not configured here.
+    # None for panels, judges in code, and models that are not configured here.
     model: ChatModel | None
     price: Price | None
 
@@ -233,7 +233,7 @@ class GroupCommit(Generic[T, R]):
 
 
 def code_slots(graders: Graders) -> dict[str, asyncio.Semaphore]:
-    """Make the semaphores that bound the concurrent evaluations of each judge in Python in one process."""
+    """Make the semaphores that bound the concurrent evaluations of each judge in code in one process."""
     return {name: asyncio.Semaphore(CODE_AT_ONCE) for name in graders.code_judges}
 
 
@@ -247,7 +247,7 @@ async def close_all(models: Mapping[str, ChatModel], judges: Mapping[str, Judge]
 
 
 class BatchEvaluator:
-    """Evaluates batches of one Redis server under one configuration; lives in the event loop of its process."""
+    """Evaluates batches of one partition under one configuration; lives in the event loop of its process."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class BatchEvaluator:
         self._models = models
         self._ledger = ledger
         self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
-        self._redaction = Redaction.of(settings.redact)
+        self._redaction = Redaction.from_settings(settings.redact)
         self._rules = rules
         self._graders = rules.graders
         self._tags = settings.verdict_tags
@@ -288,8 +288,8 @@ class BatchEvaluator:
         context = TraceHookContext(settings, metrics, ledger, rules)
         self._assessors = build_hooks((feature.assess for feature in features), context)
         self._wrappers = build_hooks((feature.wrap_model for feature in features), context)
-        self._followers = build_hooks((feature.after_verdict for feature in features), context)
-        self._refreshes = find_overrides(self._followers, "refresh")
+        self._verdict_hooks = build_hooks((feature.after_verdict for feature in features), context)
+        self._refreshes = find_overrides(self._verdict_hooks, "refresh")
         self._code_slots = code_slots(rules.graders) if slots is None else slots
 
     async def run(
@@ -394,10 +394,10 @@ class BatchEvaluator:
             verdict, spent = build(assessment)
             if assessment.is_final:
                 batches: list[Batch] = []
-                for follower in self._followers:
-                    verdict, further = follower.choose(verdict, item, evaluation)
+                for hook in self._verdict_hooks:
+                    verdict, further = hook.choose(verdict, item, evaluation)
                     batches.extend(further)
-                finished = Finished.of(
+                finished = Finished.encode(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches
                 )
                 _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))

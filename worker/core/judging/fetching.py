@@ -69,7 +69,7 @@ class PrefetchWindow:
     """Counts the evaluations of one judge model that this process holds. Safe to share between threads.
 
     All windows of a judge model together hold as much as a single one may; each may hold its share in any case, so that
-    the backlog of one Redis server does not keep out the work of another.
+    the backlog of one partition does not keep out the work of another.
     """
 
     def __init__(self, judge_model: str, limits: Limits, batch_size: int, slots: Slots | None = None) -> None:

@@ -84,7 +84,7 @@ class Finished(NamedTuple):
     follow_ups: bytes = b""
 
     @classmethod
-    def of(
+    def encode(
         cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", follow_ups: Sequence[Batch] = ()
     ) -> "Finished":
         """Encode a verdict.
@@ -192,7 +192,7 @@ class StoredDeadLetter(_LetterFields, frozen=True, kw_only=True):
     trace: str
     owner: TraceOwner
 
-    def whole(self, trace: Trace) -> DeadLetter:
+    def with_trace(self, trace: Trace) -> DeadLetter:
         """Join it with its trace."""
         return DeadLetter(*_fields_of(self), item=Item(trace, (self.evaluation,)))
 

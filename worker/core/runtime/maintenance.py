@@ -16,7 +16,7 @@ from worker.core.queue.leases import LEASE_MS, Leases
 from worker.core.queue.notify import Notifier
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import INGEST_GROUP
-from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, memory
+from worker.core.telemetry.backlog import Backlog, Backpressure, Caps, Memory, measure, read_memory
 from worker.core.telemetry.health import Heartbeat, Readiness, flow_positions
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
@@ -175,7 +175,7 @@ class Maintenance(ServiceThread):
         backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
         self._backpressure.set_dead(dead)
         self._backpressure.set_waiting(backlog.waiting)
-        self._gauges.show(self._store.partition, backlog, memory(self._store), is_read=self._is_read)
+        self._gauges.show(self._store.partition, backlog, read_memory(self._store), is_read=self._is_read)
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
         partition = self._store.partition

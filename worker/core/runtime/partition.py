@@ -14,7 +14,7 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, PartitionContext, TraceHookContext, collect_all, installed, make_selectors
+from worker.core.features import Exporter, PartitionContext, TraceHookContext, collect_all, installed, make_ingest_hooks
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves
@@ -131,9 +131,9 @@ class Partition:
             raise ValueError(f"threads of features are of the role ingest or judge: {', '.join(wrong)}")
         self._ingest: list[ServiceThread] = []
         if "ingest" in roles:
-            selectors = make_selectors(TraceHookContext(settings, metrics, ledger, rules))
-            # A sampler of its own: selectors adjust its rates in the thread that samples.
-            planner = Planner(settings, store.keys, Sampler(rules, selectors), selectors)
+            hooks = make_ingest_hooks(TraceHookContext(settings, metrics, ledger, rules))
+            # A sampler of its own: hooks adjust its rates in the thread that samples.
+            planner = Planner(settings, store.keys, Sampler(rules, hooks), hooks)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
             )
@@ -162,7 +162,7 @@ class Partition:
         return [self._maintenance, *self._notifiers, *self._ingest, *self._sweepers, *self.exporters]
 
     def start(self) -> None:
-        """Start all threads; a server that is away is waited for."""
+        """Start all threads; a partition that is away is waited for."""
         if self._judges:
             self.judging.start()
         for thread in self.threads:

@@ -75,7 +75,7 @@ class Runtime:
         self.metrics = Metrics(settings)
         logs.count_dropped(self.metrics.log_records_dropped.inc)
         self._readiness = Readiness()
-        self._http_server = HttpServer.of(settings, os.environ, self.metrics.registry, self._readiness)
+        self._http_server = HttpServer.from_settings(settings, os.environ, self.metrics.registry, self._readiness)
         judges = load_judges(settings.judges)
         for feature in installed():
             if feature.prepare is not None:
@@ -131,7 +131,7 @@ class Runtime:
         open_stores(self.stores, settings, self._config)
         # A creation time per series would double the page, and nothing of ours reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        page = self._http_server.start(Listen.of(settings, "metrics_"))
+        page = self._http_server.start(Listen.from_table(settings, "metrics_"))
         if self._process.has("judge"):
             self._process.loop.start()
         of_partitions = (thread for partition in self.partitions.values() for thread in partition.threads)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from judges.core.combine import JOINT, PARTS
+from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR
 from judges.core.verdict import Origin, joined_parts, session_parts
 from tracejudge import Trace
 from worker.core.config.graders import Grader, Graders
@@ -84,7 +84,7 @@ class EvaluationFactory:
                 suffix = joined_parts(judge, version, grader.judge_model, "0")
                 of_members = tuple(
                     (member, joined_parts(part, self._graders.version(part, member), member, "0"))
-                    for part in (PARTS if judge == JOINT.name else (judge,))
+                    for part in (JUDGE_PAIR if judge == GROUNDED_AND_RELEVANT.name else (judge,))
                     for member in grader.members
                 )
                 template = _Template(grader, version, keep, suffix, of_members)

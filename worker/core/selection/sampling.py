@@ -20,7 +20,7 @@ from judges.parsing.retrievals import has_context
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
 from worker.core.config.settings import Rule, Settings
-from worker.core.features import Selector, find_overrides
+from worker.core.features import IngestHook, find_overrides
 
 log = structlog.get_logger("tracejudge.sampling")
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class _Matching(NamedTuple):
     """Rules that match the same traces, and the facts that quickly exclude that any of them chooses.
 
     Attributes:
-        rules: The rules, with the rates that selectors have adjusted.
+        rules: The rules, with the rates that hooks have adjusted.
         highest_rate: Of all rules that choose by trace.
         session_rate: The highest rate of all rules that choose by session.
         errors: Whether a rule always chooses traces with an error.
@@ -207,18 +207,18 @@ class Rules:
 
 
 class Sampler:
-    """Chooses evaluations of traces, with the rates that the selectors of one ingest thread adjust."""
+    """Chooses evaluations of traces, with the rates that the hooks of one ingest thread adjust."""
 
-    def __init__(self, rules: Rules, selectors: Sequence[Selector] = ()) -> None:
-        """Sample by the rules; without selectors by their full rates."""
+    def __init__(self, rules: Rules, hooks: Sequence[IngestHook] = ()) -> None:
+        """Sample by the rules; without hooks by their full rates."""
         self.rules = rules
         self._keyed = hashlib.blake2b(digest_size=8, key=rules.sampling_key.encode())
-        self._fields = frozenset(field for selector in selectors for field in selector.fields)
-        self._adjusts = find_overrides(selectors, "adjust")
+        self._fields = frozenset(field for selector in hooks for field in selector.fields)
+        self._adjusts = find_overrides(hooks, "adjust")
         self.clear()
 
     def clear(self) -> None:
-        """Forget the adjusted rates, so that selectors adjust them anew."""
+        """Forget the adjusted rates, so that hooks adjust them anew."""
         self._matching = self.rules.cache(self._combine, self._fields)
 
     def sample(self, trace: Trace) -> Sampling:

@@ -194,7 +194,7 @@ class Store:
         """All partitions but those that did not answer when they were last asked; this one in any case."""
         return tuple(store for store in self.partitions if store is self or not store.is_away)
 
-    def here(self, key: str) -> str:
+    def same_key(self, key: str) -> str:
         """Return the key of this partition with the name of a key of the first."""
         return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
 
@@ -272,7 +272,7 @@ class Store:
         replies: list[Any] = self.call(run)
         return replies
 
-    def hashes(self, names: Iterable[str]) -> list[dict[bytes, bytes]]:
+    def read_hashes(self, names: Iterable[str]) -> list[dict[bytes, bytes]]:
         """Read hashes at once; one that does not exist is empty."""
         return self.pipeline(lambda pipe: [pipe.hgetall(name) for name in names])
 

@@ -89,7 +89,7 @@ def measure(
     return msgspec.json.decode(store.run("measure", names, arguments), type=Backlog)
 
 
-def memory(store: Store) -> Memory | None:
+def read_memory(store: Store) -> Memory | None:
     """Return the memory of Redis; None if its user may not run INFO."""
 
     def read(client: "redis.Redis") -> Memory | None:

@@ -99,7 +99,7 @@ class _FlowState:
 class Readiness:
     """The state of all roles of one worker. Safe to share between threads.
 
-    A role works on each Redis server, or partition, by itself: it is ready while it makes progress on one of them.
+    A role works on each partition by itself: it is ready while it makes progress on one of them.
     """
 
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:

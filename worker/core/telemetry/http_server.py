@@ -72,14 +72,14 @@ class HttpAuth:
         self._user = user
 
     @classmethod
-    def of(cls, settings: Settings, environment: Mapping[str, str]) -> "HttpAuth":
+    def from_settings(cls, settings: Settings, environment: Mapping[str, str]) -> "HttpAuth":
         """Read the credential that the settings name; raises ``SettingsError`` if absent or nothing for a header."""
-        token = Secret.of(settings, "metrics_token_").token(environment)
+        token = Secret.from_table(settings, "metrics_token_").token(environment)
         if token is not None:
             return cls("Bearer", token)
         if settings.metrics_user is None:
             return cls()
-        password = Secret.of(settings, "metrics_password_").read(environment)
+        password = Secret.from_table(settings, "metrics_password_").read(environment)
         return cls("Basic", password or "", settings.metrics_user)
 
     @property
@@ -286,12 +286,12 @@ class HttpServer(WebServer):
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(
+    def from_settings(
         cls, settings: Settings, environment: Mapping[str, str], registry: CollectorRegistry, readiness: Readiness
     ) -> "HttpServer":
         """Prepare the pages with credential and certificate of the settings, or raise ``SettingsError``."""
-        tls = Tls.of(settings, "metrics_tls_").context()
-        return cls(registry, readiness, HttpAuth.of(settings, environment), tls)
+        tls = Tls.from_table(settings, "metrics_tls_").context()
+        return cls(registry, readiness, HttpAuth.from_settings(settings, environment), tls)
 
     def start(self, listen: Listen) -> str:
         """Listen, and return the address of the metrics page; raises ``SettingsError`` if it cannot be used."""

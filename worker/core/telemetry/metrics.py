@@ -281,7 +281,7 @@ class Metrics(ProcessMetrics):
         for model in settings.models.values():
             self.shed.labels(model.judge_model)
 
-    def of(self, table: type[T]) -> T:
+    def table(self, table: type[T]) -> T:
         """Return the metrics of an installed part."""
         return cast("T", self.tables[table])
 

@@ -59,13 +59,13 @@ class Access:
             SettingsError: It is absent or unusable, or other machines may connect and none is required.
         """
         board = BOARD.of(settings)
-        self._token = Secret.of(board, "board.token_").read(environment)
+        self._token = Secret.from_table(board, "board.token_").read(environment)
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)
         self._hosts = LOOPBACK | {host.lower() for host in board.hosts}
         if self._token is not None and len(self._token) < MIN_TOKEN_CHARS:
             raise SettingsError(f"board.token: must have at least {MIN_TOKEN_CHARS} characters; make one at random")
-        if self._token is None and self._user_header is None and not Listen.of(board, "board.").is_local:
+        if self._token is None and self._user_header is None and not Listen.from_table(board, "board.").is_local:
             fix = 'set token_env or token_file in [board], user_header behind a reverse proxy, or host = "127.0.0.1"'
             raise SettingsError(f"board.host: other machines may connect and nothing is required of them; {fix}")
 

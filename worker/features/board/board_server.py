@@ -40,8 +40,8 @@ class BoardServer:
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, thread.role, thread)
-        self._pages = HttpServer.of(settings, environment, metrics.registry, self._readiness)
-        tls, listen = Tls.of(board, "board.tls_").context(), Listen.of(board, "board.")
+        self._pages = HttpServer.from_settings(settings, environment, metrics.registry, self._readiness)
+        tls, listen = Tls.from_table(board, "board.tls_").context(), Listen.from_table(board, "board.")
         self._listener = listen.open(128)
         self.url = listen.url(self._listener, is_tls=tls is not None)
         app = Board(self._store, settings, access, index, overview).app(metrics)

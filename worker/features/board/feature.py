@@ -53,8 +53,8 @@ BOARD: Final = Table("board", Board, Board(), "Where `tracejudge board` listens,
 def _faults(settings: Settings) -> Iterator[Fault]:
     """Check the certificate, the token, links and addresses of proxies."""
     board = BOARD.of(settings)
-    yield from Tls.of(board, "board.tls_").faults()
-    yield from Secret.of(board, "board.token_").faults()
+    yield from Tls.from_table(board, "board.tls_").faults()
+    yield from Secret.from_table(board, "board.token_").faults()
     for name, template in board.links.items():
         try:
             template.format(trace_id="", span_id="", session_id="", service="")

@@ -84,7 +84,7 @@ class VerdictPages:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._redaction = Redaction.of(settings.redact)
+        self._redaction = Redaction.from_settings(settings.redact)
         self._graders = Graders(settings, load_judges(settings.judges))
 
     def judge(self, name: str, judge_model: str) -> Judge | None:

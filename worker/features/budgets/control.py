@@ -217,7 +217,7 @@ def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
 def read_demand(store: Store, name: str, day: int) -> dict[str, dict[int, list[float]]]:
     """Read the demand of a budget yesterday and today, by unit and priority."""
     prefix = BudgetKeys(store.keys.prefix).budget(name)[2]
-    stored = store.hashes(f"{prefix}:{number}" for number in (day - 1, day))
+    stored = store.read_hashes(f"{prefix}:{number}" for number in (day - 1, day))
     demand: dict[str, dict[int, list[float]]] = {unit: defaultdict(lambda: [0.0] * (2 * BINS)) for unit in UNITS}
     for number, fields in enumerate(stored):
         for field, amount in fields.items():
@@ -248,7 +248,7 @@ class BudgetController(Watch):
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(parts.store, clock)
         self._settings = parts.settings
-        own = parts.metrics.of(BudgetMetrics)
+        own = parts.metrics.table(BudgetMetrics)
         self._gauges = own.budget_spent, own.budget_limit, own.budget_factor
         self._ratio = own.budget_spent_ratio
 

@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.custom.definition import unknown
 from worker.core.config.checks import table_name_faults
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, SeriesLabel, Settings
-from worker.core.features import Feature, ModelWrapper, Selector, Table, TraceHookContext
+from worker.core.features import Feature, IngestHook, ModelWrapper, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -144,10 +144,10 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             yield Fault(f"{key}.models", what, "give it a price, or limit tokens instead", "conflict")
 
 
-def _select(context: TraceHookContext) -> Selector | None:
-    from worker.features.budgets.rates import RateSelector
+def _ingest(context: TraceHookContext) -> IngestHook | None:
+    from worker.features.budgets.rates import RateAdjuster
 
-    return RateSelector(context.settings, context.ledger.store) if changes_rates(context.settings) else None
+    return RateAdjuster(context.settings, context.ledger.store) if changes_rates(context.settings) else None
 
 
 def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
@@ -159,7 +159,7 @@ def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
 
     def count(budget: str) -> None:
         if metrics is not None:
-            metrics.of(BudgetMetrics).budget_refused.labels(budget).inc()
+            metrics.table(BudgetMetrics).budget_refused.labels(budget).inc()
 
     return Budgets(settings, context.ledger.store.first, context.rules, count)
 
@@ -173,7 +173,7 @@ FEATURE: Final = Feature(
     scripts=__package__,
     metrics="worker.features.budgets.control.BudgetMetrics",
     watch="worker.features.budgets.control.BudgetController",
-    select=_select,
+    ingest=_ingest,
     wrap_model=_wrap_model,
     warnings="worker.features.budgets.checks.find_unkept",
     checks="worker.features.budgets.checks.checks",

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from tracejudge import Trace
 from worker.core.config.settings import Settings
-from worker.core.features import Selector
+from worker.core.features import IngestHook
 from worker.core.selection.sampling import CompiledRule
 from worker.core.storage.client import Store, StoreError
 from worker.features.budgets.feature import FIRST_PER_HOUR, STRATIFY, BudgetKeys
@@ -49,7 +49,7 @@ class Rates(Struct, frozen=True, omit_defaults=True):
         store.call(lambda client: client.set(key, msgspec.json.encode(self), ex=HOUR_S))
 
 
-class RateSelector(Selector):
+class RateAdjuster(IngestHook):
     """Adjusts the rates of rules by the factors in Redis, and writes counts there; for the thread that samples."""
 
     def __init__(self, settings: Settings, store: Store, clock: Callable[[], float] = time.time) -> None:
@@ -206,7 +206,7 @@ def read_segments(store: Store, now_s: float, hours: int) -> dict[str, Counter[s
     first = int(now_s // HOUR_S) - hours + 1
     counts: dict[str, Counter[str]] = {}
     keys = map(BudgetKeys(store.keys.prefix).segments, range(first, first + hours))
-    for fields in store.hashes(keys):
+    for fields in store.read_hashes(keys):
         for field, amount in fields.items():
             rule, segment = msgspec.msgpack.decode(field, type=tuple[str, str])
             counts.setdefault(rule, Counter())[segment] += int(amount)

@@ -91,7 +91,7 @@ class CanaryWatch(Watch):
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(parts.store, clock)
         settings = self._settings = parts.settings
-        canary = self._canary = Canary.of(settings)
+        canary = self._canary = Canary.from_settings(settings)
         self._key = CanaryKeys(parts.store.keys.prefix).canary
         self._judged_every_s = MONITOR.of(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
@@ -99,7 +99,7 @@ class CanaryWatch(Watch):
         self._rules = parts.rules
         self._graders = parts.rules.graders
         self._factory = EvaluationFactory(parts.rules.graders)
-        own = parts.metrics.of(CanaryMetrics)
+        own = parts.metrics.table(CanaryMetrics)
         agreed = own.judge_canary_agreement, own.judge_canary_lower, own.judge_canary_upper
         self._of_series = (*agreed, own.judge_canary_drift)
         self._info = own.judge_canary_drift_info

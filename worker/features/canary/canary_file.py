@@ -59,7 +59,7 @@ class Canary:
         self.judges = judges
 
     @classmethod
-    def of(cls, settings: Settings) -> "Canary":
+    def from_settings(cls, settings: Settings) -> "Canary":
         """Read the canary of a configuration, or the built-in one.
 
         Raises:
@@ -121,7 +121,7 @@ def read_canary(settings: Settings) -> Faults[Canary]:
 def find_unlabelled(settings: Settings) -> Iterator[Fault]:
     """Find judges of the rules for which no trace of the canary is labelled."""
     if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
-        canary, judges = Canary.of(settings), load_judges(settings.judges)
+        canary, judges = Canary.from_settings(settings), load_judges(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
         absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.ids_by_judge]
         if absent:

@@ -17,7 +17,7 @@ from msgspec import structs
 from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
-from worker.core.features import Follower
+from worker.core.features import VerdictHook
 from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
@@ -38,7 +38,7 @@ class _Pair(NamedTuple):
     is_only: bool  # Whether only rules with this cascade ask the first model for the judge.
 
 
-class Cascades(Follower):
+class Cascades(VerdictHook):
     """Chooses second judgings, for the event loop of one process."""
 
     def __init__(self, settings: Settings, store: Store, rules: Rules, clock: Callable[[], float] = time.time) -> None:

@@ -9,7 +9,7 @@ from judges.core.faults import Fault
 from judges.core.model import DECIDING
 from worker.core.config.checks import absent_model, table_name_faults
 from worker.core.config.settings import COMBINE, Amount, Settings, Share
-from worker.core.features import Feature, Follower, Table, TraceHookContext
+from worker.core.features import Feature, Table, TraceHookContext, VerdictHook
 from worker.core.storage.keys import Key, KeySpace
 
 
@@ -104,7 +104,7 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
         yield Fault(f"{key}.uncertain", "the first probability must be below the second, as [0.2, 0.8]")
 
 
-def _after_verdict(context: TraceHookContext) -> Follower | None:
+def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
     if not CASCADES.of(context.settings):
         return None
     from worker.features.cascades.choosing import Cascades

@@ -181,7 +181,7 @@ class CascadeWatch(Watch):
         super().__init__(parts.store, clock)
         self._cascades = CASCADES.of(parts.settings)
         self._fixed = {name: cascade.rate for name, cascade in self._cascades.items() if cascade.rate is not None}
-        self._metrics, self._quality = parts.metrics.of(CascadeMetrics), parts.metrics.of(QualityMetrics)
+        self._metrics, self._quality = parts.metrics.table(CascadeMetrics), parts.metrics.table(QualityMetrics)
 
     def run(self, now: float) -> None:
         """Compute gauges and factors."""

@@ -288,7 +288,7 @@ class Access:
         self._anonymous = None if clients else Client("anonymous", None, None)
 
     @classmethod
-    def of(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
+    def from_settings(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
         """Read all tokens.
 
         Raises:
@@ -297,11 +297,11 @@ class Access:
         clients: dict[str, Client] = {}
         for name, token in GATEWAY.of(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
-            secret = Secret.of(token, key).token(environment, MIN_TOKEN_CHARS) or ""
+            secret = Secret.from_table(token, key).token(environment, MIN_TOKEN_CHARS) or ""
             if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)
-        if not clients and not Listen.of(GATEWAY.of(settings), "gateway.").is_local:
+        if not clients and not Listen.from_table(GATEWAY.of(settings), "gateway.").is_local:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
         return cls(clients)

@@ -74,8 +74,8 @@ def _faults(settings: Settings) -> Iterator[Fault]:
     """Check tokens, the certificate and times."""
     gateway = GATEWAY.of(settings)
     for name, token in gateway.tokens.items():
-        yield from Secret.of(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
-    yield from Tls.of(gateway, "gateway.tls_").faults()
+        yield from Secret.from_table(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
+    yield from Tls.from_table(gateway, "gateway.tls_").faults()
     if gateway.gather_max_s < gateway.gather_s:
         yield Fault("gateway.gather_max_s", "must be at least gather_s", code="conflict")
     for origin in gateway.cors_origins:

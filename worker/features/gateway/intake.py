@@ -47,7 +47,7 @@ _objects_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 def sdk_settings(settings: Settings) -> SdkSettings:
     """Build the settings of the gateway's own producer, with the worker's redaction and bounds."""
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     return producer_settings(
         settings,
         SERVICE,

@@ -67,7 +67,7 @@ class GatewayServer:
         """
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
-        access = Access.of(settings, environment)
+        access = Access.from_settings(settings, environment)
         sdk = sdk_settings(settings)
         self._stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
         open_stores(self._stores, settings, config)
@@ -80,7 +80,7 @@ class GatewayServer:
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, "intake", thread)
-        self._pages = HttpServer.of(settings, environment, self._metrics.registry, self._readiness)
+        self._pages = HttpServer.from_settings(settings, environment, self._metrics.registry, self._readiness)
         self._executor = _DaemonPool(4)
         bodies = Bodies(GATEWAY.of(settings).max_body_bytes)
         own = threading.local()
@@ -115,7 +115,7 @@ class GatewayServer:
         if soft != resource.RLIM_INFINITY and soft < most:
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        listen, tls = Listen.of(gateway, "gateway."), Tls.of(gateway, "gateway.tls_").context()
+        listen, tls = Listen.from_table(gateway, "gateway."), Tls.from_table(gateway, "gateway.tls_").context()
         listener = listen.open(_BACKLOG)
         server = WebServer(
             self._gateway.app(gateway.cors_origins),

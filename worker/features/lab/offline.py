@@ -21,7 +21,7 @@ from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import open_model
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
-from worker.core.config.graders import Grader, judge_for, judge_of_panel, panel
+from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
 from worker.core.config.serving import configured_user_key
 from worker.core.config.settings import Settings
 from worker.core.judging.evaluator import NO_PRICE, make_verdict
@@ -107,14 +107,14 @@ def open_graders(
     combine: Combine | None,
     tries: int,
 ) -> OfflineGraders:
-    """Open the models that the judges need: judges in Python need no endpoint and no key.
+    """Open the models that the judges need: judges in code need no endpoint and no key.
 
     Without ``names`` it is each judge's own model, or the default.
     """
-    redaction = Redaction.of(settings.redact)
+    redaction = Redaction.from_settings(settings.redact)
     runner = partial(
         JudgeRunner,
-        form=partial(judge_for, settings),
+        form=partial(calibrate_judge, settings),
         prepare=None if redaction is None else redaction.trace,
         # Offline no rule chooses the traces, so that the tools of all rules count.
         context_tools=tuple(tool for rule in settings.rules for tool in rule.context_tools),
@@ -139,7 +139,7 @@ def open_graders(
     if combine is not None and len(judge_models) < _MIN_COMBINED:
         raise click.UsageError("--combine needs several models; give --model for each, or leave --combine out")
     models = [graders[name] for name in names]
-    together = () if combine is None else (Panel(panel(combine, judge_models), models),)
+    together = () if combine is None else (Panel(make_panel(combine, judge_models), models),)
     own = {judge: (graders[name],) for judge, name in chosen.items()}
     by_judge = {
         judge.name: own.get(judge.name, (*models, *together)) if judge.run is None else (code,) for judge in judges

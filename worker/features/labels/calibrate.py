@@ -110,7 +110,7 @@ def command(
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
     archived = chain.from_iterable(map(read_verdicts, archives))
     if model is not None:
-        subject = Fitting.of(settings, judge, chosen, model)
+        subject = Fitting.find(settings, judge, chosen, model)
         subject.run(store, options, archived, selected.has_verdict, as_json=form == "json")
         return
     labelled = join_verdicts(read_labels(store, selected.has_label), archived)

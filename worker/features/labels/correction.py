@@ -213,7 +213,7 @@ class CorrectionWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        own = parts.metrics.of(QualityMetrics)
+        own = parts.metrics.table(QualityMetrics)
         self._gauges = (
             own.quality_corrected_share,
             own.quality_corrected_lower,

@@ -24,7 +24,7 @@ from judges.custom.definition import nearest
 from judges.registry import load_judges
 from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
 from worker.base.lookup.label_store import Labelled, LabelVerdict, join_verdicts, outbox_verdicts, read_labels
-from worker.core.config.graders import judge_for
+from worker.core.config.graders import calibrate_judge
 from worker.core.config.loading import load
 from worker.core.config.settings import JudgeCalibration, Settings, SettingsError
 from worker.core.storage.client import Store
@@ -86,7 +86,7 @@ class Fitting(NamedTuple):
     present: str  # Its present version.
 
     @classmethod
-    def of(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
+    def find(cls, settings: Settings, judge: Judge, metric: Metric, name: str) -> Self:
         """Find the model, by its name in the configuration or in verdicts.
 
         Raises:
@@ -101,7 +101,7 @@ class Fitting(NamedTuple):
             raise click.UsageError(f"--model: {what}; without --model any judge is measured")
         model = models[judge_model]
         try:
-            versions = judge.for_model(model).version, judge_for(settings, judge, model).version
+            versions = judge.for_model(model).version, calibrate_judge(settings, judge, model).version
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return cls(settings, judge, metric.name, model, *versions)
@@ -163,7 +163,7 @@ class Fitting(NamedTuple):
         key = calibration.judge, calibration.model, calibration.metric
         kept = tuple(each for each in former if (each.judge, each.model, each.metric_of(self.judge)) != key)
         settings = msgspec.structs.replace(self.settings, calibrations=(*kept, calibration))
-        return judge_for(settings, self.judge, self.model).version, len(kept) < len(former)
+        return calibrate_judge(settings, self.judge, self.model).version, len(kept) < len(former)
 
     def _labelled(self, store: Store, options: FitOptions, archived: Iterable[Verdict]) -> list[Labelled]:
         key = self.judge.name, self.metric

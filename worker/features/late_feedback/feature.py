@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import Seconds
-from worker.core.features import Feature, PartitionContext, Selector, Table, TraceHookContext
+from worker.core.features import Feature, IngestHook, PartitionContext, Table, TraceHookContext
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class FeedbackKeys(KeySpace):
     )
 
 
-def _select(context: TraceHookContext) -> Selector | None:
+def _ingest(context: TraceHookContext) -> IngestHook | None:
     from worker.features.late_feedback.pending import FeedbackIntake
 
     # Feedback that no rule asks for would make every pass over the stream longer.
@@ -48,5 +48,5 @@ def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
 
 
 FEATURE: Final = Feature(
-    name="late_feedback", tables=(WAIT,), keys=FeedbackKeys, scripts=__package__, select=_select, threads=_threads
+    name="late_feedback", tables=(WAIT,), keys=FeedbackKeys, scripts=__package__, ingest=_ingest, threads=_threads
 )

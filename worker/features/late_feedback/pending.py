@@ -7,7 +7,7 @@ if Redis does not answer.
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ import msgspec
 import redis
 from msgspec import Struct
 
-from worker.core.features import Selector
+from worker.core.features import ChooseLimits, IngestHook
 from worker.core.selection.stream_entry import FeedbackEntry
 from worker.core.storage.client import Store, StoreError, redis_now_ms
 from worker.features.late_feedback.feature import FeedbackKeys
@@ -44,15 +44,15 @@ class FeedbackMember(NamedTuple):
     item: FeedbackItem
 
 
-class FeedbackIntake(Selector):
+class FeedbackIntake(IngestHook):
     """Keeps negative feedback until its trace is searched."""
 
     def __init__(self, wait_s: float) -> None:
         self._wait_ms = int(wait_s * 1000)
 
-    def limits(self) -> Mapping[str, object]:
-        """Return how much feedback may be pending, and for how long it is gathered."""
-        return {"max_pending": MAX_PENDING, "feedback_wait_ms": self._wait_ms}
+    def limits(self, limits: ChooseLimits) -> ChooseLimits:
+        """Add how much feedback may be pending, and for how long it is gathered."""
+        return limits._replace(max_pending=MAX_PENDING, feedback_wait_ms=self._wait_ms)
 
     def feedback(self, entry: FeedbackEntry) -> str | None:
         """Encode negative feedback; long comments are shortened, since thousands may be pending."""

@@ -207,7 +207,7 @@ def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
     return [Choice(judge, grader, 1.0) for judge, grader in evaluations]
 
 
-class FeedbackSelector:
+class FeedbackChooser:
     """Chooses evaluations for traces with late feedback under one configuration."""
 
     def __init__(self, settings: Settings, store: Store, rules: Rules) -> None:
@@ -216,7 +216,7 @@ class FeedbackSelector:
         self._rules = rules
         self._factory = EvaluationFactory(rules.graders)
 
-    def select(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
+    def choose(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
         """Write the batches that the rules ask for and end the feedback, in one step.
 
         Feedback on a trace that ingest has not acknowledged stays for the next pass. Feedback that asks for a judge
@@ -341,7 +341,7 @@ class LateFeedbackPasses(ServiceThread):
         self._store = store
         self._metrics = metrics
         self._feedback = PendingFeedback(store, WAIT.of(settings))
-        self._selector = FeedbackSelector(settings, store, rules)
+        self._chooser = FeedbackChooser(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
         self._look_every_s = min(1.0, WAIT.of(settings))
@@ -375,9 +375,9 @@ class LateFeedbackPasses(ServiceThread):
             # The lease is renewed by each turn, so a pause does not lose the pass.
             self.pause(_PRESSURE_PAUSE_S)
         else:
-            self.select(current, current.part)
+            self.choose(current, current.part)
 
-    def select(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
+    def choose(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
         """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
 
         Feedback on traces that are not here goes to other partitions first; if none has the trace, it ends here.
@@ -389,7 +389,7 @@ class LateFeedbackPasses(ServiceThread):
         is_away = False
         for feedback in part:
             try:
-                # Each wait for a server that does not answer takes seconds, and the lease of the pass ends meanwhile.
+                # Each wait for a partition that is away takes seconds, and the lease of the pass ends meanwhile.
                 passed = not feedback.publications and [
                     self._feedback.hand_over(member, asks_away=not is_away) for member in feedback.members
                 ]
@@ -404,7 +404,7 @@ class LateFeedbackPasses(ServiceThread):
             elif self.wake is not None:
                 # The next partition searches at once if this worker serves it: else each of many costs a second.
                 self.wake.set()
-        result = self._selector.select(here, self._pressure.bounds.shed)
+        result = self._chooser.choose(here, self._pressure.bounds.shed)
         if result.later:
             self._feedback.postpone([raw.encode() for raw in result.later])
         current.advance()

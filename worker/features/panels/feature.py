@@ -57,7 +57,7 @@ def _assess(context: TraceHookContext) -> Assessor | None:
 
     if context.metrics is not None:
         for labels in graders.only_in_panels:
-            context.metrics.of(PanelMetrics).panel_member.labels(*labels).set(1)
+            context.metrics.table(PanelMetrics).panel_member.labels(*labels).set(1)
     return Panels(context.ledger, context.settings, graders.panels)
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, cast
 import structlog
 from prometheus_client import Gauge
 
-from judges.core.combine import JOINT, PARTS, combine, join
+from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR, combine, join
 from judges.core.judge import Judge
 from judges.core.verdict import Assessment, Reason
 from worker.base.dead_letters.store import DeadLetterStore, read_assessments
@@ -49,8 +49,8 @@ class PanelVotes(NamedTuple):
         """Combine the members' assessments; a passing reason while a member that counts has not ended."""
         missing = [member for member in evaluation.members if member.id not in self.assessments]
         if not missing or self.wait_s is None:
-            is_joint = judge.name == JOINT.name
-            names = PARTS if is_joint else (member.judge_model for member in evaluation.members)
+            is_joint = judge.name == GROUNDED_AND_RELEVANT.name
+            names = JUDGE_PAIR if is_joint else (member.judge_model for member in evaluation.members)
             votes = {
                 name: self.assessments.get(member.id) or Assessment("unscored", self.given_up.get(member.id, _UNKNOWN))
                 for name, member in zip(names, evaluation.members, strict=True)

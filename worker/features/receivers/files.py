@@ -162,7 +162,7 @@ class ArchiveEraser(Eraser):
     """Erases lines of the files that receivers of the kind `file` write."""
 
     def erase_last(self) -> None:
-        """Erase the lines of the target, which count as ``archived``, once for all servers.
+        """Erase the lines of the target, which count as ``archived``, once for all partitions.
 
         Raises:
             OSError: A file cannot be read or replaced.

@@ -71,7 +71,7 @@ class LangfuseExporter(HttpExporter):
     @classmethod
     def credentials(cls, options: HttpReceiver, name: str) -> Mapping[str, str]:
         """Return basic authentication by the public and the secret key."""
-        public = Secret.of(options, f"receivers.{name}.public_key_").read(os.environ)
+        public = Secret.from_table(options, f"receivers.{name}.public_key_").read(os.environ)
         secret = cls.api_key(options, name)
         if public is None or secret is None:
             return {}

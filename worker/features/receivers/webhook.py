@@ -93,4 +93,4 @@ class WebhookExporter(HttpExporter):
 def _key_of(settings: Settings, name: str) -> str | None:
     options = all_receivers(settings)[name]
     assert isinstance(options, WebhookSettings)  # noqa: S101 - by its kind
-    return Secret.of(options, f"receivers.{name}.secret_").read(os.environ)
+    return Secret.from_table(options, f"receivers.{name}.secret_").read(os.environ)

@@ -8,7 +8,7 @@ from judges.core.judge import Judge
 from worker.base.monitor.feature import REPEAT, SECOND_MODEL
 from worker.core.config.checks import absent_model
 from worker.core.config.settings import Settings
-from worker.core.features import Feature, Follower, TraceHookContext
+from worker.core.features import Feature, TraceHookContext, VerdictHook
 
 
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
@@ -31,7 +31,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
             yield Fault(key, f"egress keeps {name!r} out", fix, "conflict")
 
 
-def _after_verdict(context: TraceHookContext) -> Follower | None:
+def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
     if not any(REPEAT.of(rule) or SECOND_MODEL.of(rule) for rule in context.settings.rules):
         return None
     from worker.features.repeats.repeats import Repeats

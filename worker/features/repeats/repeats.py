@@ -19,7 +19,7 @@ from worker.base.monitor.gauges import MonitorParts, Sample, Watch
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Follower
+from worker.core.features import VerdictHook
 from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.telemetry.metrics import Metric, MetricTable
@@ -30,7 +30,7 @@ _CELLS: Final = ("pass-pass", "pass-fail", "fail-pass", "fail-fail")
 _JUDGES: Final = ("judge", "version", "judge_model", "second_model")
 
 
-class Repeats(Follower):
+class Repeats(VerdictHook):
     """Chooses second judgings and their models."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
@@ -120,7 +120,7 @@ class RepeatsWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        own = parts.metrics.of(RepeatMetrics)
+        own = parts.metrics.table(RepeatMetrics)
         self._ratio = own.judge_flip_ratio, own.judge_flip_lower, own.judge_flip_upper
         self._kappa = own.judge_kappa, own.judge_kappa_lower, own.judge_kappa_upper
 

@@ -140,7 +140,7 @@ class SafetyWatch(Watch):
             if judge not in graders.code_judges
             for name in graders.models_of(rule, judge)
         }
-        self._metrics = parts.metrics.of(SafetyMetrics)
+        self._metrics = parts.metrics.table(SafetyMetrics)
 
     def run(self, now: float) -> None:
         """Count all complete buckets, and show the gauges."""

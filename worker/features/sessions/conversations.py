@@ -26,7 +26,7 @@ from tracejudge import Trace
 from worker.base.forget.forget import Eraser, Forgetting, Owner
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
-from worker.core.features import Selector, TraceHookContext
+from worker.core.features import ChooseLimits, IngestHook, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
@@ -110,23 +110,23 @@ def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
     return StoredSession(total, judged, generation, size, traces)
 
 
-class SessionGathering(Selector):
+class SessionGathering(IngestHook):
     """Gathers the traces of conversations."""
 
     def __init__(self, context: TraceHookContext) -> None:
         self._settings, self._keys = context.settings, SessionKeys(context.ledger.store.keys.prefix)
 
-    def limits(self) -> Mapping[str, object]:
-        """Return the limits of worker/core/storage/scripts/sessions.lua."""
+    def limits(self, limits: ChooseLimits) -> ChooseLimits:
+        """Add the limits of worker/core/storage/scripts/sessions.lua."""
         settings = self._settings
-        limits = {
+        sessions = {
             "max": SESSION_MAX.of(settings),
             "max_bytes": settings.max_trace_bytes,
             "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
             "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
             "ttl_s": settings.ledger_ttl_s,
         }
-        return {"sessions": limits}
+        return limits._replace(sessions=sessions)
 
     def gather(
         self, writer: BatchWriter, entry: TraceEntry, choices: tuple[Choice, ...], replay: str = ""
@@ -167,7 +167,7 @@ class _Group(NamedTuple):
     evaluations: Sequence[Chosen]
 
 
-class SessionSelector:
+class SessionChooser:
     """Chooses evaluations of conversations under one configuration."""
 
     def __init__(self, settings: Settings, store: Store, judges: Mapping[str, Judge], graders: Graders) -> None:
@@ -178,7 +178,7 @@ class SessionSelector:
         self._units = {name: judge.unit for name, judge in judges.items()}
         self._factory = EvaluationFactory(self._graders)
 
-    def select(
+    def choose(
         self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False
     ) -> SessionAnswer:
         """Choose the evaluations of conversations that have grown, drop the others, in one step.
@@ -286,7 +286,7 @@ class SessionPasses(ServiceThread):
         store: Store,
         metrics: Metrics,
         *,
-        selector: SessionSelector,
+        chooser: SessionChooser,
         notifier: Notifier,
         pressure: Backpressure,
     ) -> None:
@@ -295,7 +295,7 @@ class SessionPasses(ServiceThread):
         self._store = store
         self._metrics = metrics
         self._max_bytes = MAX_SESSION_BYTES.of(settings)
-        self._selector = selector
+        self._chooser = chooser
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
@@ -313,11 +313,11 @@ class SessionPasses(ServiceThread):
             self.pause(self._look_every_s)
             return
         for due in self._read(ids):
-            answer = self._selector.select(due, self._pressure.bounds.shed, drops=is_early)
+            answer = self._chooser.choose(due, self._pressure.bounds.shed, drops=is_early)
             if answer.made:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
-                self._metrics.of(SessionMetrics).sessions.labels(outcome).inc(amount)
+                self._metrics.table(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
             self._notifier.batches_made(answer.made)
@@ -355,7 +355,7 @@ class SessionPasses(ServiceThread):
         size = 0
         for first in range(0, len(ids), _READ_AT_ONCE):
             some = ids[first : first + _READ_AT_ONCE]
-            sessions = map(decode_session, self._store.hashes(map(key_of, some)))
+            sessions = map(decode_session, self._store.read_hashes(map(key_of, some)))
             for session in map(DueSession, some, sessions):
                 if part and size + session.stored.bytes > _PART_BYTES:
                     yield part

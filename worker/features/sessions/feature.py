@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from worker.core.config.settings import HOUR_S, MAX_SESSION_BYTES, SESSION_MAX, Seconds
-from worker.core.features import Feature, PartitionContext, Selector, Table, TraceHookContext
+from worker.core.features import Feature, IngestHook, PartitionContext, Table, TraceHookContext
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SessionKeys(KeySpace):
         return f"{self.prefix}:session:{session}"
 
 
-def _select(context: TraceHookContext) -> Selector:
+def _ingest(context: TraceHookContext) -> IngestHook:
     from worker.features.sessions.conversations import SessionGathering
 
     return SessionGathering(context)
@@ -37,11 +37,11 @@ def _select(context: TraceHookContext) -> Selector:
 
 def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":
     # Whatever the rules say now: conversations of an earlier configuration may be gathered.
-    from worker.features.sessions.conversations import SessionPasses, SessionSelector
+    from worker.features.sessions.conversations import SessionChooser, SessionPasses
 
     thread = SessionPasses(
         *(context.settings, context.store, context.metrics),
-        selector=SessionSelector(context.settings, context.store, context.judges, context.rules.graders),
+        chooser=SessionChooser(context.settings, context.store, context.judges, context.rules.graders),
         notifier=context.notifier,
         pressure=context.pressure,
     )
@@ -55,7 +55,7 @@ FEATURE: Final = Feature(
     keys=SessionKeys,
     scripts=__package__,
     metrics="worker.features.sessions.conversations.SessionMetrics",
-    select=_select,
+    ingest=_ingest,
     threads=_threads,
     eraser="worker.features.sessions.conversations.SessionEraser",
 )
