@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,13 @@ CHART = FOLDER / "helm" / "tracejudge"
 CONFIG = ("ConfigMap", "tracejudge-config")
 EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
 Objects = dict[tuple[str, str], dict[str, Any]]
-_SCHEMAS = files("kubernetes_validate") / "kubernetes-json-schema"
 _CUSTOM = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
+
+
+@cache
+def schemas(version: str) -> Traversable:
+    """Return the folder of a version's schemas; the package that holds them takes 50 MB."""
+    return files("kubernetes_validate") / f"kubernetes-json-schema/v{version}-local-strict"
 
 
 @cache
@@ -139,7 +145,7 @@ def _custom(kind: str) -> Any:
 
 @cache
 def _native(version: str, name: str) -> Any:
-    folder = _SCHEMAS / f"v{version}-local-strict"
+    folder = schemas(version)
     schema = json.loads((folder / f"{name}.json").read_text())
     return jsonschema.Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))
 
@@ -147,7 +153,7 @@ def _native(version: str, name: str) -> Any:
 @cache
 def _definitions(version: str) -> "Registry[Any]":
     """The definitions that all schemas of a version share."""
-    text = (_SCHEMAS / f"v{version}-local-strict" / "_definitions.json").read_text()
+    text = (schemas(version) / "_definitions.json").read_text()
     return Resource.from_contents(json.loads(text)) @ Registry()
 
 

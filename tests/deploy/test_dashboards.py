@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from queries import dashboards, panels
 from support.cases import each_case
+from support.lazy import Lazy
 
 from deploy.__main__ import main
 from deploy.dashboards.grafana import FOLDER, generate
@@ -23,6 +21,9 @@ from deploy.rules import rule_files
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import load
 
+encoder, plugins, models = (
+    Lazy(f"grafana_foundation_sdk.{name}") for name in ("cog.encoder", "cog.plugins", "models.dashboard")
+)
 ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
 PANELS = {f"{uid}: {panel['title']}": panel for uid, each in dashboards().items() for panel in panels(each)}
 each_panel = each_case("panel", PANELS.values(), ids=PANELS)
@@ -86,12 +87,12 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dashboard", ALL)
 def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
-    register_default_plugins()
+    plugins.register_default_plugins()
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
     expected = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
-    again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
+    again = json.loads(json.dumps(models.Dashboard.from_json(dashboard), cls=encoder.JSONEncoder))
 
     assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
 
