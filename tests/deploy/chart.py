@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python.chart import Chart
 from referencing import Registry, Resource
 from support.lazy import Lazy
 
@@ -37,7 +36,7 @@ __all__ = [
     "written",
 ]
 
-jsonschema = Lazy("jsonschema")
+helm, jsonschema = Lazy("helm_python.chart"), Lazy("jsonschema")
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
 CHART = FOLDER / "helm" / "tracejudge"
 CONFIG = ("ConfigMap", "tracejudge-config")
@@ -53,8 +52,8 @@ def schemas(version: str) -> Traversable:
 
 
 @cache
-def load_chart() -> Chart:
-    return Chart.load(CHART)
+def load_chart() -> Any:
+    return helm.Chart.load(CHART)
 
 
 def values_of(example: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
     plugins.register_default_plugins()
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
@@ -97,7 +97,7 @@ def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any
     assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_marks_stand_at_their_time(dashboard: dict[str, Any]) -> None:
     """Grafana asks whether it is true, and a text is, whatever it says: a mark would stand at a second of 1970."""
     assert [mark["useValueForTime"] for mark in dashboard["annotations"]["list"] if mark["useValueForTime"]] == []
@@ -118,7 +118,7 @@ def test_windows_of_raw_samples_are_not_asked_for_at_every_pixel(panel: dict[str
             assert panel["interval"] in {"5m", "1d"}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_no_panel_lies_upon_another_or_beyond_the_edge(dashboard: dict[str, Any]) -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in dashboard["panels"]:
@@ -130,7 +130,7 @@ def test_no_panel_lies_upon_another_or_beyond_the_edge(dashboard: dict[str, Any]
                 taken[x, y] = panel["title"]
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_numbers_of_panels_and_titles_are_unique(dashboard: dict[str, Any]) -> None:
     numbers = [panel["id"] for panel in dashboard["panels"]]
     titles = [panel["title"] for panel in panels(dashboard)]
@@ -139,7 +139,7 @@ def test_numbers_of_panels_and_titles_are_unique(dashboard: dict[str, Any]) -> N
     assert len(set(titles)) == len(titles)
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None:
     first, *others = dashboard["panels"]
     now = others[: next(place for place, panel in enumerate(others) if panel["type"] == "row")]
@@ -148,7 +148,7 @@ def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None
     assert {panel["type"] for panel in now} <= {"table", "stat"}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_at_most_fourteen_panels_are_open(dashboard: dict[str, Any]) -> None:
     """Each open panel asks Prometheus every minute; those of a collapsed row lie below it, within the width."""
     opened = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
@@ -176,7 +176,7 @@ def test_the_first_screen_tells_the_budget_since_when_and_which_segment() -> Non
     assert {"segment", "since", "changed"} <= set(columns)
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_links_lead_to_the_other_dashboards(dashboard: dict[str, Any]) -> None:
     others = {f"/d/{uid}/{uid}" for uid in TITLES if uid != dashboard["uid"]}
 
@@ -277,7 +277,7 @@ def test_grafana_finds_the_dashboards() -> None:
     assert [(each["type"], each["allowUiUpdates"]) for each in providers["providers"]] == [("file", False)]
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_guide_describes_the_first_screen_and_every_row(dashboard: dict[str, Any]) -> None:
     name = dashboard["title"].rpartition(" ")[2]
     guide = (FOLDER.parents[2] / "docs" / "dashboards.md").read_text(encoding="utf-8")

@@ -146,7 +146,7 @@ def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(ju
 _AS_JSON = {name: family for name, family in FAMILIES.items() if "outputs" in _block_names(family.judge)}
 
 
-@pytest.mark.parametrize("family", _AS_JSON.values(), ids=_AS_JSON)
+@each_case("family", _AS_JSON.values(), ids=_AS_JSON)
 def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores_nothing(family: Family) -> None:
     planted = family.text(**{family.text_key: "All is well with this answer. " * 6})
     model = Looking([planted], ROOMY)

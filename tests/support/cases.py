@@ -17,7 +17,7 @@ __all__ = ["CasesFailedError", "each_case", "refuse_shared_state"]
 
 _MAX_NAME = 100
 _RENEWED = {"monkeypatch", "tmp_path", "capsys"}
-_WITHOUT_STATE = {"span"}
+_WITHOUT_STATE = {"span", "run"}
 
 
 class CasesFailedError(ExceptionGroup):

@@ -72,8 +72,9 @@ class Program:
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
             errors = err.fileno() if self._stderr is None else self._stderr
             if can_fork(self.command[1:], self._env):
-                arguments = self.command[3:]
-                self._process = Forked(arguments, out=out.fileno(), err=errors, env=self._env, folder=self._folder)
+                _, _, module, *arguments = self.command
+                files = {"out": out.fileno(), "err": errors}
+                self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
                 return self
             self._process = subprocess.Popen(
                 self.command,

@@ -1,6 +1,6 @@
 """Programs of ours that are forked from a process which has imported them; that saves most of the CPU of a start.
 
-Each behaves as one that began with `python -m worker.cli`: session, environment, folder, output and end are its own.
+Each behaves as one that began with `python -m MODULE`: session, environment, folder, output and end are its own.
 Run as a program, this file is the process that is forked.
 """
 
@@ -23,19 +23,22 @@ from typing import NoReturn
 
 __all__ = ["Forked", "can_fork"]
 
-_MODULE = "worker.cli"
-_AT_START = ("worker.celery", "celery.apps.worker", "celery.concurrency.thread", "celery.worker.consumer")
+_OURS = "worker.cli"
+_MODULES = (_OURS, "celery")
+_AT_START = ("worker.celery", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread")
 _STATUS = struct.Struct("i")
 
 
 class Forked:
     """A forked program, as `subprocess.Popen` shows one."""
 
-    def __init__(self, arguments: Sequence[str], *, out: int, err: int, env: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, module: str, arguments: Sequence[str], *, out: int, err: int, env: Mapping[str, str], folder: Path
+    ) -> None:
         self.returncode: int | None = None
         self._ended, status = os.pipe()
         request = os.memfd_create("request")
-        os.write(request, json.dumps([list(arguments), dict(env), str(folder)]).encode())
+        os.write(request, json.dumps([[module, *arguments], dict(env), str(folder)]).encode())
         self.pid = _Template.of_this_process().fork(request, out, err, status)
         os.close(request)
         os.close(status)
@@ -46,7 +49,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         code = self._wait(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired(_MODULE, timeout or 0)
+            raise subprocess.TimeoutExpired("forked", timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -65,7 +68,7 @@ def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
 
     At full length programs start as users start them.
     """
-    if list(command[:2]) != ["-m", _MODULE] or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
+    if command[0] != "-m" or command[1] not in _MODULES or "TRACEJUDGE_FAULTS_SCALE" in os.environ:
         return False
     return _imported(env) == _Template.of_this_process().env
 
@@ -100,7 +103,7 @@ class _Template:
 
 
 def _serve(control: socket.socket) -> list[str]:
-    """Fork at each request; return in the child, with the arguments of its command."""
+    """Fork at each request; return in the child, with its module and arguments."""
     woken, wakes = os.pipe2(os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes)
@@ -157,15 +160,15 @@ def _begin(files: Sequence[int], begins: int) -> list[str]:
 def _main() -> NoReturn:
     control = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]
-    cli = importlib.import_module(_MODULE)
+    cli = importlib.import_module(_OURS)
     for name in (*_AT_START, *(command.module for command in cli.commands().values())):
         importlib.import_module(name)
-    del sys.modules[_MODULE]  # it is run as the main module
+    del sys.modules[_OURS]  # it is run as the main module
     gc.collect()
     gc.freeze()
-    sys.argv = [_MODULE, *_serve(control)]
+    sys.argv = _serve(control)
     control.detach()
-    runpy.run_module(_MODULE, run_name="__main__", alter_sys=True)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()
 
 
