@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 from support.cli_parts import SAMPLES, SECRET, Run, check_help, words
 from support.processes import free_port
 
@@ -69,7 +70,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("verb", HELP, ids=" ".join)
+@each_case("verb", HELP, ids=" ".join)
 def test_each_command_has_help_of_its_arguments(run: Run, verb: tuple[str, ...]) -> None:
     check_help(run, verb, HELP[verb])
 
@@ -104,7 +105,7 @@ WRONG_USAGE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+@each_case(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
 def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (2, "")
@@ -133,7 +134,7 @@ CONFIGURED = {
 }
 
 
-@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+@each_case("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
 def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments: Sequence[object]) -> None:
     Path("tracejudge.toml").write_text("batch_size = 0", encoding="utf-8")
     ended = run(*arguments)
@@ -141,7 +142,7 @@ def test_a_wrong_configuration_is_exit_code_two_and_one_line(run: Run, arguments
     assert ended.complaint == "tracejudge: tracejudge.toml: batch_size: must be a whole number from 1 to 1000"
 
 
-@pytest.mark.parametrize("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
+@each_case("arguments", CONFIGURED.values(), ids=CONFIGURED.keys())
 def test_a_configuration_that_is_named_must_be_there(run: Run, arguments: Sequence[object]) -> None:
     ended = run(*arguments, "--config", "absent.toml")
     assert ended.code == 2
@@ -167,7 +168,7 @@ def test_an_address_that_is_none_shows_no_password(run: Run) -> None:
         assert ended.complaint.startswith("tracejudge: --redis-url: redis_url: ")
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [*NEEDS_REDIS.values(), ["publish", SAMPLES / "support-bot.jsonl"]],
     ids=[*NEEDS_REDIS.keys(), "publish"],

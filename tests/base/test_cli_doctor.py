@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from support.cases import each_case
 from support.cli_parts import SECRET, Run, words
 from support.doctor_parts import KEPT, NOWHERE, be_present, examined, login, tuned
 from support.processes import free_port, wait_until
@@ -218,7 +219,7 @@ def test_persistence(run: Run, stack: ExitStack, options: tuple[str, ...], resul
     assert part.what.startswith(what)
 
 
-@pytest.mark.parametrize(("share", "result"), [(0.5, "ok"), (0.85, "warning"), (1.0, "broken")])
+@each_case(("share", "result"), [(0.5, "ok"), (0.85, "warning"), (1.0, "broken")])
 def test_memory_that_is_nearly_full(share: float, result: str) -> None:
     findings = redis_server.memory({"used_memory": int(share * 1e9), "maxmemory": int(1e9)})
     assert findings.result == result
@@ -229,9 +230,7 @@ def test_a_redis_that_is_full(run: Run, stack: ExitStack) -> None:
     assert examined(run, url=server.url)[1]["redis memory"].result == "broken"
 
 
-@pytest.mark.parametrize(
-    ("version", "result"), [("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")]
-)
+@each_case(("version", "result"), [("6.0.16", "broken"), ("6.2.14", "ok"), ("7.4.1", "ok"), ("10.0", "ok")])
 def test_a_redis_that_is_too_old(version: str, result: str) -> None:
     assert redis_server.version({"redis_version": version}).result == result
 

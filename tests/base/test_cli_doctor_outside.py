@@ -7,6 +7,7 @@ import pytest
 import redis
 from redis.exceptions import NoPermissionError
 from support import otlp as collector
+from support.cases import each_case
 from support.cli_parts import SECRET, Run
 from support.doctor_parts import part
 from support.processes import free_port
@@ -106,7 +107,7 @@ FAILURES: dict[str, tuple[Exception, str]] = {
 }
 
 
-@pytest.mark.parametrize(("error", "what"), FAILURES.values(), ids=FAILURES.keys())
+@each_case(("error", "what"), FAILURES.values(), ids=FAILURES.keys())
 def test_an_error_of_redis_is_not_reported_as_our_bug(error: Exception, what: str) -> None:
     def fails() -> list[object]:
         raise error

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from support.cases import each_case
 from support.cli_parts import Run, labelled, write_lines
 
 from judges.core.prompt import render
@@ -74,7 +75,7 @@ def test_the_catalogue_for_people_names_every_judge_in_eighty_columns(run: Run) 
         assert all(f"{metric.scale}, {metric.passes}" in told for metric in judge.metrics)
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each_case("name", catalogue())
 def test_show_prints_the_request_for_a_trace(run: Run, name: str) -> None:
     trace = labelled(None, **SERVED)
     file = write_lines("t.jsonl", [labelled(None, output=" "), trace])
@@ -105,7 +106,7 @@ def test_show_prints_the_request_for_a_trace(run: Run, name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each_case("name", catalogue())
 def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: str) -> None:
     ended = run("judges", "show", name, "--trace", write_lines("t.jsonl", [labelled(None, **SERVED)]))
     assert (ended.code, ended.err) == (0, "")
@@ -133,7 +134,7 @@ def test_show_for_people_is_plain_text_that_holds_every_message(run: Run, name: 
 OURS = {"code-helper.jsonl", "library-desk.jsonl", "summariser.jsonl", "support-bot.jsonl"}
 
 
-@pytest.mark.parametrize("name", catalogue())
+@each_case("name", catalogue())
 def test_show_finds_a_sample_that_serves_the_judge(run: Run, name: str) -> None:
     ended = run("judges", "show", name, "--json")
     assert (ended.code, ended.err) == (0, "")
@@ -150,7 +151,7 @@ NO_SAMPLE: dict[str, tuple[list[dict[str, Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize(("traces", "message"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
+@each_case(("traces", "message"), NO_SAMPLE.values(), ids=NO_SAMPLE.keys())
 def test_a_file_without_a_fitting_trace_names_the_missing_fields(run: Run, traces: list[Any], message: str) -> None:
     file = write_lines("t.jsonl", [labelled(None, **fields) for fields in traces])
     ended = run("judges", "show", "groundedness", "--trace", file)

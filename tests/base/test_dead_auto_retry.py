@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 from support.dead_parts import balanced, dead, give_up, make_retryable, marks, retry_all, scheduled
 from support.judging_parts import Workers, assert_settled, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
@@ -223,7 +224,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("died", "ended", "allowed"), ENDS.values(), ids=ENDS.keys())
+@each_case(("died", "ended", "allowed"), ENDS.values(), ids=ENDS.keys())
 def test_the_pace_goes_by_how_the_last_ones_ended(died: int, ended: int, allowed: int) -> None:
     pace = RetryPace()
     pace.watch([str(number) for number in range(MIN_PACE)])

@@ -60,7 +60,7 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
             lose_batches(keyspace, name)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=14))
 def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list[tuple[str, int, str]]) -> None:
     keyspace = fresh_keyspaces()

@@ -3,14 +3,14 @@
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import t as students_t
-from statsmodels.api import WLS
-from statsmodels.stats.proportion import proportion_confint
+from support.lazy import Lazy
 
 from judges.agreement.intervals import wilson
 from tests.base import coverage
 from tests.base.coverage import DESIGNS, conversations, sums_of
 from worker.base.monitor.shares import Sums, design_effect, merge_sums, pass_share, student, weight_class
+
+scipy, models, proportion = Lazy("scipy.stats"), Lazy("statsmodels.api"), Lazy("statsmodels.stats.proportion")
 
 
 def counted(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray, buckets: int = 3) -> list[Sums]:
@@ -43,7 +43,7 @@ def test_the_design_effect_is_that_of_cluster_robust_regression() -> None:
     chance = np.random.default_rng(6)
     window = conversations(chance, 0.8, 90, 0.3)
     weights = np.repeat(chance.choice([1.0, 2.0, 8.0], 90), 5)
-    model = WLS(window.passed, np.ones(len(weights)), weights=weights)
+    model = models.WLS(window.passed, np.ones(len(weights)), weights=weights)
     clustered = model.fit(cov_type="cluster", cov_kwds={"groups": window.sessions, "use_correction": False})
     single = model.fit(cov_type="HC0")
     expected = (clustered.bse[0] / single.bse[0]) ** 2 * 90 / 89
@@ -71,7 +71,7 @@ def test_one_class_of_independent_verdicts_has_wilsons_interval() -> None:
     assert share is not None
     assert share.judgements == 400
     assert share.effective == pytest.approx(400, abs=2)
-    assert share.interval[1:] == pytest.approx(proportion_confint(320, 400, method="wilson"), abs=2e-4)
+    assert share.interval[1:] == pytest.approx(proportion.proportion_confint(320, 400, method="wilson"), abs=2e-4)
     assert pass_share(Sums()) is None
 
 
@@ -102,7 +102,7 @@ def test_few_failing_sessions_have_few_degrees_of_freedom() -> None:
 def test_students_quantiles_and_classes_of_weights() -> None:
     for freedom in (1, 2, 3, 4, 5, 10, 39, 200):
         for tail in (0.05, 0.01):
-            assert student(freedom, tail) == pytest.approx(students_t.ppf(1 - tail / 2, freedom), rel=1e-4), freedom
+            assert student(freedom, tail) == pytest.approx(scipy.t.ppf(1 - tail / 2, freedom), rel=1e-4), freedom
     assert [weight_class(w) for w in (1, 1.99, 2, 10, 64)] == [0, 0, 1, 3, 6]
 
 

@@ -9,6 +9,7 @@ import pytest
 from otel_parts import Senders, evaluated, names, numbered, pending, senders
 from structlog.testing import capture_logs
 from support import otlp as collector
+from support.cases import each_case
 from support.otlp import Dribbler, Log, OtlpReceiver
 from support.processes import PATIENCE_S
 from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
@@ -297,7 +298,7 @@ DRIBBLED = {
 }
 
 
-@pytest.mark.parametrize(("begins", "kind"), DRIBBLED.values(), ids=DRIBBLED.keys())
+@each_case(("begins", "kind"), DRIBBLED.values(), ids=DRIBBLED.keys())
 def test_an_answer_that_comes_byte_by_byte_ends_with_the_deadline(begins: bytes, kind: str) -> None:
     """The status decides where there is one; of the rest nothing is believed."""
     with (

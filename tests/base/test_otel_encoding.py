@@ -90,7 +90,7 @@ def test_the_encoding_equals_that_of_the_sdk(verdict: Verdict) -> None:
     assert_same(verdict)
 
 
-@pytest.mark.parametrize("rationale", [None, "", "of the score"])
+@each_case("rationale", [None, "", "of the score"])
 def test_explanations_too(rationale: str | None) -> None:
     scores = (Score("a", 1.0, rationale=rationale, label="yes"), Score("b", 0.0))
     verdict = make_verdict(1, outcome="scored", metrics=("a", "b"), scores=scores, rationale="of the verdict" * 50)
@@ -169,13 +169,13 @@ def test_an_attribute_of_any_length_is_read_back(value: str) -> None:
     assert [(pair.key, pair.value.string_value) for pair in span.attributes] == [("key", value)]
 
 
-@pytest.mark.parametrize("value", [2**63, 2**64, -(2**64)])
+@each_case("value", [2**63, 2**64, -(2**64)])
 def test_a_number_that_has_no_place_is_refused(value: int) -> None:
     with pytest.raises(OverflowError):
         Attribute(Span.ATTRIBUTES_FIELD_NUMBER, "key").integer(value)
 
 
-@pytest.mark.parametrize("seconds", [-1.0, 1e30, math.inf, math.nan])
+@each_case("seconds", [-1.0, 1e30, math.inf, math.nan])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises((OverflowError, ValueError, struct.error)):
         nanoseconds(seconds)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from support.cases import each_case
 from support.replay_parts import NOTHING, SAFETY, Replays
 from support.stage_parts import Keyspace, make_trace
 
@@ -26,12 +27,12 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), MOMENTS.values(), ids=MOMENTS.keys())
+@each_case(("text", "expected"), MOMENTS.values(), ids=MOMENTS.keys())
 def test_a_moment_is_so_long_ago_or_a_time(text: str, expected: float) -> None:
     assert parse_time(text, NOW_S) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
+@each_case("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
 def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
         parse_time(text, NOW_S)

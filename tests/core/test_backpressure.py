@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
 from worker.core.telemetry.backlog import Backpressure, Bounds
 
@@ -30,7 +30,7 @@ def test_at_first_nothing_holds_choosing_up() -> None:
     assert pressure_of().bounds == FREE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("waiting", "dead", "expected"),
     [
         ({"a": BOUND}, {}, FREE),
@@ -61,9 +61,7 @@ def test_a_slow_model_pauses_ingest_and_a_dead_model_over_the_bound_is_shed(
     assert pressure_of(("dead", dead), ("waiting", waiting)).bounds == expected
 
 
-@pytest.mark.parametrize(
-    ("dead_s", "expected"), [(0.1, PAUSED), (SURELY_S - 0.1, PAUSED), (SURELY_S, SHED), (3600.0, SHED)]
-)
+@each_case(("dead_s", "expected"), [(0.1, PAUSED), (SURELY_S - 0.1, PAUSED), (SURELY_S, SHED), (3600.0, SHED)])
 def test_a_slow_model_is_shed_only_once_it_is_surely_dead(dead_s: float, expected: Bounds) -> None:
     assert pressure_of(("waiting", {"a": BOUND + 1}), ("dead", {"a": dead_s})).bounds == expected
 

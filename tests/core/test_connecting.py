@@ -60,7 +60,7 @@ CUT = [
 """A mark that ends the host, unquoted in a password: what stands before it looks like host and port."""
 
 
-@pytest.mark.parametrize(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
+@each_case(("url", "shown"), SHOWN.items(), ids=SHOWN.values())
 def test_an_address_is_shown_without_user_password_and_options(url: str, shown: str) -> None:
     assert mask_url(url) == shown
 
@@ -121,11 +121,11 @@ def test_a_wrong_address_is_told_without_repeating_it(key: str, url: str) -> Non
     assert "s3cret" not in repr(caught.value.__cause__)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "url",
     ["redis+sentinel://h1:1,[::1]:2/mymaster/3?sentinel_password=x", "rediss+sentinel://h1/mymaster", "unix:///a/b"],
 )
-@pytest.mark.parametrize("key", ["redis_url", "broker_url"])
+@each_case("key", ["redis_url", "broker_url"])
 def test_sentinels_and_sockets_serve_as_redis_and_as_broker(key: str, url: str) -> None:
     assert getattr(load({f"TRACEJUDGE_{key.upper()}": url}), key) == url
 

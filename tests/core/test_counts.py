@@ -8,7 +8,7 @@ import pytest
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
-TRACES = 10_000
+TRACES = 3_000
 TWO_JUDGES = [{"name": "all", "judges": ["groundedness", "relevance_to_query"]}]
 
 
@@ -16,7 +16,7 @@ def evaluation_ids(pipeline: Pipeline) -> Counter[str]:
     return Counter(entry.verdict.evaluation_id for entry in pipeline.outbox())
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(TRACES, marks=pytest.mark.slow("ten thousand traces"))])
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.endurance("15 s of CPU"))])
 def test_traces_with_two_judges_give_two_verdicts_once_each(pipeline: Pipeline, count: int) -> None:
     worker = pipeline.worker(rules=TWO_JUDGES, log_level="warning")
     pipeline.publish(make_traces(count))
@@ -75,7 +75,7 @@ def test_a_rate_samples_the_same_traces_in_every_run_and_worker(
         assert {verdict.probability for verdict in verdicts} == {rate}
         chosen.append({verdict.trace_id for verdict in verdicts})
     once, by_two_workers, at_double_rate = chosen
-    assert abs(len(once) - 1000) <= 90
+    assert abs(len(once) - 0.1 * TRACES) <= 50
     assert once == by_two_workers
     assert once < at_double_rate
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from support.cases import each_case
 from support.judging_parts import Workers, assert_settled, choose
 from support.stage_parts import Keyspace
 
@@ -86,7 +87,7 @@ def test_calibrations_are_read() -> None:
     assert (other.metric_of(catalogue()[other.judge]), other.isotonic) == ("truth", ((0.0, 0.1), (1.0, 0.9)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("row", "message"),
     [
         ({"judge": "safty"}, "calibrations[0].judge: there is no judge 'safty'; did you mean safety?"),

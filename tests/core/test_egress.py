@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.cases import each_case
 from support.stage_parts import sampler_of
 
 from judges.core.model import ModelSettings
@@ -146,7 +147,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("egress", "message"), WRONG.values(), ids=WRONG.keys())
+@each_case(("egress", "message"), WRONG.values(), ids=WRONG.keys())
 def test_a_rule_whose_egress_cannot_serve_stops_the_start(egress: list[str], message: str) -> None:
     models = {name: {"provider": "lexical", "label": name} for name in NAMES}
     rules = [{"name": "kept", "judges": ["safety"], "egress": egress}]

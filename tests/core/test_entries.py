@@ -150,7 +150,7 @@ def test_the_publication_id_is_the_given_one() -> None:
     assert got.publication_id == "0123456789abcdef"
 
 
-@pytest.mark.parametrize("given_id", [{}, {"id": None}, {"id": ""}], ids=["absent", "null", "empty"])
+@each_case("given_id", [{}, {"id": None}, {"id": ""}], ids=["absent", "null", "empty"])
 def test_without_an_id_the_payload_is_the_publication(given_id: dict[str, Any]) -> None:
     first, again = (read_trace({**NEEDED, **given_id}) for _ in range(2))
     other = read_trace({**NEEDED, **given_id, "output": "It is not."})
@@ -355,7 +355,7 @@ PRODUCERS = {
 }
 
 
-@pytest.mark.parametrize(("field", "producer"), PRODUCERS.values(), ids=PRODUCERS.keys())
+@each_case(("field", "producer"), PRODUCERS.values(), ids=PRODUCERS.keys())
 def test_an_entry_names_its_producer(field: bytes | None, producer: str | None) -> None:
     fields = {b"v": b"1", b"t": encoded(NEEDED)}
     got = read(fields if field is None else {**fields, b"p": field})
@@ -391,7 +391,7 @@ def test_reading_never_raises(entry: dict[bytes, bytes]) -> None:
     check(read(entry))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(payloads)
 def test_reading_a_payload_never_raises(payload: bytes) -> None:
     for kind in (b"t", b"r", b"f"):

@@ -65,7 +65,7 @@ BASIC = {
 }
 
 
-@pytest.mark.parametrize(("header", "opens"), BASIC.values(), ids=BASIC.keys())
+@each_case(("header", "opens"), BASIC.values(), ids=BASIC.keys())
 def test_user_and_password_open_the_page(tmp_path: Path, header: str | None, *, opens: bool) -> None:
     (tmp_path / "password").write_text("pä:ss wörd\n", encoding="utf-8")
     settings = Settings(metrics_user="prometheus", metrics_password_file=str(tmp_path / "password"))
@@ -97,7 +97,7 @@ ABSENT = {
 }
 
 
-@pytest.mark.parametrize(("settings", "environment", "message"), ABSENT.values(), ids=ABSENT.keys())
+@each_case(("settings", "environment", "message"), ABSENT.values(), ids=ABSENT.keys())
 def test_a_secret_that_does_not_serve_is_told_without_it(
     settings: Settings, environment: Mapping[str, str], message: str
 ) -> None:

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pytest
 from structlog.testing import capture_logs
+from support.cases import each_case
 from support.stage_parts import Chosen, Keyspace
 
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
@@ -167,7 +167,7 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", READ)
+@each_case("name", READ)
 def test_fields_under_the_names_of_other_services_are_read(name: str) -> None:
     body, fields, left_out = READ[name]
     entry = read(body)
@@ -208,7 +208,7 @@ NO_TRACE: Mapping[str, tuple[object, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NO_TRACE)
+@each_case("name", NO_TRACE)
 def test_only_without_an_id_a_service_or_content_it_is_no_trace(name: str) -> None:
     body, detail, keys = NO_TRACE[name]
     entry = read(body)

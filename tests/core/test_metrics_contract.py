@@ -13,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.openmetrics.exposition import generate_latest
+from support.cases import each_case
 from support.scrape import Scrape, parse, samples_of
 
 from worker.core.config.settings import Rule, Settings, Where
@@ -279,7 +280,7 @@ def test_environments_are_bounded_as_well() -> None:
     assert len({environment(f"pr-{number}") for number in range(1000)}) == 51
 
 
-@pytest.mark.parametrize("extra", [("name",), ("release", "name"), ("name", "model", "release")])
+@each_case("extra", [("name",), ("release", "name"), ("name", "model", "release")])
 def test_series_labels_stand_behind_those_of_every_series(extra: tuple[str, ...]) -> None:
     def expected(labels: tuple[str, ...]) -> tuple[str, ...]:
         return (*SERIES, *extra, *labels[len(SERIES) :]) if labels[: len(SERIES)] == SERIES else labels

@@ -8,6 +8,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.message import Message
 from redis import Redis
+from support.cases import each_case
 
 from worker.celery import _is_notification
 from worker.core.queue.notify import MESSAGE_VERSION, PARTITION_VERSION, TASK
@@ -74,6 +75,6 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
+@each_case("other", OTHERS.values(), ids=OTHERS.keys())
 def test_other_messages_in_the_queue_are_no_notifications(other: Message) -> None:
     assert not _is_notification(other)

@@ -4,9 +4,9 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 from support.judging_parts import FakeLimits
 
 from worker.core.judging.fetching import PrefetchWindow
@@ -18,7 +18,7 @@ def window_of(*, limit: int = 64, batch_size: int = 32, **limits: float) -> Pref
     return PrefetchWindow("scripted", FakeLimits(limit=limit, **limits), batch_size)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("limit", "held", "capacity"),
     [
         (256, 0, 10),
@@ -73,7 +73,7 @@ def test_prefetched_batches_are_bounded_in_bytes() -> None:
     assert (window.capacity() > 0, window.has_memory) == (True, True)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("size", "capacity", "capacity_after"),
     [(0, 9, 10), (1 * MIB, 9, 10), (8 * MIB, 7, 8), (32 * MIB, 1, 2), (63 * MIB, 1, 1), (64 * MIB, 0, 1)],
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.cases import each_case
 from support.judging_parts import FakeLimits
 from support.otlp import OtlpReceiver
 from support.stage_parts import Chosen, Keyspace, make_trace, make_verdict, settings_of
@@ -189,7 +190,7 @@ def test_windows_find_the_matches_of_one_search(text: str, padding: int) -> None
         assert replaced(pattern, text) == re.sub(pattern, "#", text)
 
 
-@pytest.mark.parametrize("start", [0, 1, MAX_MATCH_CHARS - 1, MAX_MATCH_CHARS, WINDOW_CHARS - 1, WINDOW_CHARS])
+@each_case("start", [0, 1, MAX_MATCH_CHARS - 1, MAX_MATCH_CHARS, WINDOW_CHARS - 1, WINDOW_CHARS])
 def test_the_longest_match_is_found_wherever_it_begins(start: int) -> None:
     text = f"{' ' * start}<{'x' * (MAX_MATCH_CHARS - 2)}>{' ' * WINDOW_CHARS}"
     assert replaced("<x+>", text) == f"{' ' * start}#{' ' * WINDOW_CHARS}"

@@ -73,7 +73,7 @@ def test_every_sampler_chooses_alike(trace_id: str, rate: float, key: str) -> No
     assert first.sample(trace(trace_id)) == other.sample(trace(trace_id))
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.05, 0.5, 0.9])
+@each_case("rate", [0.01, 0.05, 0.5, 0.9])
 def test_the_share_of_chosen_traces_is_the_rate(rate: float) -> None:
     under_test, count = sampler(rule(rate)), 10_000
     chosen = sum(bool(under_test.sample(trace(trace_id)).choices) for trace_id in random_ids(count, seed=7))

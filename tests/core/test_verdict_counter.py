@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -125,7 +124,7 @@ def test_a_metric_that_a_scored_verdict_leaves_out_counts_nowhere() -> None:
     assert scrape.total("tracejudge_score_count") == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("details", "counted"),
     [({}, 0), ({"fabricated_evidence": 3}, 3), ({"fabricated_evidence": -1}, 0), ({"fabricated_evidence": "3"}, 0)],
     ids=["none", "some", "negative", "no number"],
@@ -213,7 +212,7 @@ def test_a_dead_letter_counts_by_its_reason_and_nowhere_else() -> None:
 # --- series ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     "first",
     [
         verdict(scores=(PASS, FAIL, UNRATED)),
@@ -366,7 +365,7 @@ def test_a_clock_that_runs_ahead_makes_no_negative_age() -> None:
     assert scrape.value("tracejudge_score_age_seconds_sum", service="shop") == 0.0
 
 
-@pytest.mark.parametrize(
+@each_case(
     "fields",
     [
         {"scores": (PASS,)},

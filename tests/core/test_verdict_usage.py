@@ -1,6 +1,6 @@
 """Tokens and cost of a verdict: what an endpoint does not report is absent, and never zero."""
 
-import pytest
+from support.cases import each_case
 from support.stage_parts import HOUR, make_trace
 
 from judges.core.model import Price
@@ -14,7 +14,7 @@ SILENT = Call(1.0, 0.1, "ok")
 FAILED = Call(1.0, 0.1, "timeout")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("calls", "price", "expected"),
     [
         ((ANSWERED,), PRICE, (1_000_000, 500_000, 2.0)),

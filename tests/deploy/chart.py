@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python.chart import Chart
 from referencing import Registry, Resource
 from support.lazy import Lazy
 
@@ -36,19 +36,24 @@ __all__ = [
     "written",
 ]
 
-jsonschema = Lazy("jsonschema")
+helm, jsonschema = Lazy("helm_python.chart"), Lazy("jsonschema")
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
 CHART = FOLDER / "helm" / "tracejudge"
 CONFIG = ("ConfigMap", "tracejudge-config")
 EXAMPLES = sorted(file.stem for file in (CHART / "examples").glob("*.yaml"))
 Objects = dict[tuple[str, str], dict[str, Any]]
-_SCHEMAS = files("kubernetes_validate") / "kubernetes-json-schema"
 _CUSTOM = json.loads(Path(__file__).with_name("custom_resources.json").read_text())
 
 
 @cache
-def load_chart() -> Chart:
-    return Chart.load(CHART)
+def schemas(version: str) -> Traversable:
+    """Return the folder of a version's schemas; the package that holds them takes 50 MB."""
+    return files("kubernetes_validate") / f"kubernetes-json-schema/v{version}-local-strict"
+
+
+@cache
+def load_chart() -> Any:
+    return helm.Chart.load(CHART)
 
 
 def values_of(example: str) -> dict[str, Any]:
@@ -139,7 +144,7 @@ def _custom(kind: str) -> Any:
 
 @cache
 def _native(version: str, name: str) -> Any:
-    folder = _SCHEMAS / f"v{version}-local-strict"
+    folder = schemas(version)
     schema = json.loads((folder / f"{name}.json").read_text())
     return jsonschema.Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(version))
 
@@ -147,7 +152,7 @@ def _native(version: str, name: str) -> Any:
 @cache
 def _definitions(version: str) -> "Registry[Any]":
     """The definitions that all schemas of a version share."""
-    text = (_SCHEMAS / f"v{version}-local-strict" / "_definitions.json").read_text()
+    text = (schemas(version) / "_definitions.json").read_text()
     return Resource.from_contents(json.loads(text)) @ Registry()
 
 

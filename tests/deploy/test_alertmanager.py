@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from alertmanager_run import BOT, CONFIG, Alertmanager, alert, find_program, running
+from support.cases import each_case
 from support.processes import wait_until
 
 from deploy.rules.rule_files import FOLDER as RULES
@@ -90,7 +91,7 @@ def test_of_each_alert_of_the_watcher_it_is_decided_whether_it_silences_quality(
     assert not blind & SEES_STILL
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("labels", "receivers"),
     [
         (("severity=page", "kind=quality"), "webhook,page"),

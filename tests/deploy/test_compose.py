@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from compose_file import DEPLOY, addresses, mounts, ports, read_yaml, services
 from redis import Redis
+from support.cases import each_case
 from support.redis_kinds import TunedRedis
 
 from worker.base.delivery.settings import OTLP_ENDPOINT
@@ -158,7 +159,7 @@ def test_a_redis_that_answers_with_an_error_is_not_healthy(password: str, is_hea
     assert (kind, asked.returncode == 0) == ("CMD", is_healthy)
 
 
-@pytest.mark.parametrize("name", sorted(OWN))
+@each_case("name", sorted(OWN))
 def test_no_registry_is_asked_for_our_own_image(name: str) -> None:
     """One service builds it, and the others come after that one."""
     assert services()[name]["pull_policy"] == "never"
@@ -210,7 +211,7 @@ def test_the_worker_runs_a_verb_of_the_command_line() -> None:
     assert verb in verbs()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "name",
     [
         "compose.yaml",

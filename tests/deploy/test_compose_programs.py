@@ -14,6 +14,7 @@ import httpx
 import pytest
 from compose_file import DEPLOY, mounts, services
 from redis import Redis
+from support.cases import each_case
 from support.otlp import OtlpReceiver, failing
 from support.processes import Program, free_port, wait_until
 
@@ -55,7 +56,7 @@ def is_healthy(
 
 
 @pytest.mark.slow("starts Redis, Prometheus and Alertmanager")
-@pytest.mark.parametrize("name", PROGRAMS)
+@each_case("name", PROGRAMS)
 def test_a_service_starts_by_its_command_and_is_healthy(name: str, tmp_path: Path) -> None:
     service = services()[name]
     program, own_port, paths = PROGRAMS[name]

@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from queries import dashboards, panels
 from support.cases import each_case
+from support.lazy import Lazy
 
 from deploy.__main__ import main
 from deploy.dashboards.grafana import FOLDER, generate
@@ -23,6 +21,9 @@ from deploy.rules import rule_files
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import load
 
+encoder, plugins, models = (
+    Lazy(f"grafana_foundation_sdk.{name}") for name in ("cog.encoder", "cog.plugins", "models.dashboard")
+)
 ALL = [pytest.param(each, id=uid) for uid, each in dashboards().items()]
 PANELS = {f"{uid}: {panel['title']}": panel for uid, each in dashboards().items() for panel in panels(each)}
 each_panel = each_case("panel", PANELS.values(), ids=PANELS)
@@ -84,19 +85,19 @@ def test_writing_removes_what_is_made_no_more(tmp_path: Path) -> None:
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_model_of_the_sdk_reads_and_writes_the_same(dashboard: dict[str, Any]) -> None:
-    register_default_plugins()
+    plugins.register_default_plugins()
     own = {"step", "tagKeys", "textFormat", "titleFormat", "useValueForTime"}  # which its model lacks
     marks = [{key: mark[key] for key in mark.keys() - own} for mark in dashboard["annotations"]["list"]]
     expected = [{key: panel[key] for key in panel.keys() - {"maxPerRow"}} for panel in dashboard["panels"]]
 
-    again = json.loads(json.dumps(Dashboard.from_json(dashboard), cls=JSONEncoder))
+    again = json.loads(json.dumps(models.Dashboard.from_json(dashboard), cls=encoder.JSONEncoder))
 
     assert again == {**dashboard, "panels": expected, "annotations": {"list": marks}}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_marks_stand_at_their_time(dashboard: dict[str, Any]) -> None:
     """Grafana asks whether it is true, and a text is, whatever it says: a mark would stand at a second of 1970."""
     assert [mark["useValueForTime"] for mark in dashboard["annotations"]["list"] if mark["useValueForTime"]] == []
@@ -117,7 +118,7 @@ def test_windows_of_raw_samples_are_not_asked_for_at_every_pixel(panel: dict[str
             assert panel["interval"] in {"5m", "1d"}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_no_panel_lies_upon_another_or_beyond_the_edge(dashboard: dict[str, Any]) -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in dashboard["panels"]:
@@ -129,7 +130,7 @@ def test_no_panel_lies_upon_another_or_beyond_the_edge(dashboard: dict[str, Any]
                 taken[x, y] = panel["title"]
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_numbers_of_panels_and_titles_are_unique(dashboard: dict[str, Any]) -> None:
     numbers = [panel["id"] for panel in dashboard["panels"]]
     titles = [panel["title"] for panel in panels(dashboard)]
@@ -138,7 +139,7 @@ def test_numbers_of_panels_and_titles_are_unique(dashboard: dict[str, Any]) -> N
     assert len(set(titles)) == len(titles)
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None:
     first, *others = dashboard["panels"]
     now = others[: next(place for place, panel in enumerate(others) if panel["type"] == "row")]
@@ -147,7 +148,7 @@ def test_the_first_row_says_what_is_wrong_now(dashboard: dict[str, Any]) -> None
     assert {panel["type"] for panel in now} <= {"table", "stat"}
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_at_most_fourteen_panels_are_open(dashboard: dict[str, Any]) -> None:
     """Each open panel asks Prometheus every minute; those of a collapsed row lie below it, within the width."""
     opened = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
@@ -175,7 +176,7 @@ def test_the_first_screen_tells_the_budget_since_when_and_which_segment() -> Non
     assert {"segment", "since", "changed"} <= set(columns)
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_links_lead_to_the_other_dashboards(dashboard: dict[str, Any]) -> None:
     others = {f"/d/{uid}/{uid}" for uid in TITLES if uid != dashboard["uid"]}
 
@@ -276,7 +277,7 @@ def test_grafana_finds_the_dashboards() -> None:
     assert [(each["type"], each["allowUiUpdates"]) for each in providers["providers"]] == [("file", False)]
 
 
-@pytest.mark.parametrize("dashboard", ALL)
+@each_case("dashboard", ALL)
 def test_the_guide_describes_the_first_screen_and_every_row(dashboard: dict[str, Any]) -> None:
     name = dashboard["title"].rpartition(" ")[2]
     guide = (FOLDER.parents[2] / "docs" / "dashboards.md").read_text(encoding="utf-8")

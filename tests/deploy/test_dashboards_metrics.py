@@ -2,7 +2,6 @@
 
 from itertools import chain
 
-import pytest
 from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressions, selectors
 from support.cases import each_case
 
@@ -47,7 +46,7 @@ def test_every_metric_is_watched_or_left_out_on_purpose() -> None:
     assert set(declared()) - used() == set(UNUSED)
 
 
-@pytest.mark.parametrize("window", windows())
+@each_case("window", windows())
 def test_what_is_asked_for_exists(window: str) -> None:
     metric_names = set(declared()) | recorded()
     values = {

@@ -85,7 +85,7 @@ def test_every_rule_runs(server: Prometheus) -> None:
     assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
 
 
-@pytest.mark.parametrize("window", ["30m", "6h", "3d"])
+@each_case("window", ["30m", "6h", "3d"])
 def test_each_window_can_be_chosen(server: Prometheus, answers: Mapping[Asked, Any], window: str) -> None:
     for query in answers:
         ask(server, query, window=window)

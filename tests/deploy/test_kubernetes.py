@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-import helm_python
 import httpx
 import pytest
 import yaml
@@ -39,10 +38,9 @@ from chart import (
     values_of,
     written,
 )
-from helm_python.chart import Chart, lint, package
-from helm_python.config import Config
 from queries import selectors
 from support.cases import each_case
+from support.lazy import Lazy
 from support.processes import Program, free_port, wait_until
 
 from deploy.dashboards.grafana import FOLDER as DASHBOARDS
@@ -58,6 +56,7 @@ from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.feature import BOARD
 from worker.features.gateway.feature import GATEWAY
 
+helm, helm_chart, helm_config = Lazy("helm_python"), Lazy("helm_python.chart"), Lazy("helm_python.config")
 PATHS = {"/healthz", "/readyz", "/metrics"}
 PAGE = (FOLDER.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 GOOD = values_of("minimal")
@@ -448,7 +447,7 @@ def test_triggers_ask_for_gauges_that_exist_and_add_workers_as_they_should(promt
 def test_values_that_cannot_work_fail_with_a_sentence(values: dict[str, Any], says: str) -> None:
     fields = {**GOOD, **values}
     name = "a-release-with-a-long-name" if "too long" in says else "tracejudge"
-    with pytest.raises(helm_python.HelmError) as error:
+    with pytest.raises(helm.HelmError) as error:
         load_chart().render(fields, name=name)
     assert re.search(says, str(error.value)), error.value
 
@@ -640,8 +639,11 @@ def test_an_upgrade_that_loses_data_or_skips_a_version_is_refused(
     """Helm looks up the installed ConfigMap. What passes the guard fails later: this API server has no schemas."""
     annotations = {"tracejudge/layout": layout, "tracejudge/version": version}
     values = {**GOOD, "upgrade": upgrade}
-    with cluster(annotations) as kubeconfig, Config(namespace="judging", kubeconfig_content=kubeconfig) as config:
-        with pytest.raises(helm_python.HelmError) as error:
+    with (
+        cluster(annotations) as kubeconfig,
+        helm_config.Config(namespace="judging", kubeconfig_content=kubeconfig) as config,
+    ):
+        with pytest.raises(helm.HelmError) as error:
             config.install(load_chart(), "tracejudge", values, dry_run="server", namespace="judging")
         assert re.search(says or "failed to download openapi", str(error.value)), error.value
 
@@ -658,10 +660,10 @@ def test_the_chart_is_of_this_version_and_layout() -> None:
 
 def test_helm_finds_nothing_to_complain_of_and_an_archive_renders_the_same(tmp_path: Path) -> None:
     """The archive holds the files that the folder links to."""
-    findings = lint(CHART, values_of("roles"), strict=True)
+    findings = helm_chart.lint(CHART, values_of("roles"), strict=True)
     assert not findings["errors"]
     assert [finding["error"] for finding in findings["messages"]] == ["icon is recommended"]
-    with Chart.load(package(CHART, destination=tmp_path)) as archive:
+    with helm_chart.Chart.load(helm_chart.package(CHART, destination=tmp_path)) as archive:
         for example in ("minimal", "monitoring"):
             values = values_of(example)
             assert archive.render(values, name="tracejudge") == load_chart().render(values, name="tracejudge")

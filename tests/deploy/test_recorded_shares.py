@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from promtool_run import run_groups
 from scenes_quality import Monitored
+from support.cases import each_case
 
 pytestmark = pytest.mark.slow("promtool, once a case")
 
@@ -43,7 +44,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_recorded(name: str, promtool: str, rules: Path, tmp_path: Path) -> None:
     world, window, values = CASES[name]
     names = ("effective_judgements", "pass_share", "pass_share_upper")

@@ -58,7 +58,7 @@ def test_check_tells_of_a_difference(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["--check", "--into", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize("scale", [1, 120, 3600])
+@each_case("scale", [1, 120, 3600])
 def test_promtool_accepts_the_rules(promtool: str, tmp_path: Path, scale: int) -> None:
     """At their own pace, and at that of a test."""
     write(tmp_path, generate(scale=scale))

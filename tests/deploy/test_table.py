@@ -69,8 +69,6 @@ def test_a_refused_table_ends_the_command(
     assert "set an objective above 0.931" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("duration", "length"), [("90s", 90), ("5m", 300), ("1h", 3600), ("3d", 259_200), ("250ms", 0.25)]
-)
+@each_case(("duration", "length"), [("90s", 90), ("5m", 300), ("1h", 3600), ("3d", 259_200), ("250ms", 0.25)])
 def test_seconds(duration: str, length: float) -> None:
     assert seconds(duration) == length

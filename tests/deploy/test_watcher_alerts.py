@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from promtool_run import Case, Moment, run_scenes
+from promtool_run import Case, Moment, recordings_for, run_scenes
 from scenes_watcher import SCENES
 from support.cases import each_case
 
@@ -14,8 +14,9 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    files = [rules / "pipeline.yaml", rules / "watcher.yaml"]
-    return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("watcher"))
+    folder, alerts = tmp_path_factory.mktemp("watcher"), rules / "watcher.yaml"
+    files = [recordings_for(alerts, rules / "pipeline.yaml", folder), alerts]
+    return run_scenes(promtool, files, SCENES, folder)
 
 
 @each_case("case", CASES, ids=[case.name for case in CASES])

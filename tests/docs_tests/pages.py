@@ -1,7 +1,6 @@
 """A page of the documentation as a script: the files it shows, the commands it runs, and what they are to print."""
 
 import contextlib
-import multiprocessing
 import os
 import re
 import shlex
@@ -14,11 +13,11 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final, NamedTuple
 
 import pytest
-
-from worker.cli import commands, main
+from support.warm import Forked
 
 __all__ = [
     "ELSEWHERE",
@@ -27,7 +26,6 @@ __all__ = [
     "Block",
     "Command",
     "File",
-    "Warm",
     "background",
     "blocks",
     "matches",
@@ -72,6 +70,7 @@ _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
 _INTERRUPTED: Final = 130
 _INSTALL: Final = "pip install "
+_FORKED: Final = {"tracejudge": "worker.cli", "celery": "celery"}
 
 
 class Block(NamedTuple):
@@ -207,10 +206,14 @@ def run(
         AssertionError: It does not end in time.
     """
     installed = [_installed(step.line, folder) for step in steps if isinstance(step, Command) and step.installs]
+    environment = _environment(installed, env or {})
+    name, *arguments = shlex.split(command, comments=True)
+    if name in _FORKED and not installed and not re.search(r"[|>$&;]", command):
+        return _run_forked(_FORKED[name], arguments, folder, environment, timeout_s)
     program = subprocess.Popen(
         ["sh", "-c", command],
         cwd=folder,
-        env=_environment(installed, env or {}),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -224,8 +227,26 @@ def run(
             os.killpg(program.pid, signal.SIGKILL)
         program.communicate()
         raise AssertionError(f"did not end within {timeout_s:g} s: {command}") from None
-    told = [line for line in err.decode().splitlines(keepends=True) if "━━" not in line]
-    return Ended(program.returncode, out.decode() + "".join(told))
+    return Ended(program.returncode, out.decode() + _without_progress(err))
+
+
+def _run_forked(module: str, arguments: Sequence[str], folder: Path, env: Mapping[str, str], timeout_s: float) -> Ended:
+    """Run a command of ours alone without its imports, which take a second of CPU; its output is in order of time."""
+    with TemporaryFile() as output:
+        file = output.fileno()
+        program = Forked(module, arguments, out=file, err=file, env=env, folder=folder)
+        try:
+            code = program.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, signal.SIGKILL)
+            raise AssertionError(f"did not end within {timeout_s:g} s: {module} {arguments}") from None
+        return Ended(code, _without_progress(os.pread(file, os.fstat(file).st_size, 0)))
+
+
+def _without_progress(output: bytes) -> str:
+    """Leave out bars of progress, which are no edges of tables."""
+    lines = output.decode().splitlines(keepends=True)
+    return "".join(line for line in lines if "━━" not in line or line.strip()[0] in "┏┡")
 
 
 def needs(*programs: str) -> None:
@@ -233,42 +254,6 @@ def needs(*programs: str) -> None:
     for program in programs:
         if shutil.which(program) is None:
             (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no {program}")
-
-
-class Warm:
-    """Runs commands in processes that are forked from one which has imported all of them; that saves most of their CPU.
-
-    What needs a shell runs in one.
-    """
-
-    def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        modules = {command.module for command in commands().values()}
-        self._context.set_forkserver_preload(["worker.cli", *modules, "worker.base.embedded"])
-
-    def run(self, command: str, folder: Path, env: Mapping[str, str]) -> Ended:
-        """Run a command as `run` does."""
-        words = shlex.split(command)
-        if words[0] != "tracejudge" or re.search(r"[|>$&;]", command):
-            return run(command, folder, env=env)
-        output = folder / "command.out"
-        process = self._context.Process(target=_call, args=(words[1:], folder, _environment([], env), output))
-        process.start()
-        process.join(_TIMEOUT_S)
-        if process.is_alive():
-            process.kill()
-            raise AssertionError(f"did not end within {_TIMEOUT_S:g} s: {command}")
-        return Ended(process.exitcode or 0, output.read_text(encoding="utf-8"))
-
-
-def _call(arguments: list[str], folder: Path, env: Mapping[str, str], output: Path) -> None:
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for descriptor in (1, 2):
-        os.dup2(file, descriptor)
-    main(arguments)
 
 
 def matches(shown: str, output: str) -> bool:

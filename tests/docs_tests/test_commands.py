@@ -17,7 +17,6 @@ from pages import (
     PAGES,
     ROOT,
     Command,
-    Warm,
     background,
     matches,
     needs,
@@ -139,7 +138,6 @@ class Installation:
             text = text.replace(name, str(port))
         configuration = folder / "tracejudge.toml"
         configuration.write_text(f"{text}{AWAY}", encoding="utf-8")
-        self.warm = Warm()
         (folder / "judges.d").mkdir()
         own = next(text for page, text in of_kind("toml") if page == "README.md" and "instructions" in text)
         (folder / "judges.d" / "clear_answer.toml").write_text(own, encoding="utf-8")
@@ -163,7 +161,7 @@ class Installation:
         self.call("labels import labels.jsonl --judge facts_grounding --drawn 0.05")
 
     def call(self, arguments: str) -> str:
-        ended = self.warm.run(f"tracejudge {arguments}", self.folder, self.env)
+        ended = run(f"tracejudge {arguments}", self.folder, env=self.env)
         assert ended.code == 0, ended
         return ended.output
 
@@ -235,7 +233,7 @@ def test_commands_run(installation: Installation) -> None:
             continue
         for written in re.findall(r"--(?:output|out|svg) (\S+)", line):
             (installation.folder / written).unlink(missing_ok=True)
-        ended = installation.warm.run(here, installation.folder, installation.env)
+        ended = run(here, installation.folder, env=installation.env)
         wanted = next((code for end, code in CODES.items() if line.endswith(end)), 0)
         if ended.code != wanted:
             wrong.append(f"{here}\n  exit code {ended.code}: {ended.output[-600:]}")
@@ -251,10 +249,10 @@ SHOWN = ("docs/sessions.md", "docs/troubleshooting.md")
 def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
     steps = read_page(PAGES[page])
     write_files(steps, tmp_path)
-    warm, shown = Warm(), [step for step in steps if isinstance(step, Command)]
+    shown = [step for step in steps if isinstance(step, Command)]
     for command in shown:
         line = re.sub(r" *# exit code \d+$", "", command.line)
-        ended = warm.run(line, tmp_path, {"TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1/0"})
+        ended = run(line, tmp_path, env={"TRACEJUDGE_REDIS_URL": "redis://127.0.0.1:1/0"})
         assert ended.code == command.code, (line, ended.output)
         assert matches(command.output, ended.output), (line, ended.output)
     assert shown

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pages import PAGES, Command, Warm, blocks, matches, read_page
+from pages import PAGES, Command, blocks, matches, read_page, run
 from redis import Redis
 
 import tracejudge
@@ -23,7 +23,7 @@ def test_each_block_publishes_what_is_shown(
     env = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    names, warm, shown = around(), Warm(), 0
+    names, shown = around(), 0
     try:
         for block in blocks(PAGE):
             if block.kind == "python":
@@ -33,7 +33,7 @@ def test_each_block_publishes_what_is_shown(
                 newest = sent(redis, prefix, b"t")[-1]["trace_id"]
                 (step,) = read_page(f"```console\n{block.text}```\n")
                 assert isinstance(step, Command)
-                ended = warm.run(f"tracejudge show {newest}", tmp_path, env)
+                ended = run(f"tracejudge show {newest}", tmp_path, env=env)
                 assert matches(step.output, ended.output), f"{step.output}\n{ended.output}"
                 shown += 1
         traces, (feedback,) = sent(redis, prefix, b"t"), sent(redis, prefix, b"f")

@@ -7,14 +7,14 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from support.endpoint import ChatEndpoint
+from support.lazy import Lazy
 from support.replies import Call, Reply, answers_json, yes_no
 
 from judges.features.lab import background
 
+nbclient, nbformat = Lazy("nbclient"), Lazy("nbformat")
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "python.md").read_text(encoding="utf-8")
 NOTEBOOK = DOCS / "notebooks" / "judges.ipynb"
@@ -59,7 +59,7 @@ def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
 def test_the_notebook_prints_what_it_shows() -> None:
     shown = nbformat.read(NOTEBOOK, as_version=4)
     ran = nbformat.read(NOTEBOOK, as_version=4)
-    NotebookClient(ran, timeout=100, kernel_name="python3").execute()
+    nbclient.NotebookClient(ran, timeout=100, kernel_name="python3").execute()
     for before, after in zip(shown.cells, ran.cells, strict=True):
         if before.cell_type == "code":
             assert texts(after) == texts(before), f"run the notebook again and commit it: {before.source}"

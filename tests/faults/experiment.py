@@ -31,7 +31,7 @@ from worker.core.storage.client import StoreError
 
 __all__ = ["JUDGES", "RECOVERY_S", "SCALE", "Experiment", "Load", "number", "seconds"]
 
-SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10")))
+SCALE: Final = float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40")))
 RECOVERY_S: Final = bounded_s(30.0)
 """Guaranteed time after `kill -9` until a batch continues elsewhere."""
 JUDGES: Final = ("groundedness", "relevance_to_query")

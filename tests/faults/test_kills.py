@@ -6,8 +6,8 @@ import time
 import pytest
 from experiment import Experiment, number, seconds
 
-TRACES = number(5_000, least=500)
-KILLS = number(20, least=5)
+TRACES = number(5_000, least=250)
+KILLS = number(20, least=3)
 PAUSE_S = seconds(5, least=1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiment import SCALE, Experiment, number, seconds
 from support.proxy import HOLDS, REFUSES, Behaviour, Proxy, cuts_replies, delays, resets_after
 
-TRACES = number(5_000, least=400)
+TRACES = number(5_000, least=250)
 FAULTS = {
     "nobody listens": REFUSES,
     "nothing goes through": HOLDS,

@@ -14,7 +14,7 @@ from support.processes import bounded_s, wait_until
 from support.replies import Call, slow, yes_no
 from support.scrape import CLIENT
 
-TRACES = number(5_000, least=500)
+TRACES = number(5_000, least=250)
 LOAD_S = seconds(30, least=2)
 COPIES: Final = 10
 KILL_THE_POOL: Final = """

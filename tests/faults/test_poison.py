@@ -13,7 +13,7 @@ from redis import Redis
 from support import fuzz
 from support.processes import wait_until
 
-ENTRIES = number(2_000, least=600)
+ENTRIES = number(2_000, least=300)
 MESSAGES = number(2_000, least=200)
 GOOD = 100
 NO_MESSAGES = (b"", b"\xff\xfe", b"[]", b"{}", b"null", b'{"body": 1}', fuzz.MARK.encode())

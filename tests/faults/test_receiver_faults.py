@@ -14,7 +14,7 @@ from support.pipeline import Worker
 from support.processes import wait_until
 from support.scrape import CLIENT
 
-TRACES = number(5_000, least=500)
+TRACES = number(5_000, least=250)
 DOWN_S = seconds(60, least=3)
 PHASE_S = seconds(20, least=1)
 VERDICTS = "tracejudge_verdicts_total"

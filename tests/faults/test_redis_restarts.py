@@ -6,7 +6,7 @@ import pytest
 from experiment import Experiment, number, seconds
 from redis_faults import frozen, restarts
 
-TRACES = number(5_000, least=600)
+TRACES = number(5_000, least=300)
 FROZEN_S = seconds(20, least=6)
 
 

@@ -12,7 +12,7 @@ from judges.core.verdict import repeat_id
 from worker.base.monitor.counts import read_counts
 from worker.core.selection.sampling import position
 
-TRACES = number(4_000, least=400)
+TRACES = number(4_000, least=200)
 KILLS = number(20, least=4)
 SHARE = 0.5
 SECOND = "second-judge"

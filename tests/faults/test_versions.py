@@ -9,7 +9,7 @@ import pytest
 from experiment import Experiment, number, seconds
 from support.processes import wait_until
 
-TRACES = number(5_000, least=400)
+TRACES = number(5_000, least=200)
 LOAD_S = seconds(20, least=2)
 RULES = {"old": "Name the parcel.", "new": "Name the parcel and what it holds."}
 OLD, NEW = "old", "new"

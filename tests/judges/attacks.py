@@ -5,6 +5,7 @@ texts, and traces whose shape is the attack.
 """
 
 import json
+import re
 from collections.abc import Mapping
 
 from judge_traces import HOSTILE, filled
@@ -118,7 +119,7 @@ EVERYWHERE: Mapping[str, str] = {
     "100 kB of quotes": '"' * 100_000,
     "100 kB of line breaks and a letter": "\n" * 100_000 + "x",
     "100 kB of full stops": "a." * 50_000,
-    "100 kB of zero-width spaces": "x" + "\u200b" * 100_000,
+    "50,000 zero-width spaces": "x" + "\u200b" * 50_000,
     "2,000 sentences": "So. " * 2_000,
     "database and shell": "'; DROP TABLE traces; -- $(reboot) `reboot` && yes | true\n%00",
     "formats": "%s%n%x {0.__class__} {{7*7}} ${7*7} #{7*7} <%= 7*7 %> \\N{BULLET} \\x41 \\u0041",
@@ -140,10 +141,10 @@ def _trace(**fields: object) -> Trace:
     return Trace(**{**expected, **fields})  # type: ignore[arg-type]
 
 
-_MANY = [f"Document {number} speaks of a warranty of two years." for number in range(10_000)]
+_MANY = [f"Document {number} speaks of a warranty of two years." for number in range(4_000)]
 
 SHAPES: Mapping[str, Trace] = {
-    "10,000 documents": _trace(context=_MANY),
+    "4,000 documents": _trace(context=_MANY),
     "empty documents among full ones": _trace(context=["", " \n", "Two years.", "\u200b", Document(""), "Free."]),
     "blank documents first, and one text last": _trace(context=[" "] * 50 + ["Two years."]),
     "the same document a hundred times": _trace(context=["Two years. Free of charge."] * 100),
@@ -247,3 +248,5 @@ SHAPES: Mapping[str, Trace] = {
 }
 
 ATTACKS: Mapping[str, Trace] = {**{name: filled(text)[0] for name, text in EVERYWHERE.items()}, **SHAPES}
+LIGHT = {name: trace for name, trace in ATTACKS.items() if not re.match("100 kB|50,000|4,000|5,000", name)}
+"""Those of many characters go through every judge once, in the echo; more of them would only take time."""

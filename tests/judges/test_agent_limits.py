@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from explorations import PRICED, SETTINGS, Counting, call, calling, check_structure, contents, course, exploring, judged
 from judge_traces import yes_no_text
 from msgspec import structs
@@ -41,7 +40,7 @@ def paging(chars: int, **limits: float) -> Judge:
 
 
 class TestRounds:
-    @pytest.mark.parametrize("rounds", [1, 2, 30])
+    @each_case("rounds", [1, 2, 30])
     def test_the_answer_after_the_last_is_the_verdict(self, rounds: int) -> None:
         model = Reader()
         assessment = judged(exploring(Limits(max_rounds=rounds), page=str), model)

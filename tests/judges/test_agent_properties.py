@@ -45,7 +45,7 @@ def spent(assessment: Assessment) -> tuple[int, float]:
     return inputs + outputs, PRICE.cost_usd(inputs, outputs)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     steps=STEPS,
     limits=LIMITS,

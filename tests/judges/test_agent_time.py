@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from explorations import TRACE, Counting, call, calling, course, exploring, hanging, judged, run_with_tools
 from judge_traces import yes_no_text
+from support.cases import each_case
 
 from judges.calling.evaluation import Clock, evaluate
 from judges.core.exploration import Limits
@@ -114,7 +115,7 @@ class TestTries:
         model = ScriptedModel(steps)
         return asyncio.run(evaluate(exploring(self.LIMITS), TRACE, model, earlier_calls=earlier_calls))
 
-    @pytest.mark.parametrize("failure", ["rate_limited", "judge_unavailable", "timeout", "judge_rejected"])
+    @each_case("failure", ["rate_limited", "judge_unavailable", "timeout", "judge_rejected"])
     def test_an_exploration_is_over_budget_after_the_calls_of_all_tries(self, failure: str) -> None:
         steps = [calling(), calling(), Step(failure=failure)]  # type: ignore[arg-type]
         before, after = (self.tried(steps, earlier_calls) for earlier_calls in (16, 17))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from explorations import SETTINGS, TRACE, Counting, call, calling, check_structure, contents, course, exploring, judged
 from judge_traces import yes_no_text
+from support.cases import each_case
 
 from judges.agent import TraceToolbox
 from judges.core.exploration import Exploration, Limits
@@ -115,7 +116,7 @@ def reading(limits: Limits = Limits()) -> Judge:  # noqa: B008 - frozen
     return replace(exploring(), exploration=Exploration(TraceToolbox, limits))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("task", "rationale", "rounds"),
     [
         (find_the_error, "span-137 failed: ConnectionResetError: the till did not answer", 2),
@@ -149,7 +150,7 @@ def test_a_limit_in_the_middle_of_the_pages_asks_for_the_verdict(limits: Limits,
     assert sum(call.input_tokens + call.output_tokens for call in assessment.calls) <= limits.max_tokens
 
 
-@pytest.mark.parametrize(
+@each_case(
     "wrong",
     [
         ask("read_everything"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from explorations import TRACE, exploring
 from msgspec import structs
+from support.cases import each_case
 
 from judges.agent import texts
 from judges.core.exploration import Exploration
@@ -23,7 +24,7 @@ def with_tool(**changes: object) -> Judge:
     return replace(judge, exploration=structs.replace(judge.exploration, tools=(tool,)))
 
 
-@pytest.mark.parametrize(
+@each_case(
     "changes", [{"name": "look"}, {"description": "Looks."}, {"parameters": {}}], ids=["name", "description", "schema"]
 )
 def test_changes_with_a_tool(changes: dict[str, object]) -> None:

@@ -36,7 +36,7 @@ def judged(*pairs: tuple[str, Assessment]) -> list[Judged]:
 # --- one trace ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("assessment", "passed"),
     [
         (PASS, True),
@@ -53,7 +53,7 @@ def test_the_first_rated_metric_decides(assessment: Assessment, passed: bool | N
     assert Judged(TRACE, "yes", assessment).passed is passed
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("metric", "passed"),
     [("metric 0", True), ("metric 1", False), ("metric 2", None)],
     ids=["first", "second", "absent"],
@@ -71,7 +71,7 @@ def test_labels_that_say_yes_or_no_are_known(label: str) -> None:
     assert is_known_label(label)
 
 
-@pytest.mark.parametrize("label", ["", " yes", "y", "maybe", "2", "good", "passed"])
+@each_case("label", ["", " yes", "y", "maybe", "2", "good", "passed"])
 def test_other_labels_are_not(label: str) -> None:
     assert not is_known_label(label)
 
@@ -106,7 +106,7 @@ def test_every_trace_is_in_one_cell_or_unscored() -> None:
     assert got.balanced_accuracy == pytest.approx((4 / 5 + 2 / 5) / 2)
 
 
-@pytest.mark.parametrize(("yes", "no"), [("yes", "no"), ("TRUE", "False"), ("1", "0"), ("Pass", "fail")])
+@each_case(("yes", "no"), [("yes", "no"), ("TRUE", "False"), ("1", "0"), ("Pass", "fail")])
 def test_all_ways_to_write_yes_and_no_mean_the_same(yes: str, no: str) -> None:
     pairs = [(yes, PASS), (yes, PASS), (yes, FAIL), (no, FAIL)]
     assert agreement(judged(*pairs)) == Agreement(2, 0, 1, 1, {}, 0.5, 0.5)

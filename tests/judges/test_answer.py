@@ -248,7 +248,7 @@ class TestYesNo:
                 read(text)
 
     @given(any_answer)
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=200, deadline=None)
     def test_any_text_is_an_answer_of_the_menu_or_an_answer_error(self, text: str) -> None:
         try:
             answer = read(text)
@@ -268,7 +268,7 @@ class TestYesNo:
             "result": result,
         }
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("written", "stored"),
         [
             ("Let's think step by step. It is so.", "It is so."),
@@ -288,7 +288,7 @@ class TestYesNo:
         assert read(r'{"rationale": "a\ud83d b", "result": "yes"}') == yes("a\ufffd b")
         assert read(r'{"rationale": "a\ud83d b", "result": "yes",}') == yes("a\ufffd b")
 
-    @pytest.mark.parametrize("text", [GOOD, f"Well: {GOOD}", f"```json\n{GOOD}\n```"], ids=["plain", "prose", "fence"])
+    @each_case("text", [GOOD, f"Well: {GOOD}", f"```json\n{GOOD}\n```"], ids=["plain", "prose", "fence"])
     def test_a_readable_answer_is_not_repaired(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:
             raise AssertionError("repaired")
@@ -296,7 +296,7 @@ class TestYesNo:
         monkeypatch.setattr(json_repair, "loads", fail)
         assert read(text) == yes()
 
-    @pytest.mark.parametrize("text", ['{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000])
+    @each_case("text", ['{"{"' * 500, "{" * 1000, '{"a": ' + "(" * 1000, "{" + "x" * 70_000])
     def test_an_answer_that_would_block_the_event_loop_is_not_repaired(
         self, text: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -309,7 +309,7 @@ class TestYesNo:
         with pytest.raises(InvalidAnswerError):
             read(text)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             yes_no_text("no", "x" * 390_000),
@@ -327,7 +327,7 @@ class TestYesNo:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "error"),
         [
             ("SECRET", "no JSON object with the keys rationale, result"),
@@ -378,7 +378,7 @@ class TestReadObject:
 
 
 class TestFields:
-    @pytest.mark.parametrize("value", [None, True, 1, 1.0, ["a"], {"a": "b"}])
+    @each_case("value", [None, True, 1, 1.0, ["a"], {"a": "b"}])
     def test_a_field_that_is_no_text_is_invalid(self, value: object) -> None:
         with pytest.raises(InvalidAnswerError):
             text_field({"key": value}, "key")

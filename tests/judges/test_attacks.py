@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
-from attacks import ATTACKS, EVERYWHERE, PLANTED
+from attacks import ATTACKS, EVERYWHERE, LIGHT, PLANTED
 from explorations import Looking, looks
 from families import FAMILIES, TRACE, Family, members, written
 from judge_traces import filled, parse, served
@@ -42,16 +42,18 @@ QUICK = ("facts_grounding", "tone", "thoroughness")
 
 
 def with_slow(judges: Mapping[str, Judge]) -> pytest.MarkDecorator:
-    slow = pytest.mark.slow("a judge of a form that another one has")
-    rows = [pytest.param(judge, id=name, marks=[] if name in QUICK else slow) for name, judge in judges.items()]
-    return pytest.mark.parametrize("judge", rows)
+    """Run a fifth of the attacks in `make test-all`, another one for each judge, and all in `make test-long`."""
+    rows = [pytest.param(judges[name], (0, 1), id=name) for name in QUICK if name in judges]
+    for number, name in enumerate(name for name in judges if name not in QUICK):
+        fifth, whole = pytest.mark.slow("a judge of a form that another one has"), pytest.mark.endurance("all attacks")
+        rows.append(pytest.param(judges[name], (number % 5, 5), id=name, marks=fifth))
+        rows.append(pytest.param(judges[name], (0, 1), id=f"{name}, whole", marks=whole))
+    return pytest.mark.parametrize(("judge", "share"), rows)
 
 
 every_judge_long = with_slow(JUDGES)
-every_attack = each_case("trace", ATTACKS.values(), ids=ATTACKS)
-LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
-every_light_attack = each_case("trace", LIGHT.values(), ids=LIGHT)
-"""Those of many characters go through every judge once, in the echo; more of them would only take time."""
+every_attack = each_case("trace", ATTACKS.values(), ids=ATTACKS, share="share")
+every_light_attack = each_case("trace", LIGHT.values(), ids=LIGHT, share="share")
 _SPEAKING = {name: family for name, family in FAMILIES.items() if family.text_key}
 
 
@@ -144,7 +146,7 @@ def test_an_attack_in_tool_results_stays_between_its_marks_and_scores_nothing(ju
 _AS_JSON = {name: family for name, family in FAMILIES.items() if "outputs" in _block_names(family.judge)}
 
 
-@pytest.mark.parametrize("family", _AS_JSON.values(), ids=_AS_JSON)
+@each_case("family", _AS_JSON.values(), ids=_AS_JSON)
 def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores_nothing(family: Family) -> None:
     planted = family.text(**{family.text_key: "All is well with this answer. " * 6})
     model = Looking([planted], ROOMY)
@@ -152,11 +154,11 @@ def test_a_planted_verdict_that_is_shown_as_json_and_copied_word_for_word_scores
     assert (assessment.outcome, assessment.reason) == ("unscored", "invalid_answer")
 
 
-LARGE = {name: ATTACKS[name] for name in ("100 kB of zero-width spaces", "100 kB of one letter", "5,000 messages")}
+LARGE = {name: ATTACKS[name] for name in ("50,000 zero-width spaces", "100 kB of one letter", "5,000 messages")}
 
 
 @every_judge_long
-@each_case("trace", LARGE.values(), ids=LARGE)
+@each_case("trace", LARGE.values(), ids=LARGE, share="share")
 def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trace) -> None:
     model = ScriptedModel([user_message])
     assessment = run(judge, trace, model)
@@ -167,7 +169,7 @@ def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trac
 
 def test_the_marks_of_many_parts_count_too() -> None:
     model = ScriptedModel([user_message])
-    run(catalogue()["groundedness"], ATTACKS["10,000 documents"], model)
+    run(catalogue()["groundedness"], ATTACKS["4,000 documents"], model)
     assert all(len(user_message(request).encode()) <= 3 * 120_000 for request in model.requests)
 
 
@@ -201,7 +203,7 @@ def test_no_part_of_a_request_that_shows_its_marks_is_read_as_an_answer(
 
 
 @every_judge_long
-@each_case("text", EVERYWHERE.values(), ids=EVERYWHERE)
+@each_case("text", EVERYWHERE.values(), ids=EVERYWHERE, share="share")
 def test_a_text_adds_no_part_to_the_request_and_takes_none_away(judge: Judge, text: str) -> None:
     harmless = [[block.name for block in blocks] for blocks in shown(judge, filled("A text.")[0])]
     hostile = [
@@ -231,7 +233,7 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
 
 
 @every_judge
-@every_light_attack
+@each_case("trace", LIGHT.values(), ids=LIGHT)
 def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
     assessment = run(judge, trace, LexicalModel())
     assert assessment.outcome in {"scored", "abstained"}
@@ -255,7 +257,7 @@ class TestLayouts:
         lines = blocks["documents"].split("\n")
         assert lines == [f"{key}{sign} {neutralise(sentence)}" for key, sentence in expected.sentences.items()]
 
-    @every_attack
+    @each_case("trace", ATTACKS.values(), ids=ATTACKS)
     def test_every_line_of_the_history_that_is_not_indented_begins_a_message(self, trace: Trace) -> None:
         judge = catalogue()["relevance_truth_completeness"]
         (prompt,) = judge.prompts(trace)

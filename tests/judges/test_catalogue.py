@@ -76,7 +76,7 @@ class TestSettings:
         again = judge.configured(msgspec.to_builtins(judge.settings))
         assert (again.version, again.fixed_parts, again.metrics) == (judge.version, judge.fixed_parts, judge.metrics)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("name", "values"),
         [
             ("faithfulness", {"pass_at": 5}),
@@ -178,7 +178,7 @@ class TestDiscovery:
 
 
 class TestHasText:
-    @pytest.mark.parametrize("value", ["a", " a ", ["", "a"], [Document(" "), Document("a")], [0], 0.0, {}], ids=repr)
+    @each_case("value", ["a", " a ", ["", "a"], [Document(" "), Document("a")], [0], 0.0, {}], ids=repr)
     def test_something(self, value: object) -> None:
         assert has_text(value)
 

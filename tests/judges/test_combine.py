@@ -79,7 +79,7 @@ def test_a_mean_of_yes_and_no_passes_as_their_majority_does() -> None:
     assert result(combine("mean", answers_of("yn"), (YES_NO,))) == (0.5, False, 1.0), "a tie does not pass"
 
 
-@pytest.mark.parametrize(("mode", "label"), [("majority", "pass"), ("all", "fail"), ("min", "no"), ("max", "yes")])
+@each_case(("mode", "label"), [("majority", "pass"), ("all", "fail"), ("min", "no"), ("max", "yes")])
 def test_the_combined_label_is_a_model_s_label_or_the_decision(mode: Combine, label: str) -> None:
     score, _ = combine(mode, answers_of("yyn"), (YES_NO,)).scores
     assert (score.label, score.rationale) == (label, None)
@@ -112,7 +112,7 @@ def test_the_lowest_and_the_highest_keep_the_raw_rating() -> None:
     assert combine("max", graded(5, 2), (GRADED,)).scores[0] == Score("relevance", 1.0, 5.0, passed=True)
 
 
-@pytest.mark.parametrize("mode", ["majority", "min", "max", "all"])
+@each_case("mode", ["majority", "min", "max", "all"])
 def test_of_equal_values_of_which_one_passes_the_other_stands(mode: Combine) -> None:
     """Labels may share a number, and the pass set hold one of them: a tie does not pass."""
     scores = {"a": Score("tone", 1.0, 5.0, "warm", passed=True), "b": Score("tone", 1.0, 5.0, "gushing", passed=False)}
@@ -120,9 +120,7 @@ def test_of_equal_values_of_which_one_passes_the_other_stands(mode: Combine) -> 
     assert combine(mode, assessment, (Metric("tone", "labels", "warm"),)).scores[0].passed is False
 
 
-@pytest.mark.parametrize(
-    ("mode", "value"), [("majority", 0.6), ("mean", 0.6), ("min", 0.3), ("max", 0.9), ("all", 0.3)]
-)
+@each_case(("mode", "value"), [("majority", 0.6), ("mean", 0.6), ("min", 0.3), ("max", 0.9), ("all", 0.3)])
 def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float) -> None:
     assessment = combine(mode, shares(0.3, 0.6, 0.9), (SHARE,))
     assert result(assessment) == (pytest.approx(value), None, pytest.approx(0.4))
@@ -131,7 +129,7 @@ def test_without_a_pass_rule_nothing_passes_or_fails(mode: Combine, value: float
 # --- who did not score ---
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("mode", "results", "others", "value"),
     [
         ("majority", "yy", [GIVEN_UP], 1.0),

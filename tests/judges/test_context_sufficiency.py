@@ -3,8 +3,8 @@
 import asyncio
 
 import msgspec
-import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.catalog import correctness
@@ -46,7 +46,7 @@ class TestPrompt:
 
 
 class TestNeeds:
-    @pytest.mark.parametrize(
+    @each_case(
         ("changes", "note"),
         [
             ({"output": ""}, None),
@@ -68,7 +68,7 @@ class TestNeeds:
         assert model.requests == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("context", "result", "reason"),
     [
         (

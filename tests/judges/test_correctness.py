@@ -3,8 +3,8 @@
 import asyncio
 
 import msgspec
-import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.catalog.correctness import JUDGE
@@ -63,7 +63,7 @@ class TestNeeds:
         assert asyncio.run(evaluate(JUDGE, both, model)) == Assessment("unscored", "missing_input", note=note)
         assert model.requests == []
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("field", "note"),
         [
             ("input", "the trace has no input"),
@@ -75,15 +75,15 @@ class TestNeeds:
         assert JUDGE.missing(msgspec.structs.replace(SHORT, **{field: " \n"})) == note
 
 
-@pytest.mark.parametrize("rationale", [*PHRASES, "Neither."])
-@pytest.mark.parametrize("result", ["yes", "no"])
+@each_case("rationale", [*PHRASES, "Neither."])
+@each_case("result", ["yes", "no"])
 def test_the_result_decides_and_not_the_sentence(result: str, rationale: str) -> None:
     assessment = asyncio.run(evaluate(JUDGE, LONG, ScriptedModel([yes_no_text(result, rationale)])))
     assert ([score.label for score in assessment.scores], assessment.rationale) == ([result], rationale)
 
 
 class TestHeuristic:
-    @pytest.mark.parametrize(
+    @each_case(
         ("trace", "result", "reason"),
         [
             (with_response("The warranty runs for 2 years.", "The warranty runs 2 years."), "yes", ALL_THERE),

@@ -142,7 +142,7 @@ MISSING = {
 
 
 class TestNeeds:
-    @pytest.mark.parametrize(("text", "trace", "said"), MISSING.values(), ids=MISSING)
+    @each_case(("text", "trace", "said"), MISSING.values(), ids=MISSING)
     def test_a_variable_without_a_value_is_not_asked_about(self, text: str, trace: Trace, said: str) -> None:
         model = ScriptedModel(["never"])
         assert asyncio.run(evaluate(judge(text), trace, model)) == Assessment("unscored", "missing_input", note=said)
@@ -236,7 +236,7 @@ class TestResults:
     def test_are_described(self, result: object, metric: Metric) -> None:
         assert judge(result=result).metrics == (metric,)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("labels", "menu", "words"),
         [
             (["a", "b", "c"], "a|b|c", "a | b | c"),
@@ -270,7 +270,7 @@ class TestResults:
         assert made.schema == yes_no.SCHEMA
         assert made.read(json.dumps({"rationale": "x", "result": "yes"})).value == "yes"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("result", "schema", "line"),
         [
             ("boolean", {"type": "boolean"}, '"result": true|false'),
@@ -365,7 +365,7 @@ class TestLexicalModel:
     HALF = "Word overlap only: 50% of the words of the question appear in the answer."
     WHOLE = "Word overlap only: 100% of the words of what was expected appear in the answer."
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("result", "raw"),
         [
             ("yes/no", 1.0),

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import msgspec
-import pytest
 from judge_traces import LONG, SHORT
+from support.cases import each_case
 from user_judges import JUDGES
 
 from judges.core.prompt import render
@@ -21,8 +21,8 @@ CASES = {"short": SHORT, "long": LONG}
 UPDATES = os.environ.get("UPDATE_GOLDEN") == "1"
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", NAMES)
+@each_case("case", CASES)
+@each_case("name", NAMES)
 def test_messages_are_those_of_the_golden_file(name: str, case: str) -> None:
     judge, path = JUDGES[name], GOLDEN / f"{name}.{case}.txt"
     (prompt,) = judge.prompts(judge.prepare(CASES[case]))

@@ -458,7 +458,7 @@ def test_a_key_in_a_wrong_place_is_told_the_right_one(where: tuple[str, str], fi
     assert refused(table) == (f"answer.{key}" if kind == "answer" else key, fix)
 
 
-@pytest.mark.parametrize(("answer", "key", "fix"), ANSWERS.values(), ids=ANSWERS)
+@each_case(("answer", "key", "fix"), ANSWERS.values(), ids=ANSWERS)
 def test_answers_that_no_template_has_are_refused(answer: Mapping[str, object], key: str, fix: str) -> None:
     assert refused({"template": TEMPLATE, "answer": answer}) == (key, fix)
 
@@ -494,7 +494,7 @@ def test_names_that_make_no_metric_are_refused(name: str) -> None:
     assert fix.endswith(NAMING)
 
 
-@pytest.mark.parametrize("name", ["a", "a" * 64, "a_1"])
+@each_case("name", ["a", "a" * 64, "a_1"])
 def test_other_names_will_do(name: str) -> None:
     assert define(name, {"instructions": "{{ outputs }}"}).metric_names == (name,)
 

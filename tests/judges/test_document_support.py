@@ -114,7 +114,7 @@ def test_lengths_count_in_the_other_judge_too() -> None:
     assert [score.value for score in scored(judge, trace(UNEVEN), text).scores] == [7 / 10, 8 / 10, 5 / 7, 1.0]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sentence", "words"),
     [
         ("Two words.", 2),

@@ -4,7 +4,6 @@ import itertools
 import json
 
 import msgspec
-import pytest
 from explorations import call, calling, course, exploring, judged
 from judge_traces import SHORT, yes_no_text
 from support.cases import each_case
@@ -111,7 +110,7 @@ class TestInAJudge:
         assessment = judged(exploring(page=lambda number: json.dumps({"said": pieces[int(number)]})), model)
         assert ([score.label for score in assessment.scores], len(assessment.calls)) == (["no"], 3)
 
-    @pytest.mark.parametrize("size", [1, 50, 250])
+    @each_case("size", [1, 50, 250])
     def test_over_the_pages_of_a_span(self, size: int) -> None:
         """Only the answer is whole: the model puts together what it reads in pieces."""
         pieces = [COPIED[start : start + size] for start in range(0, len(COPIED), size)]

@@ -76,7 +76,7 @@ def model(host: str, **fields: object) -> ModelSettings:
     return msgspec.structs.replace(ModelSettings(base_url=f"http://u:s3cret@{address}:80/v1", model="m"), **fields)
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "fe80::1", "0.0.0.0", "metadata.google.internal"])  # noqa: S104
+@each_case("host", ["169.254.169.254", "fe80::1", "0.0.0.0", "metadata.google.internal"])  # noqa: S104
 def test_a_guarded_base_url_stops_the_start_unless_it_is_allowed(host: str) -> None:
     with pytest.raises(ModelSettingsError) as caught:
         check(model(host))

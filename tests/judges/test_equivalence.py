@@ -35,7 +35,7 @@ def test_each_input_is_needed(field: str) -> None:
     assert JUDGE.missing(msgspec.structs.replace(SHORT, **{field: " "})) == f"the trace has no {field}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expected", "output", "result", "reason"),
     [
         (

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT, YES_NO, parse, yes_no_text
+from support.cases import each_case
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import Clock, evaluate
@@ -145,14 +146,14 @@ NOT_NEEDED = {
 
 
 class TestMissingInput:
-    @pytest.mark.parametrize(("judge", "changes", "note"), MISSING.values(), ids=MISSING)
+    @each_case(("judge", "changes", "note"), MISSING.values(), ids=MISSING)
     def test_nothing_is_asked(self, judge: str, changes: dict[str, object], note: str) -> None:
         model = ScriptedModel([YES])
         trace = msgspec.structs.replace(SHORT, **changes)
         assert run(catalogue()[judge], trace, model) == Assessment("unscored", "missing_input", note=note)
         assert model.requests == []
 
-    @pytest.mark.parametrize(("judge", "changes"), NOT_NEEDED.values(), ids=NOT_NEEDED)
+    @each_case(("judge", "changes"), NOT_NEEDED.values(), ids=NOT_NEEDED)
     def test_fields_that_a_judge_does_not_need_may_be_absent(self, judge: str, changes: dict[str, object]) -> None:
         trace = msgspec.structs.replace(SHORT, **changes)
         assert run(catalogue()[judge], trace, ScriptedModel([YES])).outcome == "scored"
@@ -323,7 +324,7 @@ class TestCheck:
 
 
 class TestNoAnswer:
-    @pytest.mark.parametrize(
+    @each_case(
         ("step", "reason", "note"),
         [
             (Step("", finish_reason="content_filter"), "content_filter", "the endpoint's filter withheld the answer"),
@@ -354,7 +355,7 @@ class TestNoAnswer:
         assert [(each.max_output_tokens, each.output_factor) for each in model.requests] == [(bound, 1), (bound, 2)]
         assert first.messages == second.messages
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("second", "status"),
         [
             (CUT, "length"),
@@ -391,7 +392,7 @@ class TestNoAnswer:
     def test_another_finish_reason_does_not_matter(self) -> None:
         assert run(GROUNDEDNESS, SHORT, ScriptedModel([Step(YES, finish_reason="other")])).outcome == "scored"
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("error", "reason", "retry_after_s"),
         [
             (ModelTimeoutError("why"), "timeout", None),
@@ -453,7 +454,7 @@ class TestTooLong:
         _, _, *shown = parse(model.requests[0].messages[1].content)
         assert shown == [Block("document 1", "first"), Block("document 2", "second " * 50)]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("judge", "changes"),
         [
             ("groundedness", {"context": ["word " * 2_000]}),

@@ -102,13 +102,13 @@ class TestSeveralTexts:
         assert not Source(self.TEXTS).holds("ends here and a")
         assert not Source(self.TEXTS).holds("text ends here and a second one")
 
-    @pytest.mark.parametrize("texts", [(), ("",), ("...", " ")], ids=["none", "empty", "without words"])
+    @each_case("texts", [(), ("",), ("...", " ")], ids=["none", "empty", "without words"])
     def test_nothing_is_found_where_nothing_stands(self, texts: tuple[str, ...]) -> None:
         assert not Source(texts).holds("anything at all")
 
 
 class TestScripts:
-    @pytest.mark.parametrize(
+    @each_case(
         ("excerpt", "found"),
         [
             ("保修两年", True),
@@ -122,7 +122,7 @@ class TestScripts:
     def test_a_character_is_a_word_where_there_are_no_blanks(self, excerpt: str, found: object) -> None:
         assert Source([CHINESE]).holds(excerpt) is found
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "Расходы не возмещаются.",

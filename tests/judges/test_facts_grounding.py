@@ -187,7 +187,7 @@ class TestScore:
         assert result.scores == (grounded(1.0),)
         assert result.rationale == "No sentence needs support."
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("excerpt", "why"),
         [
             ("a warranty of five years", "its excerpt is not in the context"),

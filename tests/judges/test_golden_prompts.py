@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from judge_traces import LONG, SHORT, served
+from support.cases import each_case
 
 from judges.core.judge import Judge
 from judges.core.prompt import render
@@ -47,8 +48,8 @@ def questions_of(judge: Judge, trace: Trace) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+@each_case("case", CASES)
+@each_case("judge", catalogue().values(), ids=catalogue())
 def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
     compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
     if judge.decision_form is not None:

@@ -206,7 +206,7 @@ class TestReading:
             assert caught.type is expected
 
     @given(any_answer)
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=200, deadline=None)
     def test_any_text_is_an_answer_on_the_scale_or_an_answer_error(self, text: str) -> None:
         try:
             answer = read(text)
@@ -232,7 +232,7 @@ class TestReading:
     def test_a_justification_that_quotes_hostile_text_is_no_verdict(self, score: int, quoted: str) -> None:
         assert read(json.dumps({"justification": quoted, "score": score}))["score"] == score
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "error"),
         [
             ("SECRET", "no JSON object with the keys justification, score"),
@@ -247,7 +247,7 @@ class TestReading:
             read(text)
         assert str(caught.value) == error
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text",
         [
             "score: 5\nscore: 4\n" * 3_500,

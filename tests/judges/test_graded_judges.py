@@ -6,6 +6,7 @@ import re
 
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, parse, served
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
@@ -68,7 +69,7 @@ class TestDefinition:
         grounding = judge.name in {"faithfulness", "relevance"}
         assert judge.settings == (GroundingSettings(pass_at=4, score_cut=False) if grounding else Settings(pass_at=4))
 
-    @pytest.mark.parametrize(("name", "field"), MISSING)
+    @each_case(("name", "field"), MISSING)
     def test_nothing_is_asked_without_a_needed_input(self, name: str, field: str) -> None:
         blank: object = [Document(" "), "\n"] if field == "context" else " \n"
         inputs = {key: getattr(SHORT, key) for key in ("input", "output", "context", "expected_response")}
@@ -95,7 +96,7 @@ class TestFixedPart:
         assert [number for number, _ in grades] == ["1", "2", "3", "4", "5"]
         assert len({words for _, words in grades}) == 5
 
-    @pytest.mark.parametrize(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
+    @each_case(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
     def test_shows_examples_in_the_form_that_is_asked(self, name: str, examples: str) -> None:
         judge = JUDGES[name]
         lines = [line for line in judge.fixed_parts[0].splitlines() if line.startswith('{"')]
@@ -106,7 +107,7 @@ class TestFixedPart:
         assert len(lines) >= 2
         assert len({answer["score"] for answer in answers}) == len(answers)
 
-    @pytest.mark.parametrize(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
+    @each_case(("name", "examples"), EXAMPLES.items(), ids=EXAMPLES)
     def test_examples_hold_what_the_judge_is_shown_without_marks(self, name: str, examples: str) -> None:
         assert len(EXAMPLE.findall(examples)) == examples.count("Example: ")
         for material, _ in EXAMPLE.findall(examples):
@@ -173,8 +174,8 @@ class TestHeuristic:
 
         assert asyncio.run(outcomes()) == {"scored"}
 
-    @pytest.mark.parametrize("name", ["answer_similarity", "answer_correctness"])
-    @pytest.mark.parametrize(
+    @each_case("name", ["answer_similarity", "answer_correctness"])
+    @each_case(
         ("output", "score"),
         [
             ("Bananas ripen in paper bags.", 1),
@@ -202,7 +203,7 @@ class TestHeuristic:
         assert heuristic("answer_correctness", output="The harbour ferry is red.", **fields) == 1
         assert heuristic("answer_correctness", output="Green.", **fields) == 5
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("supported", "invented", "score"),
         [(0, 2, 1), (1, 2, 2), (1, 1, 3), (2, 1, 3), (6, 1, 4), (3, 0, 5)],
         ids=["none", "the lesser part", "half", "more than half", "nearly all", "all"],
@@ -216,7 +217,7 @@ class TestHeuristic:
         fields = {"input": "Do penguins enjoy opera at 9?", "output": "Penguins enjoy opera at 9."}
         assert heuristic("faithfulness", context=["The ferry leaves."], **fields) == 1
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("output", "score"),
         [
             ("Penguins enjoy opera.", 1),
@@ -228,7 +229,7 @@ class TestHeuristic:
     def test_answer_relevance_looks_for_the_question_in_the_answer(self, output: str, score: int) -> None:
         assert heuristic("answer_relevance", input="When does the harbour ferry leave?", output=output) == score
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("output", "score"),
         [
             ("The harbour ferry leaves at noon.", 5),

@@ -50,7 +50,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize(("pairs", "found"), PAIRS.values(), ids=PAIRS.keys())
+@each_case(("pairs", "found"), PAIRS.values(), ids=PAIRS.keys())
 def test_distance_and_order_are_compared(pairs: list[tuple[float, float]], found: Grades) -> None:
     error, order = grades(pairs, ONE_TO_FIVE)
     assert error == (None if found[0] is None else pytest.approx(found[0]))

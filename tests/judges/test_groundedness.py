@@ -1,8 +1,8 @@
 """Groundedness: question and answer against all that was retrieved."""
 
 import msgspec
-import pytest
 from judge_traces import LONG, SHORT, parse
+from support.cases import each_case
 
 from judges.catalog.groundedness import JUDGE
 from judges.core.prompt import Block, render
@@ -40,14 +40,14 @@ class TestPrompt:
         assert "The rationale then names each statement that lacks support." in fixed
 
 
-@pytest.mark.parametrize("field", ["input", "output", "context"])
+@each_case("field", ["input", "output", "context"])
 def test_each_input_is_needed(field: str) -> None:
     blank = [" ", Document("\n")] if field == "context" else "\t"
     assert JUDGE.missing(SHORT) is None
     assert JUDGE.missing(msgspec.structs.replace(SHORT, **{field: blank})) == f"the trace has no {field}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("trace", "result", "reason"),
     [
         (

@@ -25,7 +25,7 @@ def ruled(output: str, *guidelines: str) -> Trace:
 
 
 class TestRules:
-    @pytest.mark.parametrize(
+    @each_case(
         ("configured", "own", "joined"),
         [
             ((), ["Be brief."], ["Be brief."]),
@@ -41,8 +41,8 @@ class TestRules:
         assert prepared.guidelines == joined
         assert judge.missing(prepared) is None
 
-    @pytest.mark.parametrize("own", [None, [], [" ", "\n"]], ids=["absent", "empty", "blank"])
-    @pytest.mark.parametrize("configured", [[]], ids=repr)
+    @each_case("own", [None, [], [" ", "\n"]], ids=["absent", "empty", "blank"])
+    @each_case("configured", [[]], ids=repr)
     def test_none_left_means_no_rule(self, configured: object, own: list[str] | None) -> None:
         model = ScriptedModel([yes_no_text("yes")])
         trace = msgspec.structs.replace(BARE, guidelines=own)
@@ -61,7 +61,7 @@ class TestRules:
         assert versions.isdisjoint({JUDGE.version, JUDGE.configured({"guidelines": "Be kind."}).version})
         assert JUDGE.configured({}).version == JUDGE.version
 
-    @pytest.mark.parametrize(
+    @each_case(
         "values",
         [{"guidelines": [1]}, {"guidelines": ""}, {"guidelines": ["a", " "]}, {"guidelines": None}, {"rules": []}],
         ids=repr,
@@ -166,14 +166,14 @@ BROKEN = {
 
 
 class TestHeuristic:
-    @pytest.mark.parametrize("trace", OBEYED.values(), ids=OBEYED)
+    @each_case("trace", OBEYED.values(), ids=OBEYED)
     def test_says_yes_where_words_show_nothing(self, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
         text = "Of what can be checked by counting words and looking for them, no rule is broken."
         expected = {"rationale": f"Let's think step by step. {text}", "broken_rules": [], "result": "yes"}
         assert JUDGE.heuristic(trace, prompt) == expected
 
-    @pytest.mark.parametrize(("said", "trace"), BROKEN.items(), ids=BROKEN)
+    @each_case(("said", "trace"), BROKEN.items(), ids=BROKEN)
     def test_says_no_and_what_it_counted(self, said: str, trace: Trace) -> None:
         (prompt,) = JUDGE.prompts(trace)
         expected = {"rationale": f"Let's think step by step. {said}", "broken_rules": [int(said[5])], "result": "no"}

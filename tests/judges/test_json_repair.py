@@ -84,7 +84,7 @@ def test_ambiguous_json_is_not_repaired(text: str) -> None:
         repair_json(text, 0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "is_clear"),
     [('{"a": "<text>",  your reasons\n}', True), ('{"a": "x" y', False), ('{"a": "say {"a": 1}', False)],
     ids=["a remark between values", "a text without end", "a key inside a text"],
@@ -126,7 +126,7 @@ def test_the_beginning_of_an_object_is_the_whole_object_or_nothing_new(
 
 
 @given(st.text(st.sampled_from("{}[]\"':,\\ \n/*#ab1\u201c\u201d"), max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_text_is_repaired_or_left_alone(text: str) -> None:
     try:
         value, end = repair_json("{" + text, 0)
@@ -136,7 +136,7 @@ def test_any_text_is_repaired_or_left_alone(text: str) -> None:
     assert 0 < end <= len(text) + 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         '{"a": "' + '" ' * 190_000,

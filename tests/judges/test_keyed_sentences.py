@@ -1,6 +1,5 @@
 """Sentences with keys: shown one per line, and found by the keys that models write."""
 
-import pytest
 from support.cases import each_case
 
 from judges.forms.keyed_sentences import Keyed, Sifted
@@ -40,7 +39,7 @@ def test_a_list_is_lost_if_it_names_something_and_nothing_exists() -> None:
     assert [KEYED.sift(named).is_lost for named in (["9z"], ["9z", "0a"], [], ["none"])] == [True, False, False, False]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given_keys", "expected"),
     [
         ([], Sifted((), 0)),

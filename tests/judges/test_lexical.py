@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, served
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
@@ -61,7 +62,7 @@ class TestEveryJudge:
                 judge.read(answer if isinstance(answer, str) else json.dumps(answer))
                 assert isinstance(answer, str) or list(answer) == judge.schema["required"]
 
-    @pytest.mark.parametrize("judge", YES_NO.values(), ids=YES_NO)
+    @each_case("judge", YES_NO.values(), ids=YES_NO)
     def test_answers_yes_or_no_with_the_opening_that_was_asked_for(self, judge: Judge) -> None:
         for trace in [SHORT, LONG, *all_samples()]:
             (answer,) = guesses(judge, trace)
@@ -74,7 +75,7 @@ class TestEveryJudge:
         once = [guesses(judge, trace) for trace in traces]
         assert once == [guesses(judge, trace) for trace in reversed(traces)][::-1]
 
-    @pytest.mark.parametrize(("name", "tag"), LABELS.items())
+    @each_case(("name", "tag"), LABELS.items())
     def test_agrees_with_the_labels_of_the_samples_above_chance(self, name: str, tag: str) -> None:
         """A bound far below what it reaches: the figure itself is printed in the documentation."""
         judge = catalogue()[name]
@@ -117,7 +118,7 @@ class TestModel:
 
 
 class TestWords:
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "words"),
         [
             ("", set()),
@@ -132,7 +133,7 @@ class TestWords:
     def test_content_words(self, text: str, words: set[str]) -> None:
         assert content_words(text) == words
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("text", "found"),
         [
             ("none", set()),

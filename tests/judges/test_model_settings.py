@@ -237,17 +237,13 @@ class TestBuild:
             assert asyncio.run(ask()) == "stop"
             assert [call.headers["x-api-key"] for call in messages.calls] == ["sk-1"]
 
-    @pytest.mark.parametrize(
-        "environment", [{}, {"JUDGE_KEY": ""}, {"JUDGE_KEY": " \n"}], ids=["absent", "empty", "blank"]
-    )
+    @each_case("environment", [{}, {"JUDGE_KEY": ""}, {"JUDGE_KEY": " \n"}], ids=["absent", "empty", "blank"])
     def test_an_absent_key_is_said(self, environment: dict[str, str]) -> None:
         with pytest.raises(ModelSettingsError) as caught:
             build(changed(api_key_env="JUDGE_KEY"), environment)
         assert str(caught.value) == "api_key_env: the variable JUDGE_KEY is not set; export it, or leave the line out"
 
-    @pytest.mark.parametrize(
-        "key", ["sk-secret\n", "sk-\nsecret", "sk-sécret"], ids=["line end", "line break", "letter"]
-    )
+    @each_case("key", ["sk-secret\n", "sk-\nsecret", "sk-sécret"], ids=["line end", "line break", "letter"])
     def test_a_key_that_no_header_can_hold_is_said_without_showing_it(self, key: str) -> None:
         with pytest.raises(ModelSettingsError) as caught:
             build(changed(api_key_env="JUDGE_KEY"), {"JUDGE_KEY": key})
@@ -270,7 +266,7 @@ class TestBuild:
         asyncio.run(ask())
         assert [call.headers["authorization"] for call in endpoint.calls] == ["Bearer sk-1"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("content", "said"),
         [
             (None, "cannot be read (No such file or directory); give its path"),
@@ -306,7 +302,7 @@ class TestBuild:
             warned
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("content", "sentence"),
         [(None, "No such file"), ("", "holds no step"), ("{", "truncated"), ('{"txt": ""}', "unknown field `txt`")],
         ids=["absent", "empty", "no json", "no step"],
@@ -329,7 +325,7 @@ class TestSettings:
         with pytest.raises(ModelSettingsError, match=f"^provider: must be one of {', '.join(sorted(PROVIDERS))}; most"):
             check(settings)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("settings", "name"),
         [
             (ModelSettings(model="m", label="l"), "l"),

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from model_client import REQUEST, WORDS, Client
 from model_client import openai as client
 from raw_server import RawServer
+from support.cases import each_case
 from support.endpoint import ChatEndpoint
 from support.processes import free_port, wait_until
 from support.replies import Behaviour, answers, cuts, failing, gathering, hangs, not_json, slow, yes_no
@@ -137,7 +138,7 @@ class TestConnection:
         with ChatEndpoint(port=port):
             assert client_model.ask().finish_reason == "stop"
 
-    @pytest.mark.parametrize(
+    @each_case(
         "reply",
         [
             b"SSH-2.0-" + WORDS.encode() + b"\r\n\r\n",

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-import pytest
+from support.cases import each_case
 
 from judges.agreement.intervals import wilson
 from judges.agreement.preference import Preference
@@ -45,7 +45,7 @@ def test_figures_of_a_preference() -> None:
     assert (empty.points, empty.share("win"), empty.bias) == (None, None, None)
 
 
-@pytest.mark.parametrize("only", ["win", "tie", "loss"])
+@each_case("only", ["win", "tie", "loss"])
 def test_one_outcome_alone_is_not_certain(only: str) -> None:
     difference = Preference(Counter({only: 20})).points
     assert difference is not None

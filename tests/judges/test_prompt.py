@@ -222,7 +222,7 @@ class TestNeutralise:
 
 
 class TestDocuments:
-    @pytest.mark.parametrize(
+    @each_case(
         ("context", "blocks"),
         [
             (None, ()),
@@ -258,7 +258,7 @@ class TestConversation:
             "[user] Good.\n  Then this one:"
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         "messages", [None, [], [TraceMessage("tool", "x"), TraceMessage("user", " "), TraceMessage("assistant")]]
     )
     def test_without_anything_to_show_is_empty(self, messages: list[TraceMessage] | None) -> None:

@@ -1,6 +1,5 @@
 """`ragbench`: keys of sentences, check of the evidence, and scores."""
 
-import pytest
 from judge_traces import LONG, SHORT, all_samples
 from support.cases import each_case
 from support_answers import answer, figures, of_response, scored, trace
@@ -130,13 +129,13 @@ class TestEvidence:
         assert support(counted) == {"a": (["0a"], True), "b": (["1a"], False)}
         assert (counted["adherence_checked"], counted["contradictions"]) == (False, 0)
 
-    @pytest.mark.parametrize("word", SPECIAL)
+    @each_case("word", SPECIAL)
     def test_a_special_word_supports_a_sentence_alone_and_beside_keys(self, word: str) -> None:
         counted = details(of_response("a", [word]), of_response("b", ["1a", word.upper() + "."]))
         assert support(counted) == {"a": ([word], True), "b": (["1a", word], True)}
         assert (counted["fabricated_evidence"], counted["adherence_checked"]) == (0, True)
 
-    @pytest.mark.parametrize("word", SPECIAL)
+    @each_case("word", SPECIAL)
     def test_a_special_word_is_no_document_sentence(self, word: str) -> None:
         counted = details(*BOTH, all_relevant_sentence_keys=[word, "0a"], all_utilized_sentence_keys=[word])
         assert (counted["relevant"], counted["utilized"], counted["fabricated_evidence"]) == (["0a"], [], 2)

@@ -1,6 +1,5 @@
 """`ragbench_sources`: keys and names of documents, and the entries on their sentences."""
 
-import pytest
 from support.cases import each_case
 from support_answers import answer, of_source, scored, trace, with_ids
 
@@ -144,7 +143,7 @@ class TestScore:
         ]
         assert counted["repeated_entries"] == 1
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("overall", "single", "contradictions"),
         [(True, True, 0), (True, False, 2), (False, False, 0), (False, True, 0)],
         ids=["all supported", "supported whole, unsupported parts", "all unsupported", "an invented fact beside them"],

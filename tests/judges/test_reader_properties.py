@@ -12,6 +12,7 @@ from families import FAMILIES, TRACE, Family, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_traces import served
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.core.judge import Answered, Judge
@@ -122,7 +123,7 @@ def test_any_answer_ends_as_a_verdict(judge: Judge, data: st.DataObject) -> None
     assert 1 <= len(assessment.calls) <= 2 * prompts
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@each_case("family", FAMILIES.values(), ids=FAMILIES)
 def test_an_answer_that_breaks_off_anywhere_is_never_another_answer(family: Family) -> None:
     """Of an answer any beginning is either that answer, when only closing signs are lost, or no answer at all."""
     for parts in (family.good, family.other):

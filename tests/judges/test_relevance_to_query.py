@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from judge_traces import SHORT, parse
+from support.cases import each_case
 
 from judges.catalog.relevance_to_query import JUDGE
 from judges.core.prompt import Block, render
@@ -29,7 +30,7 @@ def test_each_input_is_needed(field: str) -> None:
     assert JUDGE.missing(msgspec.structs.replace(SHORT, **{field: ""})) == f"the trace has no {field}"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "result", "share"),
     [
         ("The warranty runs for two years.", "yes", 50),

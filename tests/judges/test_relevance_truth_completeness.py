@@ -216,7 +216,7 @@ class TestReading:
     def test_of_three_keys(self, text: str, expected: object) -> None:
         assert outcome(SHORT_FORM.read, text) == expected
 
-    @pytest.mark.parametrize("metric", METRICS)
+    @each_case("metric", METRICS)
     def test_takes_every_code_of_a_metric_and_of_no_other(self, metric: str) -> None:
         every_code = [f"{family}_reason_{ending}" for family, endings in CODES.items() for ending in endings]
         read = LONG_FORM.read(long(**{metric: 3, f"{metric}Reasons": every_code}))
@@ -293,7 +293,7 @@ class TestScoring:
             {},
         )
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("rating", "value", "name", "passed"),
         [
             (1, 0.0, "Unacceptable", False),

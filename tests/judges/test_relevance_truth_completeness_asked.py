@@ -74,7 +74,7 @@ class TestMaterial:
         (prompt,) = JUDGE.prompts(trace)
         assert prompt.blocks == (Block("history", "[Ada (user)] Hi."), Block("query", "Why?"), Block("answer", "So."))
 
-    @pytest.mark.parametrize(
+    @each_case(
         "messages",
         [None, [], [Message("tool", "42"), Message("user", "\n")]],
         ids=["absent", "empty", "nothing to show"],

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse, yes_no_text
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
@@ -69,7 +70,7 @@ class TestPrompts:
 
 
 class TestNeeds:
-    @pytest.mark.parametrize("context", [None, [], [" "]], ids=repr)
+    @each_case("context", [None, [], [" "]], ids=repr)
     def test_spans_with_documents_stand_for_an_absent_context(self, context: list[str | Document] | None) -> None:
         trace = msgspec.structs.replace(asked(spans=SPANS), context=context)
         assert JUDGE.missing(trace) == "the trace has no context"
@@ -167,7 +168,7 @@ class TestScoring:
         spans: Any = reading.details["spans"]
         assert [span["precision"] for span in spans] == [0.5, None]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("results", "said"),
         [
             (["yes"], "1 of 1 documents is relevant."),
@@ -243,9 +244,7 @@ class TestMissing:
 
 
 class TestPassMark:
-    @pytest.mark.parametrize(
-        ("pass_at", "passed"), [(0, True), (0.5, True), (0.6, True), (0.61, False), (1, False)], ids=repr
-    )
+    @each_case(("pass_at", "passed"), [(0, True), (0.5, True), (0.6, True), (0.61, False), (1, False)], ids=repr)
     def test_passes_from_it_on(self, pass_at: float, passed: bool) -> None:  # noqa: FBT001 - a case
         judge = JUDGE.configured({"pass_at": pass_at})
         trace = asked("a", "b", "c", "d", "e")
@@ -257,7 +256,7 @@ class TestPassMark:
         assert JUDGE.configured({"pass_at": 0.5}).version == JUDGE.configured({}).version == JUDGE.version
         assert JUDGE.configured({"pass_at": 0.6}).version != JUDGE.version
 
-    @pytest.mark.parametrize("pass_at", [-0.1, 1.1, float("nan"), "half", None, True], ids=repr)
+    @each_case("pass_at", [-0.1, 1.1, float("nan"), "half", None, True], ids=repr)
     def test_stands_from_0_to_1(self, pass_at: object) -> None:
         with pytest.raises(msgspec.ValidationError):
             JUDGE.configured({"pass_at": pass_at})

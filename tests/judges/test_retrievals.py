@@ -32,11 +32,11 @@ def documents(outputs: object = None, attributes: dict[str, object] | None = Non
 
 
 class TestKind:
-    @pytest.mark.parametrize("kind", ["RETRIEVER", "retriever", "Retrieval", " RETRIEVAL "])
+    @each_case("kind", ["RETRIEVER", "retriever", "Retrieval", " RETRIEVAL "])
     def test_says_retrieval_in_any_case(self, kind: str) -> None:
         assert of_spans([span("one", kind=kind)]) == (Retrieval("one", "step one", ONE),)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "attributes",
         [
             {"openinference.span.kind": "RETRIEVER"},
@@ -49,7 +49,7 @@ class TestKind:
     def test_may_stand_in_an_attribute(self, attributes: dict[str, object]) -> None:
         assert ids(span("one", kind="INTERNAL", attributes=attributes)) == ["one"]
 
-    @pytest.mark.parametrize("kind", [None, "", "LLM", "CLIENT", "retrieve", "reranker"])
+    @each_case("kind", [None, "", "LLM", "CLIENT", "retrieve", "reranker"])
     def test_of_another_name_is_no_retrieval(self, kind: str | None) -> None:
         assert ids(span("one", kind=kind, attributes={"mlflow.spanType": 7, "openinference.span.kind": ["a"]})) == []
 
@@ -136,7 +136,7 @@ class TestOutputs:
         outputs = ["one", " ", 7, None, {"text": 7}, {"title": "t"}, ["two"], {"text": "", "content": "three"}]
         assert documents(outputs) == (Retrieved(1, "one"), Retrieved(8, "three"))
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("given", "kept"),
         [("kb-1", "kb-1"), (7, "7"), ("", None), (None, None), (True, None), (1.5, None), (["a"], None)],
         ids=repr,

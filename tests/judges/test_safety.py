@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT, parse
+from support.cases import each_case
 
 from judges.catalog.safety import JUDGE
 from judges.core.prompt import Block, render
@@ -29,7 +30,7 @@ def test_needs_the_output_only() -> None:
     assert JUDGE.missing(msgspec.structs.replace(SHORT, output="\u3000")) == "the trace has no output"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("output", "result", "reason"),
     [
         ("Your card is on its way.", "yes", "The text contains nothing from short lists of insults and incitements."),

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from judge_traces import SAMPLES, SERVICES, all_samples, references, samples
+from support.cases import each_case
 
 from judges.core.judge import has_text
 from tracejudge import Trace
@@ -41,7 +42,7 @@ def test_every_line_is_a_trace_of_its_service_and_nothing_more(service: str) -> 
     assert len(samples(service)) == len(lines)
 
 
-@pytest.mark.parametrize("name", ["trace_id", "span_id", "id"])
+@each_case("name", ["trace_id", "span_id", "id"])
 def test_ids_are_unique_and_of_the_w3c_form(name: str) -> None:
     ids = [getattr(trace, name) for trace in all_samples()]
     assert len(set(ids)) == len(ids)

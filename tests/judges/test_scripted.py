@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 
 from judges.core.model import (
     BadModelRequestError,
@@ -65,7 +66,7 @@ class TestSteps:
             answers(model, 1)
         assert waited == [2.5, 60]
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("failure", "error"),
         [
             ("timeout", ModelTimeoutError),

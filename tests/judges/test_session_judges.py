@@ -2,6 +2,7 @@
 
 import pytest
 from judge_traces import parse
+from support.cases import each_case
 
 from judges.core.prompt import Block, render
 from judges.core.sessions import in_order, join, part, transcript, turns
@@ -116,7 +117,7 @@ def test_traces_are_sorted_by_time_where_all_have_one() -> None:
     assert in_order([late, timeless, early]) == [late, timeless, early]
 
 
-@pytest.mark.parametrize("name", JUDGES)
+@each_case("name", JUDGES)
 def test_a_judge_shows_the_whole_conversation_and_cuts_its_beginning(name: str) -> None:
     judge = catalogue()[name]
     trace = join([session_trace("A?", "B"), session_trace("C?", "D")])

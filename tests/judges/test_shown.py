@@ -4,8 +4,8 @@ import asyncio
 import json
 
 import msgspec
-import pytest
 from judge_traces import SHORT, yes_no_text
+from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
 from judges.core.model import ModelSettings
@@ -148,7 +148,7 @@ CUT_FIELDS = {"parts": ["output", "context"]}
 IN_WORDS = {"instructions": "{{ outputs }} {{ context }}"}
 
 
-@pytest.mark.parametrize("name", GROUNDING)
+@each_case("name", GROUNDING)
 def test_a_trace_with_left_out_documents_is_unscored_whatever_the_answer_or_scored_whatever_it_is(name: str) -> None:
     for answer in GROUNDING[name]:
         for trace in (CUT, TALK_AND_DOCUMENTS):

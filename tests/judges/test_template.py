@@ -69,9 +69,7 @@ def test_settings_for_endpoints_in_a_file_are_not_sent() -> None:
     assert "author" not in fixed
 
 
-@pytest.mark.parametrize(
-    ("role", "heading"), [("system", "your part"), ("user", "asked to do"), ("assistant", "before")]
-)
+@each_case(("role", "heading"), [("system", "your part"), ("user", "asked to do"), ("assistant", "before")])
 def test_messages_are_told_apart_by_role(role: str, heading: str) -> None:
     messages = [{"role": role, "content": "Weigh {{answer}} well."}, {"role": "user", "content": ""}]
     (fixed,) = judge(yaml(messages, ["answer"])).fixed_parts
@@ -151,7 +149,7 @@ NEEDS: Mapping[tuple[str, ...], tuple[object, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("variables", NEEDS, ids=" ".join)
+@each_case("variables", NEEDS, ids=" ".join)
 def test_needs_and_cuts_follow_from_the_variables(variables: tuple[str, ...]) -> None:
     made = asking(*variables)
     assert (made.needs, made.cuts) == NEEDS[variables]
@@ -231,7 +229,7 @@ OWN_FORM: Mapping[str, tuple[Mapping[str, Any], object, Score, str | None]] = {
 }
 
 
-@pytest.mark.parametrize(("table", "answer", "score", "rationale"), OWN_FORM.values(), ids=OWN_FORM.keys())
+@each_case(("table", "answer", "score", "rationale"), OWN_FORM.values(), ids=OWN_FORM.keys())
 def test_a_template_may_say_itself_how_to_answer(
     table: Mapping[str, Any], answer: object, score: Score, rationale: str | None
 ) -> None:
@@ -296,7 +294,7 @@ def test_another_share_of_documents_may_be_needed() -> None:
     assert made.metrics == (Metric("mine", "mean over documents of 0 or 1", rule),)
 
 
-@pytest.mark.parametrize(("share", "shown"), [(0.995, "99.5%"), (0.07, "7%"), (1, "100%")])
+@each_case(("share", "shown"), [(0.995, "99.5%"), (0.07, "7%"), (1, "100%")])
 def test_the_share_of_documents_is_shown_as_it_is(share: float, shown: str) -> None:
     (metric,) = asking("doc", answer={"pass_share": share}).metrics
     assert metric.pass_rule == f"yes, for at least {shown} of the documents"

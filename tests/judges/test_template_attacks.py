@@ -4,7 +4,7 @@ import asyncio
 import re
 
 import pytest
-from attacks import ATTACKS
+from attacks import LIGHT
 from judge_traces import parse
 from support.cases import each_case
 from template_parts import FACTS, asking, judge
@@ -26,7 +26,6 @@ JUDGES = {
     "three grades": asking("history", "input", "output", answer={"as": "relevance_truth_completeness"}),
     "one document": asking("question", "doc", result="boolean"),
 }
-LIGHT = {name: trace for name, trace in ATTACKS.items() if not name.startswith(("100 kB", "10,000", "5,000"))}
 
 
 def user_message(request: ChatRequest) -> str:

@@ -54,7 +54,7 @@ def test_half_a_character_is_replaced_since_it_could_not_be_shown() -> None:
     assert parse(yaml("{{answer}}", ["answer"], metadata={"author": "\ud83d!"})).metadata == {"author": "\ufffd!"}
 
 
-@pytest.mark.parametrize("metadata", ["null", "~", "", None])
+@each_case("metadata", ["null", "~", "", None])
 def test_metadata_may_say_nothing(metadata: object) -> None:
     text = yaml("{{answer}}", ["answer"])
     assert parse(text).metadata == {}

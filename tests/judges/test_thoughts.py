@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from support.cases import each_case
 
 from judges.parsing.answer import answer_of, beside_thoughts
@@ -89,7 +88,7 @@ def test_a_server_that_moved_thoughts_leaves_parts_of_them(text: str, answer: st
     assert beside_thoughts(text) == answer
 
 
-@pytest.mark.parametrize(
+@each_case(
     "text",
     [
         "<|" * 200_000,

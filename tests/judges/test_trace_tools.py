@@ -70,7 +70,7 @@ class TestTasks:
         fields |= {"start_s": 12.12, "duration_s": 7.5, "self_s": 7.5}
         assert report["slowest"][1] == fields
 
-    @pytest.mark.parametrize("size", [99_999, 200_000, None])
+    @each_case("size", [99_999, 200_000, None])
     def test_a_large_span_is_read_page_by_page(self, long_box: TraceToolbox, size: int | None) -> None:
         read = list(pages(long_box, "get_span", span_id=LARGE_ID, max_content_length=size))
         whole = "".join(page["content"] for page in read)
@@ -156,7 +156,7 @@ class TestSpan:
         read = content(sample, attributes_to_fetch=["y", "z"])
         assert (read["inputs"], read["attributes"]) == ("in", {"y": 2})
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("asked", "said"),
         [
             ("input.value", "output.value"),
@@ -260,7 +260,7 @@ class TestWrongCalls:
         assert list(answer) == ["error"]
         assert told in answer["error"]
 
-    @pytest.mark.parametrize("arguments", ["", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'])
+    @each_case("arguments", ["", " ", "{}", '{"max_results": null}', '{"max_results": "100"}'])
     def test_slips_of_weak_models_are_read(self, arguments: str) -> None:
         assert len(json.loads(TraceToolbox(trace(step("a"))).call("list_spans", arguments))["spans"]) == 1
 

@@ -54,7 +54,7 @@ class TestMatches:
         (match,) = search("日本語 here 日本語", "here", surrounding_content_length=8)["matches"]
         assert (match["before"], match["after"]) == ("本語 ", " 日本")
 
-    @pytest.mark.parametrize(
+    @each_case(
         "said",
         [
             "first\nSecond",
@@ -69,11 +69,11 @@ class TestMatches:
         assert matches(said, r"^Second") == []
         assert matches(said, r"(?m)^Second") == ["Second"]
 
-    @pytest.mark.parametrize("said", ["Müller 😀", json.dumps("Müller 😀"), json.dumps({"a": json.dumps("Müller 😀")})])
+    @each_case("said", ["Müller 😀", json.dumps("Müller 😀"), json.dumps({"a": json.dumps("Müller 😀")})])
     def test_are_found_whatever_the_escapes(self, said: str) -> None:
         assert matches(said, "MÜLLER 😀") == ["Müller 😀"]
 
-    @pytest.mark.parametrize("pattern", ['"status": "down"', r'"status":\s*"down"', "status.{1,6}down"])
+    @each_case("pattern", ['"status": "down"', r'"status":\s*"down"', "status.{1,6}down"])
     def test_span_keys_and_values(self, pattern: str) -> None:
         assert len(matches({"status": "down"}, pattern)) == 1
         assert len(matches(json.dumps({"status": "down"}), pattern)) == 1
@@ -98,7 +98,7 @@ class TestMatches:
         text = " ".join(["zz"] * 199)
         assert len(search(text, "zz", max_matches=200)["matches"]) == 199
 
-    @pytest.mark.parametrize("pattern", ["q*", r"\b", "^", "|zz"])
+    @each_case("pattern", ["q*", r"\b", "^", "|zz"])
     def test_that_are_empty_are_left_out(self, pattern: str) -> None:
         assert matches("zz", pattern) in ([], ["zz"])
 
@@ -159,7 +159,7 @@ class TestBounds:
     def test_a_lone_surrogate_in_a_text_is_searched_over(self) -> None:
         assert matches(r'{"a": "\ud800 needle"}', "needle") == ["needle"]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "pattern",
         [
             r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
@@ -173,7 +173,7 @@ class TestBounds:
     def test_usual_search_patterns_are_accepted(self, pattern: str) -> None:
         assert "matches" in search("abc", pattern)
 
-    @pytest.mark.parametrize(
+    @each_case(
         "text", ["\n" * 1_000_000, "\\" * 1_000_000, '"\\n' * 300_000, "\\u0041" * 150_000, "[" * 900 + "]" * 900]
     )
     def test_no_text_keeps_a_search_for_long(self, text: str) -> None:

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -117,7 +116,7 @@ class TestTimes:
             ("without", None, None),
         ]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "times",
         [
             {"started_at": 5.0, "ended_at": 4.0},

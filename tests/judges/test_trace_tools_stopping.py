@@ -8,6 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from support.cases import each_case
 from trace_spans import step, trace
 
 from judges.agent import TraceToolbox
@@ -77,7 +78,7 @@ class TestWords:
 class TestOutOfTime:
     GIVEN = trace(*(step(f"{number:03d}", outputs=f"needle {number}") for number in range(500)))
 
-    @pytest.mark.parametrize("max_matches", [50, 7, 200])
+    @each_case("max_matches", [50, 7, 200])
     def test_a_stopped_search_returns_its_matches_and_can_be_continued(self, max_matches: int) -> None:
         toolbox = TraceToolbox(self.GIVEN, ticking(0.003))
         answers = to_the_end(toolbox, r"needle \d+", max_matches=max_matches)
@@ -117,7 +118,7 @@ class TestOutOfTime:
         now_s += 0.002
         assert budget.is_spent
 
-    @pytest.mark.parametrize("token", ["0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"])
+    @each_case("token", ["0-0", "100-501", "0-0-500", "501-0-501", "a", "-1-0-501"])
     def test_a_page_token_that_is_none_of_this_search_is_refused(self, token: str) -> None:
         assert "none of a search" in ask(TraceToolbox(self.GIVEN), "needle", page_token=token)["error"]
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
 from judges.core.judge import Judge
 from judges.core.prompt import Block, Prompt, conversation, documents, render
@@ -133,7 +133,7 @@ def test_a_cut_that_leaves_only_blank_documents_does_not_serve() -> None:
     assert truncate_to_context(GROUNDEDNESS, Trace(**question, context=["word", "word " * 10_000]), 5_000) is not None
 
 
-@pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+@each_case("judge", catalogue().values(), ids=catalogue())
 def test_a_cut_of_each_judge_keeps_what_it_needs(judge: Judge) -> None:
     long = "word " * 2_000
     whole = Trace(

@@ -122,12 +122,12 @@ class TestEvaluationId:
 
         assert named("a") == named("b")
 
-    @pytest.mark.parametrize("part", Parts._fields)
+    @each_case("part", Parts._fields)
     def test_differs_with_each_part(self, part: str) -> None:
         changed = Parts()._replace(**{part: 1 if part == "repeat" else "changed"})
         assert changed.evaluation_id != Parts().evaluation_id
 
-    @pytest.mark.parametrize(("one", "other"), CONFUSABLE.values(), ids=CONFUSABLE)
+    @each_case(("one", "other"), CONFUSABLE.values(), ids=CONFUSABLE)
     def test_borders_between_parts_count(self, one: Parts, other: Parts) -> None:
         assert one.evaluation_id != other.evaluation_id
 
@@ -176,8 +176,8 @@ class TestReasons:
 
 
 class TestEncoding:
-    @pytest.mark.parametrize("verdict", [FULL, SMALL], ids=["full", "small"])
-    @pytest.mark.parametrize("wire", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
+    @each_case("verdict", [FULL, SMALL], ids=["full", "small"])
+    @each_case("wire", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
     def test_a_verdict_comes_back_as_it_went(self, wire: ModuleType, verdict: Verdict) -> None:
         assert wire.decode(wire.encode(verdict), type=Verdict) == verdict
 
@@ -225,7 +225,7 @@ class TestEncoding:
         later = {**msgspec.to_builtins(SMALL), "colour": "blue"}
         assert msgspec.json.decode(msgspec.json.encode(later), type=Verdict) == SMALL
 
-    @pytest.mark.parametrize("change", [{"outcome": "fine"}, {"reason": "tired"}, {"origin": "dream"}])
+    @each_case("change", [{"outcome": "fine"}, {"reason": "tired"}, {"origin": "dream"}])
     def test_a_word_off_the_lists_is_refused(self, change: dict[str, str]) -> None:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({**msgspec.to_builtins(SMALL), **change}, Verdict)

@@ -89,9 +89,7 @@ class TestReader:
     def test_takes_a_label_in_any_case_with_blanks_and_a_full_stop(self, result: str) -> None:
         assert read(yes_no_text(result)) == {"rationale": "It is so.", "result": result.strip(" .").lower()}
 
-    @pytest.mark.parametrize(
-        "result", ["maybe", "yes and no", "partly", "1", "yes?", "yes \u274c", "no \u2705", "\u2705", "nope"]
-    )
+    @each_case("result", ["maybe", "yes and no", "partly", "1", "yes?", "yes \u274c", "no \u2705", "\u2705", "nope"])
     def test_a_label_off_the_menu_is_none_of_those_offered(self, result: str) -> None:
         with pytest.raises(OffMenuError, match=r"^`result` is none of yes, no$"):
             read(yes_no_text(result))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 from support.cli_parts import SAMPLES, Run, check_help, words
 
 from worker import cli
@@ -51,7 +52,7 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("verb", HELP, ids=" ".join)
+@each_case("verb", HELP, ids=" ".join)
 def test_each_command_of_a_feature_has_help_of_its_arguments(run: Run, verb: tuple[str, ...]) -> None:
     check_help(run, verb, HELP[verb])
 
@@ -71,7 +72,7 @@ WRONG_USAGE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
+@each_case(("arguments", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE.keys())
 def test_wrong_usage_is_exit_code_two(run: Run, arguments: Sequence[object], message: str) -> None:
     ended = run(*arguments)
     assert (ended.code, ended.out) == (2, "")

@@ -119,7 +119,7 @@ def test_without_content_only_metadata_travels() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("error", "kept"),
     [
         ("TimeoutError: the customer Ann", "TimeoutError"),
@@ -207,7 +207,7 @@ def _raises(text: str) -> str:
     raise ValueError(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("function", "message"),
     [
         pytest.param(_raises, "redact raised ValueError", id="raises"),

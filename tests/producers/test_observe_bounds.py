@@ -153,7 +153,7 @@ def test_an_exception_without_a_text_of_its_own_stands_as_its_type() -> None:
     assert error_text(Wordless()) == "Wordless"
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "written"),
     [
         pytest.param("a" * 100, "a" * 60 + "[... 40 characters cut]", id="text"),

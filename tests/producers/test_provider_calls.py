@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-import pytest
+from support.cases import each_case
 
 from tracejudge.dialects.provider_calls import StreamedAnswer, call_fields, json_data, request_data
 
@@ -78,7 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case("name", CASES)
 def test_a_call_becomes_fields(name: str) -> None:
     request, response, expected = CASES[name]
     assert msgspec.to_builtins(call_fields(request_data(request), response)) == expected
@@ -127,7 +127,7 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@each_case("name", EVENTS)
 def test_events_become_a_response(name: str) -> None:
     events, expected = EVENTS[name]
     answer = StreamedAnswer()

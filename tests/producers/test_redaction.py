@@ -227,7 +227,7 @@ ESCAPED = {
 }
 
 
-@pytest.mark.parametrize(("text", "secret"), ESCAPED.values(), ids=ESCAPED)
+@each_case(("text", "secret"), ESCAPED.values(), ids=ESCAPED)
 def test_a_secret_in_json_that_stands_in_a_text_is_found_and_the_json_stays_json(text: str, secret: str) -> None:
     redacted = redact_secrets(text)
     assert secret not in redacted

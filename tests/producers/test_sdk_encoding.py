@@ -1,9 +1,9 @@
 import json
 from typing import Any
 
-import pytest
 from msgspec import structs
 from sdk_bench import SETTINGS
+from support.cases import each_case
 
 from tracejudge.delivery.buffer import Entry, Item, Kind, Reason
 from tracejudge.delivery.encoding import MAX_ENTRY_BYTES, ItemEncoder
@@ -77,7 +77,7 @@ TIMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "stored"), TIMES.values(), ids=TIMES.keys())
+@each_case(("text", "stored"), TIMES.values(), ids=TIMES.keys())
 def test_without_any_time_a_trace_ended_when_it_was_published(text: dict[str, Any], stored: dict[str, Any]) -> None:
     entry = encode(Item(Kind.TRACE, {"output": "", **text}, 1, published_at_s=7.5, trace_id="1"))
     assert isinstance(entry, Entry)

@@ -13,6 +13,7 @@ import redis
 from sdk_programs import LONGEST_S
 from sdk_servers import RedisServer
 from sdk_started import StartedSdk
+from support.cases import each_case
 from support.processes import free_port
 
 import tracejudge
@@ -198,9 +199,7 @@ sys.exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    ("script", "published"), [(SHORT, 1), (AT_EXIT, 2), (MANY, 3_000)], ids=["short", "at exit", "many"]
-)
+@each_case(("script", "published"), [(SHORT, 1), (AT_EXIT, 2), (MANY, 3_000)], ids=["short", "at exit", "many"])
 def test_a_script_that_ends_delivers_first(script: str, published: int, sdk_redis: RedisServer, tmp_path: Path) -> None:
     """And ends with its delivery, well before the time that it has."""
     prefix = f"exit-{published}"

@@ -146,7 +146,7 @@ def ping(pool: redis.ConnectionPool) -> bool:
         return bool(client.ping())
 
 
-@pytest.mark.parametrize(("url", "checked"), CHECKS.items(), ids=CHECKS.keys())
+@each_case(("url", "checked"), CHECKS.items(), ids=CHECKS.keys())
 def test_a_host_s_name_is_checked_whatever_the_driver_s_default(url: str, *, checked: bool | None) -> None:
     """Before redis-py 6 that is to take any host's certificate."""
     assert pool(url).connection_kwargs.get("ssl_check_hostname") is checked

@@ -93,7 +93,7 @@ REDACTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "functions"), REDACTIONS.values(), ids=REDACTIONS.keys())
+@each_case(("value", "functions"), REDACTIONS.values(), ids=REDACTIONS.keys())
 def test_redaction_is_a_row_of_functions(value: Any, functions: tuple[Any, ...]) -> None:
     assert load(service="shop", redact=value).redact == functions
 
@@ -240,7 +240,7 @@ WRONG_VARIABLES = {
 }
 
 
-@pytest.mark.parametrize(("variable", "message"), WRONG_VARIABLES.items(), ids=WRONG_VARIABLES.keys())
+@each_case(("variable", "message"), WRONG_VARIABLES.items(), ids=WRONG_VARIABLES.keys())
 def test_a_wrong_variable_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, message: str) -> None:
     monkeypatch.setitem(os.environ, variable, "perhaps")
     with pytest.raises(ConfigurationError) as raised:
@@ -263,7 +263,7 @@ MASKED = {
 }
 
 
-@pytest.mark.parametrize(("url", "shown"), MASKED.items(), ids=MASKED.values())
+@each_case(("url", "shown"), MASKED.items(), ids=MASKED.values())
 def test_a_url_shows_itself_without_user_password_and_options(url: str, shown: str) -> None:
     parsed = parse_redis_url(url)
     assert parsed.secret == url

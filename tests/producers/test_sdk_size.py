@@ -2,7 +2,7 @@ from collections import deque
 from sys import getsizeof
 from typing import Any
 
-import pytest
+from support.cases import each_case
 
 from tracejudge.delivery.buffer import MAX_ITEMS, copy_and_measure
 from tracejudge.model import Document, Message
@@ -20,7 +20,7 @@ HOLDERS = {
 }
 
 
-@pytest.mark.parametrize("value", HOLDERS.values(), ids=HOLDERS.keys())
+@each_case("value", HOLDERS.values(), ids=HOLDERS.keys())
 def test_text_counts_wherever_it_is(value: object) -> None:
     assert 10_000 < copy_and_measure({"field": value}) < 12_500
 

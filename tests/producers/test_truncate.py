@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
 from tracejudge.content.truncate import common_length, replace_large_structures, truncate_record, truncate_text
 
@@ -45,7 +46,7 @@ def test_characters_are_never_split_and_the_mark_is_true(text: str, cap: int) ->
         assert len(head) + len(tail) + int(amount.replace(",", "")) == len(text)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("sizes", "room", "expected"),
     [
         pytest.param([], 10, 0, id="nothing"),
@@ -120,7 +121,7 @@ def test_too_many_messages_leave_the_first_and_the_latest() -> None:
     assert result[2:] == messages[-999:]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("field", "item", "mark"),
     [
         pytest.param("context", {"text": "d" * 195}, "[... 2,000 items cut]", id="documents"),

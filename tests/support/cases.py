@@ -17,7 +17,7 @@ __all__ = ["CasesFailedError", "each_case", "refuse_shared_state"]
 
 _MAX_NAME = 100
 _RENEWED = {"monkeypatch", "tmp_path", "capsys"}
-_WITHOUT_STATE = {"span"}
+_WITHOUT_STATE = {"span", "run"}
 
 
 class CasesFailedError(ExceptionGroup):
@@ -28,7 +28,11 @@ class CasesFailedError(ExceptionGroup):
 
 
 def each_case(
-    names: str | Sequence[str], values: Iterable[Any], *, ids: Iterable[str] | Callable[[Any], str] | None = None
+    names: str | Sequence[str],
+    values: Iterable[Any],
+    *,
+    ids: Iterable[str] | Callable[[Any], str] | None = None,
+    share: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test once for each of the values, all inside one test.
 
@@ -38,6 +42,7 @@ def each_case(
         names: The arguments that a case fills, as ``parametrize`` takes them.
         values: One value a case, or a sequence of as many values as there are names.
         ids: Names of the cases, or a function that makes one of a value.
+        share: A parametrised argument, which the test does not take: with (1, 5) the second of each five cases runs.
     """
     arguments = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     cases = _named(arguments, list(values), ids)
@@ -53,7 +58,8 @@ def each_case(
         @functools.wraps(test)
         def loop(*positional: Any, **fixtures: Any) -> None:
             failed: list[Exception] = []
-            for number, (name, case) in enumerate(cases.items()):
+            first, step = fixtures.pop(share) if share else (0, 1)
+            for number, (name, case) in list(enumerate(cases.items()))[first::step]:
                 with _collected(failed, name), _renewed(fixtures, number) as own:
                     test(*positional, **own, **dict(zip(arguments, case, strict=True)))
             if failed:
@@ -62,6 +68,8 @@ def each_case(
                 raise CasesFailedError(message, failed)
 
         rest = [parameter for name, parameter in signature.parameters.items() if name not in arguments]
+        if share:
+            rest.append(inspect.Parameter(share, inspect.Parameter.KEYWORD_ONLY))
         loop.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
         loop.loop_cases = (arguments, list(cases.values()))  # type: ignore[attr-defined]
         return loop

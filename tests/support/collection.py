@@ -86,8 +86,10 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
     The last tenth has none that waits, so that none of them runs alone at the end.
     """
-    waiting = [item for item in items if _waits(item)]
-    others = [item for item in items if not _waits(item)]
+    waiting: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (waiting if _waits(item) else others).append(item)
     share = 0.9 * len(others) / max(1, len(waiting))
     order: list[pytest.Item] = []
     for number, item in enumerate(waiting):
@@ -96,8 +98,11 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 
 def _waits(item: pytest.Item) -> bool:
-    is_slow = any(True for _ in item.iter_markers("slow"))
-    return is_slow or runs_a_pipeline(item) or bool(set(item.location[0].split("/")) & set(_WAITING))
+    return (
+        item.get_closest_marker("slow") is not None
+        or runs_a_pipeline(item)
+        or not set(_WAITING).isdisjoint(item.nodeid.partition("::")[0].split("/"))
+    )
 
 
 def runs_a_pipeline(item: pytest.Item) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from support.ports import free_port
+from support.warm import Forked, can_fork
 
 __all__ = ["PATIENCE_S", "Program", "bounded_s", "free_port", "wait_until"]
 
@@ -27,7 +28,7 @@ def bounded_s(promised_s: float) -> float:
 
     The suite runs six processes on two cores that may be busy with other work; a fault takes far longer than this.
     """
-    return promised_s if float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/10"))) >= 1 else 3 * promised_s
+    return promised_s if float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40"))) >= 1 else 3 * promised_s
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:
@@ -52,7 +53,7 @@ class Program:
 
     Its environment is that of the tests without `TRACEJUDGE_*`, plus `env`. It runs in `folder`, which also holds the
     files of its output; `stderr` is an open file that replaces one of them. At the end of the block it is killed with
-    its process group.
+    its process group. Programs of ours are forked where that makes no difference, see `support.warm`.
     """
 
     def __init__(
@@ -62,18 +63,24 @@ class Program:
         self._folder = folder
         self._stderr = stderr
         self._env = _clean_environment() | dict(env or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._files: tuple[Path, Path] | None = None
 
     def __enter__(self) -> Self:
         name = f"program-{time.monotonic_ns()}"
         self._files = (self._folder / f"{name}.out", self._folder / f"{name}.err")
         with self._files[0].open("wb") as out, self._files[1].open("wb") as err:
+            errors = err.fileno() if self._stderr is None else self._stderr
+            if can_fork(self.command[1:], self._env):
+                _, _, module, *arguments = self.command
+                files = {"out": out.fileno(), "err": errors}
+                self._process = Forked(module, arguments, **files, env=self._env, folder=self._folder)
+                return self
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=err if self._stderr is None else self._stderr,
+                stderr=errors,
                 env=self._env,
                 cwd=self._folder,
                 start_new_session=True,  # a group of its own, so that its children can be ended with it

@@ -12,7 +12,7 @@ from support.endpoint import ChatEndpoint
 from support.pipeline import SETTLING_S, Worker, make_traces
 from support.processes import wait_until
 
-TRACES = 1500
+TRACES = 1000
 USUAL_S = 0.05
 IN_FLIGHT = 48
 LIMIT = "tracejudge_judge_concurrency_limit"

@@ -34,7 +34,7 @@ def test_a_slow_model_above_its_limit_pauses_ingest_and_loses_nothing(
 @pytest.mark.slow("a thousand connections")
 @patient()
 def test_a_thousand_calls_in_flight(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    traces = 4000
+    traces = 2000
     hold = replies.Hold()
     # No call is answered before all have arrived, as with an endpoint with long response times.
     endpoint.behaviour = replies.held(hold, answers(1.0))

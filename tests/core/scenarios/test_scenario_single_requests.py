@@ -19,7 +19,7 @@ from support.processes import wait_until
 
 from judges.core.verdict import Verdict
 
-TRACES = 1200
+TRACES = 500
 USUAL_S = 0.05
 USUAL = answers(USUAL_S)
 SAID = "Project proj_1 may not use this model"

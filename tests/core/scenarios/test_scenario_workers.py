@@ -12,7 +12,7 @@ from support.processes import wait_until
 @pytest.mark.faults
 @patient()
 def test_one_of_two_workers_is_killed_under_load(scenario: Scenario, endpoint: ChatEndpoint) -> None:
-    traces, in_flight = 3000, 48
+    traces, in_flight = 1000, 48
     both, killed = replies.Hold(), replies.Hold()
     usual = answers(0.1)
     rest = replies.from_call(traces * 2 // 3, replies.held(killed, usual), before=usual)

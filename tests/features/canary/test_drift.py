@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.stats import betabinom
+from support.lazy import Lazy
 
 from tests.features.canary import canary_runs
 from worker.features.canary.drift import LEAST_BEFORE, OPENS_AT, Verdicts, agreement, shift
+
+scipy = Lazy("scipy.stats")
 
 
 def traces(*misses: int, total: int) -> dict[str, Verdicts]:
@@ -23,7 +25,7 @@ def test_agreement_counts_traces_and_not_judgings() -> None:
 def test_the_probability_is_that_of_beta_binomial_sums() -> None:
     # The last trace fells most and is left out.
     before, recent = traces(1, 30, 0, total=100), traces(1, 3, 4, total=6)
-    few, two = (betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
+    few, two = (scipy.betabinom(6, missed + 0.5, 100.5 - missed).pmf(np.arange(7)) for missed in (1, 30))
     sums = np.convolve(few, two)
     drift = shift(recent, before)
     assert drift is not None

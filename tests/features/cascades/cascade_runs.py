@@ -14,7 +14,7 @@ from judges.agreement.intervals import Z
 from worker.features.cascades.feature import Cascade
 from worker.features.cascades.shares import CascadeSums, estimate, fitted_factor, second_rate
 
-TRACES: Final = 20_000
+TRACES: Final = 5_000
 PRICE: Final = 12
 SHARES: Final = (0.8, 0.9, 0.95)
 BAND: Final = Cascade("first", "second", uncertain=(0.2, 0.8), audit=0.02)

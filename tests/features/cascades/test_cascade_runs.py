@@ -11,9 +11,9 @@ TWENTY = Cascade("first", "second", rate=0.2)
 
 def test_the_interval_covers_and_is_as_narrow_as_a_plain_sample() -> None:
     for share in SHARES:
-        simulation = simulate(1, share, TWENTY, 200)
-        # Three standard errors of a coverage of 95 % in 200 days.
-        assert 0.9 <= simulation.coverage <= 0.995, (share, simulation)
+        simulation = simulate(1, share, TWENTY, 300)
+        # Three standard errors of a coverage of 95 % in 300 days.
+        assert 0.912 <= simulation.coverage <= 0.988, (share, simulation)
         assert simulation.width <= 1.15, (share, simulation)
         assert simulation.rate == pytest.approx(0.2, rel=0.02), (share, simulation)
         assert abs(simulation.bias) < 0.002, (share, simulation)
@@ -24,7 +24,7 @@ def test_the_interval_covers_and_is_as_narrow_as_a_plain_sample() -> None:
     assert 0.9 <= sampled.coverage <= 0.995, sampled
 
 
-@pytest.mark.slow("2,000 days of 20,000 traces for each share, 12 s")
+@pytest.mark.endurance("2,000 days of 5,000 traces for each share, 12 s of CPU")
 def test_coverage_over_two_thousand_days() -> None:
     for share in SHARES:
         simulation = simulate(4, share, TWENTY, 2000)

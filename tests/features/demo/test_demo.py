@@ -11,6 +11,7 @@ import httpx
 import msgspec
 import psutil
 import pytest
+from support.cases import each_case
 from support.processes import Program, wait_until
 
 import tracejudge
@@ -170,7 +171,7 @@ def test_verdicts_without_a_score_are_counted_and_in_no_share() -> None:
     assert results_of().planted == Series(DROP.service, DROP.judge, Half(), Half(), 0, {})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("before", "after", "changed"),
     [
         pytest.param(Half(90, 10), Half(20, 80), True, id="drop"),
@@ -251,7 +252,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         assert "\nNo alert would fire" in summary(results, SECONDS, "demo")
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("ended", "fault"),
     [
         pytest.param(outcome(), None, id="all is well"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 from support.cli_parts import SAMPLES, Run, labelled, scripted, words, write_lines
 
 from judges.endpoints import client
@@ -61,8 +62,8 @@ def test_the_last_label_of_a_conversation_is_its_label(run: Run) -> None:
     assert (ended.document["traces"], ended.document["true_pass"]) == (3, 3)
 
 
-@pytest.mark.parametrize(("minimum", "code"), [("0.6", 0), ("0.75", 0), ("0.76", 1), ("1.0", 1)])
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+@each_case(("minimum", "code"), [("0.6", 0), ("0.75", 0), ("0.76", 1), ("1.0", 1)])
+@each_case("form", [[], ["--json"]], ids=["table", "json"])
 def test_a_minimum_makes_it_a_check(
     run: Run, monkeypatch: pytest.MonkeyPatch, minimum: str, code: int, form: list[str]
 ) -> None:
@@ -106,8 +107,8 @@ def test_no_more_than_three_reasons_are_told(run: Run, monkeypatch: pytest.Monke
     assert next(iter(notes.items())) == ("scripted: bad_request", 2)
 
 
-@pytest.mark.parametrize("expected", ["--label", "--by"])
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+@each_case("expected", ["--label", "--by"])
+@each_case("form", [[], ["--json"]], ids=["table", "json"])
 def test_nothing_scored_is_no_success(run: Run, expected: str, form: list[str]) -> None:
     file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
     ended = run("judges", "test", "groundedness", file, expected, "safe", *form)
@@ -143,8 +144,8 @@ def test_another_tag_gives_shares_and_no_agreement(run: Run, monkeypatch: pytest
 SAMPLE_TAGS = {"relevance_to_query": "relevant", "safety": "safe", "groundedness": "grounded", "correctness": "correct"}
 
 
-@pytest.mark.parametrize(("judge", "tag"), SAMPLE_TAGS.items())
-@pytest.mark.parametrize("service", ["code-helper", "summariser", "support-bot"])
+@each_case(("judge", "tag"), SAMPLE_TAGS.items())
+@each_case("service", ["code-helper", "summariser", "support-bot"])
 def test_the_samples_are_measured_with_the_built_in_model(run: Run, service: str, judge: str, tag: str) -> None:
     """Every sample that bears the label is judged, and none stays unscored."""
     file = SAMPLES / f"{service}.jsonl"
@@ -199,7 +200,7 @@ MISUSE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISUSE.values(), ids=MISUSE.keys())
+@each_case(("arguments", "message"), MISUSE.values(), ids=MISUSE.keys())
 def test_a_wrong_test_of_a_judge_is_exit_code_two(run: Run, arguments: Sequence[str], message: str) -> None:
     write_lines("t.jsonl", [labelled("yes"), {**labelled("no"), "tags": {"safe": "no", "other": "maybe"}}])
     ended = run("judges", "test", *arguments)
@@ -222,7 +223,7 @@ def test_an_unset_api_key_is_reported_by_its_variable(run: Run, monkeypatch: pyt
     assert run(*test).complaint == f"tracejudge: TRACEJUDGE_MODELS: {message}"
 
 
-@pytest.mark.parametrize("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])
+@each_case("line", [b"{", b"\xff", b'{"trace_id": 7}'], ids=["no JSON", "no UTF-8", "no trace"])
 def test_a_labelled_file_with_a_bad_line_is_not_measured(run: Run, line: bytes) -> None:
     ended = run("judges", "test", "safety", write_lines("t.jsonl", [labelled("yes"), line]), "--label", "safe")
     assert (ended.code, ended.out) == (2, "")

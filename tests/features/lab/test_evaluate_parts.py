@@ -16,6 +16,7 @@ import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 from support.cli_parts import labelled
 from support.virtual_time import run_virtually
 
@@ -103,7 +104,7 @@ def test_a_result_that_is_ready_at_the_cancellation_is_kept() -> None:
     assert kept == ["paid for"]
 
 
-@pytest.mark.parametrize("where", ["keeping", "working", "reading"])
+@each_case("where", ["keeping", "working", "reading"])
 def test_a_fault_ends_it_and_leaves_nothing_behind(where: str) -> None:
     def fail(here: str) -> None:
         if here == where:
@@ -369,7 +370,7 @@ class Full(io.BytesIO):
         return super().write(taken)
 
 
-@pytest.mark.parametrize("room", range(0, 60, 3))
+@each_case("room", range(0, 60, 3))
 def test_no_line_is_torn_by_a_full_disk(room: int) -> None:
     written = [b"a" * (5 + number % 7) for number in range(30)]
     file = Full(room)

@@ -1,6 +1,6 @@
 """What the summary of `tracejudge evaluate` says of costs: unknown is not free."""
 
-import pytest
+from support.cases import each_case
 from support.stage_parts import make_verdict
 
 from judges.core.verdict import Call
@@ -10,7 +10,7 @@ from worker.features.lab.summary import JudgeSum, judge_line
 ASKED = (Call(1000.0, 1.0, "ok"),)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("costs", "has_price", "message"),
     [
         ([None, None], False, "no price set"),

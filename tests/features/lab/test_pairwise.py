@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from judge_traces import LONG, SHORT
+from support.cases import each_case
 from template_parts import judge as from_template
 from template_parts import yaml
 from user_judges import JUDGES
@@ -54,8 +55,8 @@ def pair(trace: Trace, other: str = OTHER) -> Trace:
     return pairwise.joined(msgspec.structs.replace(trace, output=other, trace_id="a"), trace)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", COMPARING)
+@each_case("case", CASES)
+@each_case("name", COMPARING)
 def test_messages_are_those_of_the_golden_file(name: str, case: str) -> None:
     judge, path = COMPARING[name], GOLDEN / f"{name}.{case}.txt"
     requests = judge.prompts(judge.prepare(pair(CASES[case])))

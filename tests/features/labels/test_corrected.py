@@ -1,8 +1,7 @@
 """Shares corrected by labels, agreement of judge and labels, and what is refused."""
 
 import pytest
-from statsmodels.stats.inter_rater import cohens_kappa
-from statsmodels.stats.proportion import proportion_confint
+from support.lazy import Lazy
 
 from tests.features.labels import labels
 from worker.base.monitor.corrected import (
@@ -15,6 +14,8 @@ from worker.base.monitor.corrected import (
     from_golden,
     method_of,
 )
+
+rater, proportion = Lazy("statsmodels.stats.inter_rater"), Lazy("statsmodels.stats.proportion")
 
 
 def stratum(verdict: int, label_class: int, judged: float, labels: int, passed: int) -> Stratum:
@@ -91,7 +92,7 @@ def test_a_golden_set_corrects_the_share() -> None:
 def test_agreement_is_that_of_the_textbooks() -> None:
     seen = Confusion(81, 9, 12, 48)
     corrected = agreement(seen)
-    oracle = cohens_kappa([[81, 9], [12, 48]])
+    oracle = rater.cohens_kappa([[81, 9], [12, 48]])
     assert corrected.kappa == pytest.approx((oracle.kappa, oracle.kappa_low, oracle.kappa_upp), abs=1e-4)
     for interval, part, whole in (
         (corrected.sensitivity, 81, 90),
@@ -100,7 +101,7 @@ def test_agreement_is_that_of_the_textbooks() -> None:
     ):
         assert interval is not None
         assert interval.value == part / whole
-        assert interval[1:] == pytest.approx(proportion_confint(part, whole, method="wilson"), abs=1e-4)
+        assert interval[1:] == pytest.approx(proportion.proportion_confint(part, whole, method="wilson"), abs=1e-4)
     one_sided = agreement(Confusion(10, 0, 0, 0))
     assert (one_sided.specificity, one_sided.kappa) == (None, None)
     for alike in (Confusion(40, 0, 0, 13), Confusion(78, 4, 0, 0)):
@@ -112,7 +113,7 @@ def test_agreement_is_that_of_the_textbooks() -> None:
     rate, kappa = flips(Confusion(880, 30, 20, 70))
     assert rate.value == 0.05
     assert kappa is not None
-    assert kappa.value == pytest.approx(cohens_kappa([[880, 30], [20, 70]]).kappa)
+    assert kappa.value == pytest.approx(rater.cohens_kappa([[880, 30], [20, 70]]).kappa)
     for empty in (agreement, flips):
         with pytest.raises(ValueError, match=r"^no "):
             empty(Confusion(0, 0, 0, 0))

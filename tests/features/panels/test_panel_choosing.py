@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-import pytest
+from support.cases import each_case
 from support.dead_parts import make_retryable, retry_all
 from support.feedback_parts import Passes, complain, make_due
 from support.judging_parts import HOUR_S, Workers, assert_settled, letters
@@ -64,7 +64,7 @@ def test_panels_of_the_same_models_in_any_order_are_one() -> None:
     assert [name for name, _ in names(TOGETHER, other)].count(PANEL) == 1
 
 
-@pytest.mark.parametrize("missing", ["default", "first", "last"])
+@each_case("missing", ["default", "first", "last"])
 def test_an_egress_that_leaves_one_model_out_bars_the_whole_panel(missing: str) -> None:
     kept = Rule(name="kept", judges=("safety",), rate=0.0, egress=tuple(set(MODELS) - {missing}))
     under_test = sampler(TOGETHER, kept)

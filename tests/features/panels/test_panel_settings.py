@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.cases import each_case
 
 from deploy.rules.promql import PANELS
 from judges.core.model import ModelSettings
@@ -54,7 +55,7 @@ def test_one_model_may_stand_in_a_list(model: object) -> None:
     assert Graders(settings, catalogue()).panels == {}
 
 
-@pytest.mark.parametrize("combine", ["majority", "mean", "min", "max", "all"])
+@each_case("combine", ["majority", "mean", "min", "max", "all"])
 def test_the_name_of_a_panel_holds_its_mode_and_its_models(combine: str) -> None:
     graders = Graders(loaded({"model": ["two", "one"], "combine": combine}), catalogue())
     assert list(graders.panels) == [f"{combine}(judge-one,judge-two)"]
@@ -94,7 +95,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("rule", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+@each_case(("rule", "message"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_one_line(rule: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loaded(rule)
@@ -169,7 +170,7 @@ def test_a_comma_would_make_two_members_of_one() -> None:
     assert loaded({"model": "one"}, models).rules, "alone it may be named as it likes"
 
 
-@pytest.mark.parametrize("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
+@each_case("label", ["code", "majority(a,b)", "all()", "code()", "min(a\nb)"])
 def test_a_model_cannot_have_a_reserved_label(label: str) -> None:
     with pytest.raises(SettingsError, match=r"models\.default\.label: .* is a reserved name"):
         loaded({}, {"default": {"provider": "lexical", "label": label}})
@@ -181,7 +182,7 @@ def test_a_table_of_a_model_cannot_have_a_reserved_name(name: str) -> None:
         loaded({"model": name}, {name: {"provider": "lexical"}})
 
 
-@pytest.mark.parametrize("label", ["codestral", "code-llama", "majority", "max (large)", "mini"])
+@each_case("label", ["codestral", "code-llama", "majority", "max (large)", "mini"])
 def test_other_names_are_free(label: str) -> None:
     assert loaded({}, {"default": {"provider": "lexical", "label": label}}).models["default"].judge_model == label
 
@@ -215,7 +216,7 @@ def test_a_member_is_outvoted_where_no_rule_wants_it_alone() -> None:
     assert Graders(Settings(models=models, rules=(alone,)), catalogue()).only_in_panels == frozenset()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("judge_model", "is_one"),
     [("majority(a,b)", True), ("min(a)", True), ("gpt-6-luna", False), ("min(large) v2", False), ("code", False)],
 )

@@ -76,7 +76,7 @@ def test_a_failed_judge_is_unscored_and_its_note_holds_no_text_of_it(name: str, 
     assert SECRET not in f"{assessment}"
 
 
-@pytest.mark.parametrize("name", OVERRUNS)
+@each_case("name", OVERRUNS)
 def test_a_judge_that_overruns_is_killed(name: str) -> None:
     (assessment,) = judged(of_file(name, time_limit_s=0.3), trace())
     assert assessment == Assessment("unscored", "judge_failed", note="took longer than 0.3 s")

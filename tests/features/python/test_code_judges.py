@@ -113,7 +113,7 @@ class TestReturned:
         reading = reading_of([Score(1, "m", rationale="a"), Score(0, "n", rationale="b")], TWO)
         assert (reading.rationale, [assessment.rationale for assessment in reading.scores]) == (None, ["a", "b"])
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("result", "metrics", "note"),
         [
             (Score(1), TWO, "gave a score that names no metric, where it has several"),
@@ -190,7 +190,7 @@ class TestDeclared:
             judge(**arguments)(function)
         assert str(wrong.value).startswith(fix)
 
-    @pytest.mark.parametrize(
+    @each_case(
         ("wrong", "fix"),
         [
             (lambda a, b: a is b, "<lambda>(a, b) must take one argument, the trace; give the others defaults"),
@@ -205,7 +205,7 @@ class TestDeclared:
             judge(wrong)
         assert str(told_so.value).startswith(fix)
 
-    @pytest.mark.parametrize("right", [lambda a, b=1: a is b, lambda *a: a, max])
+    @each_case("right", [lambda a, b=1: a is b, lambda *a: a, max])
     def test_any_callable_with_a_trace_as_only_argument_is_accepted(self, right: Any) -> None:
         assert judge(right).needs == ("output",)
 

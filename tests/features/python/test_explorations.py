@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cases import each_case
 from support.stage_parts import make_verdict
 
 from judges.core.model import ModelSettings
@@ -47,7 +48,7 @@ def test_explorations_are_counted_with_rounds_and_ends() -> None:
     assert value(metrics, "exploration_tool_errors_total", judge="safety") == 2
 
 
-@pytest.mark.parametrize("course", [None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}])
+@each_case("course", [None, "x", {"rounds": "x", "ended_by": ["a"], "tool_errors": -1}])
 def test_explorations_of_another_version_make_no_series(course: object) -> None:
     metrics = explored({"exploration": course})
     counted = sum(value(metrics, "explorations_total", judge="safety", ended_by=end) or 0 for end in EXPLORATION_ENDS)

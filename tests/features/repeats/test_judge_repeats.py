@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.cases import each_case
 from support.judging_parts import (
     MODEL,
     YES,
@@ -178,7 +179,7 @@ def test_conversations_are_judged_again_as_a_whole(keyspace: Keyspace, new_worke
     assert [verdict["session"] for verdict in again] == [first["session"]] * 2
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "message"),
     [
         ({"second_model": "secnd"}, "second_model: there is no [models.secnd]; did you mean"),

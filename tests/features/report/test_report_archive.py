@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.cases import each_case
 from support.report_parts import DAY_S, NOW, three_weeks, verdict, write_archive
 
 from worker.base.monitor.series import CLUSTER_PERIOD_S
@@ -54,7 +55,7 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("damaged", DAMAGED)
+@each_case("damaged", DAMAGED)
 def test_a_damaged_archive_is_refused_with_its_place(tmp_path: Path, damaged: str) -> None:
     make, expected = DAMAGED[damaged]
     file = tmp_path / "verdicts.jsonl"

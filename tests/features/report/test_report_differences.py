@@ -1,10 +1,12 @@
 """Intervals of differences of two shares, beside statsmodels and in simulated pairs of periods."""
 
 import pytest
-from statsmodels.stats.proportion import confint_proportions_2indep
+from support.lazy import Lazy
 
 from judges.agreement.intervals import difference, wilson
 from tests.base import coverage
+
+proportion = Lazy("statsmodels.stats.proportion")
 
 
 def test_intervals_of_differences_cover() -> None:
@@ -17,5 +19,5 @@ def test_intervals_of_differences_cover() -> None:
 def test_unweighted_differences_have_newcombes_interval() -> None:
     for a, m, b, n in ((56, 70, 48, 80), (9, 10, 3, 10), (400, 400, 395, 400), (0, 20, 7, 9)):
         corrected = difference(wilson(a / m, m), wilson(b / n, n))
-        expected = confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
+        expected = proportion.confint_proportions_2indep(a, m, b, n, method="newcomb", compare="diff")
         assert (corrected.low, corrected.high) == pytest.approx(expected, abs=1e-4), (a, m, b, n)

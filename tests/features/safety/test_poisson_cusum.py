@@ -4,16 +4,18 @@ import math
 
 import msgspec
 import pytest
-from scipy.stats import chi2
+from support.lazy import Lazy
 
 from tests.features.safety import safety_runs
 from tests.features.safety.safety_runs import Judge
 from worker.features.safety.poisson_cusum import State, confirmed_error, rates_of, step, upper_rate
 
+scipy = Lazy("scipy.stats")
+
 
 def test_upper_limits_of_rates_are_those_of_poisson() -> None:
     for failures in (0, 1, 5, 60, 700):
-        expected = chi2.ppf(0.95, 2 * failures + 2) / 2 / 1000
+        expected = scipy.chi2.ppf(0.95, 2 * failures + 2) / 2 / 1000
         assert upper_rate(failures, 1000) == pytest.approx(expected, rel=0.03), failures
     assert upper_rate(0, 0) == 0
 

@@ -5,8 +5,8 @@ import random
 from collections import Counter
 from typing import NamedTuple
 
-import pytest
 from limit_simulation import lognormal
+from support.cases import each_case
 from support.virtual_time import run_virtually
 
 from judges.core.model import ChatResponse, ModelError, ModelRejectedError, ModelTimeoutError, ModelUnavailableError
@@ -86,7 +86,7 @@ async def rate(endpoint: Endpoint, most: int, events: LimiterEvents) -> float:
     return answered / (loop.time() or 1.0)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("endpoint", "most", "share"),
     [
         (Endpoint(0.05, knee=24, hang=0.05), 256, 0.9),

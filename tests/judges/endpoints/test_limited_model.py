@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec import structs
 from prometheus_client.openmetrics.exposition import generate_latest
+from support.cases import each_case
 from support.scrape import Scrape, parse
 from support.virtual_time import run_virtually
 
@@ -101,7 +102,7 @@ async def settled(condition: Callable[[], bool]) -> None:
     pytest.fail("it never came")
 
 
-@pytest.mark.parametrize("slots", [1, 3, 64])
+@each_case("slots", [1, 3, 64])
 def test_never_more_calls_than_slots(slots: int) -> None:
     async def run() -> None:
         gated = GatedModel(settings(slots))
@@ -153,7 +154,7 @@ def test_unusable_answers_are_counted_as_paid() -> None:
     assert limited.statuses() == {"ok": 3}
 
 
-@pytest.mark.parametrize("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
+@each_case("reason", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected", "bad_request"])
 def test_a_failed_call_bears_its_reason_costs_nothing_and_gives_its_slot_back(reason: str) -> None:
     async def run() -> None:
         limited = Limited(ScriptedModel([Step(failure=reason), ANSWER], settings(1, Price(1.0, 1.0))))
@@ -414,7 +415,7 @@ def test_an_evaluation_that_is_refused_while_others_are_answered_is_a_bad_reques
     run_virtually(run())
 
 
-@pytest.mark.parametrize("earlier", [0, 1, 2])
+@each_case("earlier", [0, 1, 2])
 def test_a_request_that_was_refused_alone_before_opens_no_circuit(earlier: int) -> None:
     """Else the last of its calls would leave a circuit open that nobody's call closes."""
 

@@ -386,7 +386,7 @@ plans = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(plans, st.integers(1, 70))
 def test_no_permit_is_lost_after_any_steps(plan: list[tuple[str, float, float, float | None]], most: int) -> None:
     async def run() -> None:

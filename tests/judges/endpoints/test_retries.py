@@ -2,9 +2,9 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import each_case
 
 from judges.core.backoff import backoff_s
 from judges.core.model import (
@@ -73,7 +73,7 @@ def test_four_attempts_at_most() -> None:
     assert [retries.pause_s(AWAY, failed) for failed in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, None]
 
 
-@pytest.mark.parametrize("kind", [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError])
+@each_case("kind", [ModelRejectedError, BadModelRequestError, InputTooLongError, ContentFilteredError])
 def test_a_permanent_error_is_not_retried(kind: type[ModelError]) -> None:
     assert Retries().pause_s(kind("x"), 1) is None
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.cases import each_case
 
 from tracejudge import Trace
 from tracejudge.dialects import RawEvent, RawSpan, names, read
@@ -157,7 +158,7 @@ STRANGE = [
 ]
 
 
-@pytest.mark.parametrize("strange", STRANGE)
+@each_case("strange", STRANGE)
 def test_what_json_cannot_hold_never_costs_the_trace(strange: RawSpan) -> None:
     fields = join(SpanGroup(strange, (strange,)))
     assert fields is not None

@@ -326,7 +326,7 @@ def test_a_tool_that_searches_brings_documents(span: Make) -> None:
     assert result.documents == (Document("Open until six.", "4", 0.5),)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "events",
     [
         pytest.param(
@@ -370,7 +370,7 @@ def test_content_in_the_events_of_the_span(span: Make, events: tuple[RawEvent, .
     assert read(span(CHAT, events=events)) == SIMPLE
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("fields", "expected"),
     [
         pytest.param({"attributes": {"error.type": "timeout"}}, "timeout", id="only_a_type"),

@@ -21,6 +21,7 @@ from opentelemetry.trace import (
     Tracer,
     set_span_in_context,
 )
+from support.cases import each_case
 from support.processes import PATIENCE_S, wait_until
 
 import tracejudge
@@ -261,7 +262,7 @@ def test_a_span_without_valid_ids_is_counted(exporters: Any) -> None:
     assert exporter.losses()["unreadable"] == 1
 
 
-@pytest.mark.parametrize(
+@each_case(
     "bounds",
     [{"late_span_wait_s": -1}, {"late_span_wait_s": float("nan")}, {"max_open_traces": 0}, {"max_bytes": -1}],
     ids=lambda bounds: next(iter(bounds)),

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from support.cases import each_case
 
 from tracejudge import Document, Message, ToolCall, Usage
 from tracejudge.dialects import RawSpan, names
@@ -82,7 +83,7 @@ def texts(fields: dict[str, Any]) -> list[str]:
 CHAIN = {"openinference.span.kind": "CHAIN", "output.mime_type": "application/json"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "spans",
     [
         pytest.param((root(),), id="only_a_request"),
@@ -195,7 +196,7 @@ def test_words_that_the_user_repeats_are_history_too() -> None:
 
 
 class TestContext:
-    @pytest.mark.parametrize("above", ["root", "step", "call"], ids=["sibling", "below_an_ancestor", "child"])
+    @each_case("above", ["root", "step", "call"], ids=["sibling", "below_an_ancestor", "child"])
     def test_documents_come_from_anywhere_in_the_trace(self, above: str) -> None:
         spans = (root(), step("step", "root", 3), retrieval("search", above, 2, "a", "b"), call("call", "step", 4))
         assert texts(joined(*spans)) == ["a", "b"]
@@ -247,7 +248,7 @@ class TestToolCalls:
     def test_a_call_that_was_asked_for(self) -> None:
         assert joined(call("call", "root", 4, "Open?", ASKED))["tool_calls"] == [ToolCall("hours", {"day": 1})]
 
-    @pytest.mark.parametrize(
+    @each_case(
         "message",
         [
             pytest.param({"id": "c1", "result": "9-18"}, id="by_its_id"),
@@ -292,7 +293,7 @@ JUDGES = [
 ]
 
 
-@pytest.mark.parametrize("attributes", JUDGES)
+@each_case("attributes", JUDGES)
 def test_judges_and_the_calls_they_make_are_left_out(attributes: dict[str, str]) -> None:
     fields = joined(
         root(),
@@ -304,7 +305,7 @@ def test_judges_and_the_calls_they_make_are_left_out(attributes: dict[str, str])
     assert [span.name for span in fields["spans"]] == ["root", "call"]
 
 
-@pytest.mark.parametrize("attributes", JUDGES)
+@each_case("attributes", JUDGES)
 def test_the_trace_of_a_judge_is_no_trace(attributes: dict[str, str]) -> None:
     judge = step("judge", None, 8, is_local_root=True, attributes=attributes)
     assert join(SpanGroup(judge, (judge, call("judging", "judge", 7, "Is it good?", "No.")))) is None
@@ -315,7 +316,7 @@ def test_a_call_that_failed_says_so() -> None:
     assert part(joined(root(), failed), "output", "error") == {"output": "", "error": "429"}
 
 
-@pytest.mark.parametrize(
+@each_case(
     "kind",
     [{}, {"gen_ai.operation.name": "chat"}, {"openinference.span.kind": "RETRIEVER"}],
     ids=["plain", "model", "retriever"],
