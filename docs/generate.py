@@ -23,6 +23,7 @@ from judges.custom import custom_prompt, guidance, instructions, template
 from judges.custom import template as filling
 from judges.custom.template_answer import AnswerTable
 from judges.features.python import installed as code
+from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from judges.requests.redaction import Redact
 from tracejudge import (
@@ -293,6 +294,9 @@ def _fields(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
     }
     for field in msgspec.structs.fields(struct):
         text = " ".join(described.get(field.name, "").split())
+        owners = [f"`{name}`" for name, provider in PROVIDERS.items() if field.name in provider.own_settings]
+        if struct is ModelSettings and owners:
+            text = f"{text} Only with {' and '.join(owners)}."
         if field.default is msgspec.UNSET:
             default = "-"
         elif field.name in _TABLES and not field.required:

@@ -1,7 +1,7 @@
 """The page of the spine: the files of the core in reading order, and the states of an evaluation."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -59,8 +59,8 @@ own consumer group. The sweeper looks every second for leases that ended and for
 
 ## Files in reading order
 
-Each Lua file (`worker/core/storage/scripts/`, {lua} lines) is named by the files that run
-its scripts; read what it includes before it.
+Each Lua file (`worker/core/storage/scripts/`, {lua} lines) stands with the file to have open beside it, after what it
+includes.
 
 | file | lines | decides |
 | --- | --: | --- |
@@ -86,8 +86,9 @@ _TAIL: Final = """
 
 - **Scripts**: Redis runs each as a whole, and workers of two versions run side by side. Change what a script writes
   only with a new version of the batch or of the outbox entry.
-- **Stored forms** of evaluations name sessions, repeats, cascades and panels, because a batch is versioned as a whole.
-  Script `choose`, `Keys` and `Settings` name sessions and late feedback, because a read takes effect in one step.
+- **Features that the core names**: stored forms of evaluations name sessions, repeats, cascades and panels, because a
+  batch is versioned as a whole. `choose.lua` takes in conversations and late feedback, because an entry is acknowledged
+  in the step that keeps it; keys that it and `clock` read are in `Keys`, and limits of conversations in `Settings`.
 - **Keys, groups, queues, metrics and options** are a contract; `tests/pipeline/frozen.txt` holds them.
 - **Threads**: the event loop must not block, so Redis is called in threads. A thread that fails waits and repeats
   (`worker/core/telemetry/service.py`).
@@ -136,6 +137,15 @@ _BESIDE: Final = (
     ("telemetry/logs.py", "how a line of the log is written without blocking"),
     ("runtime/worker_control.py", "how a worker starts, what a signal does, and which remote control is allowed"),
 )
+_LUA: Final = {
+    "storage/client.py": ("guard", "streams"),
+    "queue/leases.py": ("accounting", "leases"),
+    "queue/ledger.py": ("ledger", "dead_letters", "verdicts"),
+    "selection/batch_writer.py": ("batch_writer",),
+    "ingest/plan.py": ("sessions", "choose"),
+    "telemetry/backlog.py": ("backlog",),
+    "telemetry/health.py": ("heartbeat",),
+}
 _MARKED: Final = frozenset(
     {
         *("storage/keys.py", "queue/batch.py", "queue/leases.py", "queue/ledger.py", "selection/sampling.py"),
@@ -184,24 +194,30 @@ def page() -> str:
     """Write the page.
 
     Raises:
-        ValueError: A file of the core is not in the tables, or the other way round.
+        ValueError: A file of the core is in no table, or the other way round, or a Lua file stands before one that it
+            includes.
     """
     core = _ROOT / "worker" / "core"
     existing = {str(path.relative_to(core)) for path in core.rglob("*.py") if path.name != "__init__.py"}
     if difference := existing ^ {name for name, _ in (*_WAY, *_BESIDE)}:
         raise ValueError(f"docs/spine.py: the tables differ from worker/core: {difference}")
-    scripts = sorted((core / "storage" / "scripts").glob("*.lua"))
-    lua = {name: path.name for path in scripts for name in re.findall(r"(?m)^-- @script (\w+)$", _read(path))}
+    scripts = {path.stem: _read(path) for path in (core / "storage" / "scripts").glob("*.lua")}
+    order = [lua for name, _ in (*_WAY, *_BESIDE) for lua in _LUA.get(name, ())]
+    if sorted(order) != sorted(scripts):
+        raise ValueError(f"docs/spine.py: each Lua file stands once, not {order}")
+    for place, lua in enumerate(order):
+        if later := set(" ".join(re.findall(r"(?m)^-- @include (.+)$", scripts[lua])).split()) - set(order[:place]):
+            raise ValueError(f"docs/spine.py: {lua} stands before {later}, which it includes")
     way = [*((f"core/{name}", what) for name, what in _WAY), ("celery.py", "how Celery runs shifts")]
     beside = [*((f"core/{name}", what) for name, what in _BESIDE), ("installed.py", "which parts are installed")]
-    rows = [f"| {_path(name)} | {_lines(name)} | {_decides(name, what, lua)} |\n" for name, what in way]
-    items = [f"- {_path(name)}: {_decides(name, what, lua)}\n" for name, what in beside]
+    rows = [f"| {_path(name)} | {_lines(name)} | {_decides(name, what)} |\n" for name, what in way]
+    items = [f"- {_path(name)}: {_decides(name, what)}\n" for name, what in beside]
     states = [
         f"| {state.name} | {_names(vars(Keys)[key].name for key in state.keys)} | {_names(state.scripts)} |"
         f" {state.crash} |\n"
         for state in STATES
     ]
-    head = _HEAD.format(lua=f"{round(sum(_read(path).count(chr(10)) for path in scripts), -2):,}")
+    head = _HEAD.format(lua=f"{round(sum(text.count(chr(10)) for text in scripts.values()), -2):,}")
     return "".join((head, *rows, _ASIDE, *items, _STATES, *states, _TAIL))
 
 
@@ -213,10 +229,8 @@ def _lines(name: str) -> int:
     return max(50, round(_read(_ROOT / "worker" / name).count("\n") / 50) * 50)
 
 
-def _decides(name: str, what: str, lua: Mapping[str, str]) -> str:
-    """Add to what a file decides the Lua files whose scripts it runs."""
-    runs = re.findall(r'\.run\(\s*"(\w+)"', _read(_ROOT / "worker" / name))
-    return "; ".join((what, *(f"`{file}`" for file in dict.fromkeys(map(lua.get, runs)) if file)))
+def _decides(name: str, what: str) -> str:
+    return "; ".join((what, *(f"`{lua}.lua`" for lua in _LUA.get(name.removeprefix("core/"), ()))))
 
 
 def _read(path: Path) -> str:

@@ -42,7 +42,7 @@ REPLY_FIELDS: Final = ("id", "model", "usage")
 Direction = Literal["input", "output"]
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
-# Providers whose models answer typed questions with probabilities, and generate no text.
+# Providers whose models answer typed questions with probabilities, and generate no text. Types cannot ask the registry.
 DECIDING: Final = frozenset({"decisions", "classifier"})
 Dialect = Literal["openai", "systemone"]
 Backend = Literal["http", "onnx"]
@@ -104,7 +104,7 @@ class Spent(Struct, frozen=True, array_like=True):
 
 
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One `[models.NAME]` of the configuration.
+    """One `[models.NAME]` of the configuration; the reference adds which providers have a setting of their own.
 
     Attributes:
         provider: Kind of endpoint.
@@ -123,9 +123,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         script: File with the steps of a `scripted` model, one JSON object per line.
         max_output_tokens: Maximum length of an answer, its thinking included. By default each request has what the form
             of its answer can need, at least 1024 tokens, and `thinking_tokens`. An answer that reaches the maximum is
-            requested once more with twice as many. Only with `openai` and `anthropic`.
+            requested once more with twice as many.
         thinking_tokens: Tokens for the thinking of a reasoning model, besides its answer. By default 8192, until an
-            answer shows that the model does not think. Only with `openai` and `anthropic`.
+            answer shows that the model does not think.
         dialect: What a `decisions` endpoint speaks: `openai` (the default), to whose `base_url` `/decisions` is
             appended, or `systemone`, with `/systemone`.
         max_questions: Maximum number of questions in one request to a `decisions` endpoint; more are asked in several
@@ -134,10 +134,9 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             accept 208 or 26. `tracejudge doctor --ask` finds it out.
         backend: Where a `classifier` runs: `http` for a server, whose whole address `base_url` is, with `/predict` or
             `/classify`; `onnx` for a model in the worker, which needs the extra `local`.
-        reasoning_effort: How much a reasoning model thinks, as the endpoint names it: `none`, `low`, `medium`, … Only
-            with `openai`. If an endpoint refuses it and names another value, the nearest one is sent from then on.
-        body: Further fields of each request, as the endpoint names them; none that TraceJudge sets, and no secret. Only
-            with `openai` and `anthropic`.
+        reasoning_effort: How much a reasoning model thinks, as the endpoint names it: `none`, `low`, `medium`, … If an
+            endpoint refuses it and names another value, the nearest one is sent from then on.
+        body: Further fields of each request, as the endpoint names them; none that TraceJudge sets, and no secret.
         path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 

@@ -220,6 +220,7 @@ PROVIDER: Final = Provider(
     check=lambda settings: check_endpoint(settings, PUBLIC_URL),
     probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
     own_settings=OUTPUT_SETTINGS,
+    request_paths=("/v1/messages",),
     default_url=PUBLIC_URL,
     key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
 )

@@ -248,4 +248,5 @@ PROVIDER: Final = Provider(
     check=check_endpoint,
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
     own_settings=OUTPUT_SETTINGS | {"reasoning_effort"},
+    request_paths=("/chat/completions",),
 )

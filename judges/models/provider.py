@@ -1,7 +1,7 @@
 """The registration of a provider of judge models, and the checks that providers with an HTTP endpoint share.
 
-A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``; its own settings are fields
-of ``ModelSettings``.
+A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``. What it may need besides is
+in docs/adding-a-feature.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,13 +45,10 @@ class Provider(NamedTuple):
     probe: Callable[[ModelSettings, str | None], ProbeRequest | None] | None = None
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
+    request_paths: tuple[str, ...] = ()  # What each request adds to `base_url`; users copy addresses that end in it.
     default_url: str = ""  # The address of models without `base_url`.
     # Public hosts that require a key, whichever provider calls them, with the usual name of its variable.
     key_hosts: Mapping[str, str] = MappingProxyType({})
-
-
-# Pages of providers show the whole address of a request, which users copy.
-_REQUEST_PATHS: Final = ("/chat/completions", "/v1/messages", "/decisions", "/systemone")
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
@@ -63,12 +60,7 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
         raise ModelSettingsError('base_url: is missing; set it, as "https://host/v1"', "missing-key")
     if not is_endpoint(base_url):
         raise ModelSettingsError('base_url: must be http:// or https:// and a host, as "https://host/v1"')
-    url = httpx.URL(base_url)
-    for ending in _REQUEST_PATHS:
-        if url.path.rstrip("/").endswith(ending):
-            raise ModelSettingsError(f"base_url: must end before {ending}, which each request adds; remove that part")
-    host = url.host
-    if is_guarded(host) and not settings.allow_link_local:
+    if is_guarded(httpx.URL(base_url).host) and not settings.allow_link_local:
         raise ModelSettingsError(
             "base_url: is a link-local, metadata or unspecified address, where no judge model belongs; if this one"
             " does, set allow_link_local = true"

@@ -1,6 +1,6 @@
 """The registry of providers: the only place that knows them by name.
 
-A new provider is one file and one row; its own settings are fields of ``ModelSettings``.
+docs/adding-a-feature.md says what a new provider needs.
 """
 
 import math
@@ -85,6 +85,9 @@ def check(settings: ModelSettings) -> None:
         raise ModelSettingsError(f"price: {fix}")
     _check_body("body", settings.body)
     provider.check(settings)
+    path = httpx.URL(settings.base_url or "").path.rstrip("/") if provider.request_paths else ""
+    for ending in (ending for each in PROVIDERS.values() for ending in each.request_paths if path.endswith(ending)):
+        raise ModelSettingsError(f"base_url: must end before {ending}, which each request adds; remove that part")
     if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
         host = httpx.URL(settings.base_url or provider.default_url).host
         variable = next((each.key_hosts[host] for each in PROVIDERS.values() if host in each.key_hosts), None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from msgspec import structs
 from support.key_names import built_names, spaces_of_keys
 from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
@@ -71,6 +72,21 @@ def test_every_script_is_read_and_names_of_files_are_unique() -> None:
         for name in re.findall("^-- @script (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert sorted(names) == sorted(script_sources())
+
+
+def test_guard_knows_each_command_that_a_script_declares_and_names_one_that_is_missing(keyspace: Keyspace) -> None:
+    """Redis would say no more than "bad argument #1 to 'unpack'"."""
+    guard = (Path(worker.__file__).parent / "core/storage/scripts/guard.lua").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^local HARMLESS = \{(.*?)^\}", guard, re.DOTALL | re.MULTILINE)
+    known = {name.strip("[']") for name in re.findall(r"(\w+|\['[A-Z ]+'\]) = \{", table)}
+    lists = re.findall(
+        r"(?:'(?:hash|zset|stream|string)'|false)((?:,\s*'[A-Z ]+')+)", "".join(script_sources().values())
+    )
+    assert {command for commands in lists for command in re.findall("'(.+?)'", commands)} <= known
+    for command in ("ZCOUNT", "LPUSH"):
+        script = f"{guard}\nreturn guard({{{{KEYS[1], 'zset', 'ZCARD', '{command}'}}}})"
+        with pytest.raises(redis.ResponseError, match=f"add {command} to HARMLESS in guard.lua"):
+            keyspace.client.eval(script, 1, keyspace.keys.leases)
 
 
 def test_two_ingest_hooks_with_one_method_are_refused() -> None:

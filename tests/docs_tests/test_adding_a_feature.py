@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pages import PAGES, File, read_page, table
+from support.stage_parts import Keyspace, rules_of
 
 import worker.features
 from worker import installed as rows
@@ -25,10 +26,12 @@ from worker.core.features import (
     installed,
     installed_tables,
 )
+from worker.core.queue.ledger import Ledger
+from worker.core.storage.client import script_sources
 from worker.core.telemetry.metrics import Metrics
 
 PAGE = PAGES["docs/adding-a-feature.md"]
-CACHED = (installed, installed_tables, key_types)
+CACHED = (installed, installed_tables, key_types, script_sources)
 
 
 @pytest.fixture
@@ -52,15 +55,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_the_feature_of_the_page_works(folder: Path) -> None:
+def test_the_feature_of_the_page_works(folder: Path, keyspace: Keyspace) -> None:
     for name, test in runpy.run_path(str(folder / "tests/features/slow/test_slow.py")).items():
         if name.startswith("test_"):
-            test()
+            test(keyspace)
     config = folder / "tracejudge.toml"
     for text, count in (("", 0), ("slow_verdict_s = 2.0\n", 1)):
         config.write_text(text, encoding="utf-8")
         settings = load({}, str(config), needs_rules=False)
-        context = TraceHookContext(settings, Metrics(settings), None, None)  # type: ignore[arg-type]
+        ledger = Ledger(keyspace.store, settings)
+        context = TraceHookContext(settings, Metrics(settings), ledger, rules_of(settings))
         assert len(build_hooks((feature.after_verdict for feature in installed()), context)) == count, text
 
 

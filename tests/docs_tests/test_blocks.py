@@ -26,7 +26,7 @@ from judges.parsing.rows import as_trace
 from tracejudge import Trace
 from worker.core.config.loading import load
 
-KINDS = {"console", "ini", "json", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
+KINDS = {"console", "ini", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
 def test_every_block_names_its_kind() -> None:

@@ -61,7 +61,7 @@ def receiver(options: dict[str, Any]) -> Any:
 def verdict(number: int, **fields: Any) -> Verdict:
     """Make a scored verdict; its evaluation id is also that of the run or trace in the receiver."""
     name = f"{number + 1:032x}"
-    tags = {"opik_trace_id": name, "langsmith_run_id": name}
+    tags = {kind.trace_tag: name for kind in KINDS.values() if kind.trace_tag}
     score = Score("safety", 1.0, 1.0, "yes", passed=True, rationale="It is kind.")
     defaults = {"outcome": "scored", "scores": (score,), "judge_model": "big", "tags": tags, "environment": "prod"}
     return make_verdict(number, **{**defaults, **fields})

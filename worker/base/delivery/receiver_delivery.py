@@ -94,7 +94,7 @@ class DeliveryMetrics(MetricTable):
 
 
 class ReceiverExporter(ExportConsumer):
-    """Base of all receivers. A subclass is one file and one row of the feature that brings it.
+    """Base of all receivers; docs/adding-a-feature.md says what a further one needs.
 
     Attributes:
         kind: The kind, as `[receivers.NAME] kind` names it.

@@ -61,7 +61,7 @@ class ReceiverSettings(
         export_explanations: Send rationales, which may quote traces; as the setting of the same name unless given.
     """
 
-    tag: ClassVar[str | None] = None
+    trace_tag: ClassVar[str | None] = None
     """The tag of a trace by which the receiver knows it."""
     services: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()

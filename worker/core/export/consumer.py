@@ -89,7 +89,7 @@ class ExportConsumer(ServiceThread):
         return ended
 
     def acknowledge(self, entry_ids: Sequence[str]) -> list[bool]:
-        """Acknowledge entries; True for each that was not acknowledged before."""
+        """Acknowledge entries, the smallest id first; True for each that was not acknowledged before."""
         if not entry_ids:
             return []
         keys = self._store.keys

@@ -1,6 +1,6 @@
 """Receivers of verdicts beside OpenTelemetry: platforms, webhooks and files.
 
-A further kind is a file with its exporter, and here a class of settings and a row of ``_EXPORTERS``.
+docs/adding-a-feature.md says what a further kind needs.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
         project: The project of the traces.
     """
 
-    tag = "opik_trace_id"
+    trace_tag = "opik_trace_id"
     paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
     workspace: str | None = None
     project: str | None = None
@@ -64,7 +64,7 @@ class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
 class LangsmithSettings(HttpReceiver, frozen=True, tag="langsmith"):
     """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
 
-    tag = "langsmith_run_id"
+    trace_tag = "langsmith_run_id"
     paths = ("/feedback",)
 
 

@@ -56,7 +56,7 @@ class LangsmithExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback for each score; raises ``SkippedError`` if no tag of the trace can name its run."""
-        run = find_run_id(verdict, LangsmithSettings.tag)
+        run = find_run_id(verdict, LangsmithSettings.trace_tag)
         # Otherwise a verdict that is sent again later would have another time.
         at = dt.datetime.fromtimestamp(verdict.started_at + verdict.duration_s, dt.UTC).isoformat()
         for score in last_scores(verdict):

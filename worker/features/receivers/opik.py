@@ -52,7 +52,7 @@ class OpikExporter(HttpExporter):
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a feedback score for each score; raises ``SkippedError`` if no tag of the trace names it in Opik."""
-        target = find_run_id(verdict, OpikSettings.tag)
+        target = find_run_id(verdict, OpikSettings.trace_tag)
         for score in last_scores(verdict):
             body = encode_object(
                 project_name=getattr(self._options, "project", None),

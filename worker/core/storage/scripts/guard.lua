@@ -20,7 +20,7 @@ local HARMLESS = {
 local function with_arguments(call, command, key)
   local first, second = command:match('^(%S+) (%S+)$')
   if first then return call(first, second, key) end
-  return call(command, key, unpack(HARMLESS[command]))
+  return call(command, key, unpack(HARMLESS[command] or error('add ' .. command .. ' to HARMLESS in guard.lua')))
 end
 
 local function refusal(...)
