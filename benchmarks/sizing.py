@@ -27,7 +27,7 @@ from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Finished, Ledger, field_of
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
-from worker.core.telemetry.backlog import Caps, measure, memory
+from worker.core.telemetry.backlog import Caps, measure, read_memory
 
 GIB: Final = 1 << 30
 _PIECE: Final = 200
@@ -110,7 +110,7 @@ class Filling:
         return -(-amount // _RECORDED) * _RECORDED
 
     def _used(self) -> int:
-        found = memory(self.store)
+        found = read_memory(self.store)
         return found.used_bytes if found else 0
 
 
