@@ -212,7 +212,7 @@ def _count_waiting(store: Store) -> int:
         try:
             batch = msgspec.json.decode(payload, type=_BatchIds)
         except (msgspec.DecodeError, RecursionError):
-            # A newer version: its evaluations stay unexplained here, and a worker of that version accounts for them.
+            # Evaluations of a newer version stay unexplained here, and a worker of that version accounts for them.
             continue
         periods = {evaluation.id: evaluation.period for item in batch.items for evaluation in item.evaluations}
         # Evaluations with a retry under way are dead until their verdicts exist.

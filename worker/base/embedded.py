@@ -98,7 +98,7 @@ def free_port() -> int:
 def is_free(port: int) -> bool:
     """Return whether a server could listen on a port of 127.0.0.1 now."""
     with socket.socket() as probe, contextlib.suppress(OSError):
-        # As servers do: earlier connections in TIME_WAIT occupy no port.
+        # Set what servers set, because earlier connections in TIME_WAIT occupy no port for them.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((_HOST, port))
         return True

@@ -175,7 +175,7 @@ def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample
     lacking: dict[str, None] = {}
     samples = _built_in_samples(judge) if file is None else _read_samples(file)
     for candidate in _join_sessions(samples, settings) if judge.unit == "session" and file is not None else samples:
-        # As in an evaluation: a judge may add to a trace, or remove from it, before it decides whether it can judge it.
+        # As in an evaluation, a judge may change the trace before it decides whether it can judge it.
         sample = candidate._replace(trace=prepared(judge, candidate.trace))
         missing = judge.missing(sample.trace)
         if missing is None:

@@ -38,9 +38,9 @@ from worker.core.storage.client import Store, StoreError, find_wrong_count, make
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# Standard output: the result.
+# Standard output carries the result.
 OUT: Final = Console()
-# Standard error: progress and remarks.
+# Standard error carries progress and remarks.
 NOTES: Final = Console(stderr=True)
 
 
@@ -176,7 +176,7 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
             context.call_on_close(store.close)
     for store in stores:
         try:
-            # Also a question to the others, which do not have the key: whether they answer.
+            # For partitions but the first, which do not have the key, this only asks whether they answer.
             wrong = store.call(lambda client: find_wrong_count(client, store))  # noqa: B023
             if wrong is not None:
                 raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")
@@ -228,7 +228,7 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
 
 def align(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
     """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
-    # Not a table of rich: it would wrap in a terminal, and a file has no width.
+    # This is no table of rich, because that would wrap in a terminal, and a file has no width.
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
         padded = [

@@ -48,7 +48,7 @@ def open_source(path: str) -> Iterator[BinaryIO]:
     try:
         yield source
     finally:
-        # A pipe is left open: closing it would block until the reading thread has its next line.
+        # A pipe is left open, because closing it would block until the reading thread has its next line.
         if stat.S_ISREG(os.fstat(source.fileno()).st_mode):
             source.close()
 
@@ -59,7 +59,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
     Of a line longer than ``max_bytes`` only so much is kept that it is seen to be too long.
     """
     loop, items = asyncio.get_running_loop(), asyncio.Queue[Line | Exception | None]()
-    # Lines read ahead: each may have megabytes.
+    # Few lines are read ahead, because each may have megabytes.
     places, ended = threading.Semaphore(8), threading.Event()
 
     def put(item: Line | Exception | None) -> bool:

@@ -277,7 +277,7 @@ def retry_letters(
         for partition, ids in by_partition.items():
             for group in group_letters(letters.by_partition[partition].read(ids), settings.batch_size):
                 letter = group[0].letter
-                # The batch is made all the same: workers may know a model that this machine's configuration lacks.
+                # The batch is made all the same, because workers may know a model that this configuration lacks.
                 if letter.model not in unknown_models and graders.find_grader(letter.model, letter.judge_model) is None:
                     unknown_models.add(letter.model)
                     missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"

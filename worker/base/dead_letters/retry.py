@@ -205,7 +205,7 @@ class AutoRetry(ServiceThread):
 
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
         """Retry up to ``count`` due letters; return their evaluation ids."""
-        # Most of a panel's letters may wait for a member: letters that need not wait are behind them.
+        # Most of a panel's letters may wait for a member, with letters that need not wait behind them.
         due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []
         begun: list[str] = []

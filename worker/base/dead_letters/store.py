@@ -100,7 +100,7 @@ class DeadLetterStore:
         lowest = "-inf" if by.since_ms is None else by.since_ms
         highest = "+inf" if by.until_ms is None else by.until_ms
         raws = self._store.call(lambda client: client.zrangebyscore(self._keys.dead_due, lowest, highest))
-        # Before the letters are read: an id selects few of them.
+        # Compare ids before the letters are read, because an id selects few of them.
         prefixes = tuple(by.ids) or ""
         ids = [name for name in map(bytes.decode, raws) if name.startswith(prefixes)]
         return (dead for dead in self.heads(ids[::-1] if newest_first else ids) if by.accepts(dead.letter))

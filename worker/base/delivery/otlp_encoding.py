@@ -146,7 +146,7 @@ class Attribute:
 
 _TEXT: Final = _tag(AnyValue.STRING_VALUE_FIELD_NUMBER, _DELIMITED)
 _INTEGER: Final = _tag(AnyValue.INT_VALUE_FIELD_NUMBER, _VARINT)
-# Bounded: origins, labels and finish reasons come from services, judges and endpoints.
+# The cache is bounded, because origins, labels and finish reasons come from services, judges and endpoints.
 _CACHE_SIZE: Final = 4096
 # The SDK sets this flag on every span; without it receivers cannot tell a local parent from a remote one.
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK

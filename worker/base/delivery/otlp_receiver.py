@@ -109,7 +109,7 @@ class _Signal(Channel):
         counts = {field.name: value for field, value in answer.partial_success.ListFields()}  # type: ignore[attr-defined]
         rejected = sum(value for name, value in counts.items() if name.startswith("rejected_"))
         possible = 0 <= rejected <= sum(item.size for item in items)
-        # It does not say which: each may be of another verdict.
+        # The receiver does not say which were rejected, and each may be of another verdict.
         return Answer(min(rejected, len(items))) if possible else Answer(is_read=False)
 
 

@@ -110,7 +110,7 @@ class ReceiverClient:
             if destination.ca_file is not None:
                 context.load_verify_locations(destination.ca_file)
             if destination.client_cert is not None:
-                # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+                # A key with a passphrase is refused, because OpenSSL would ask for it on the terminal.
                 context.load_cert_chain(destination.client_cert, destination.client_key, password=b"")
         except OSError as error:
             cause = error.reason if isinstance(error, ssl.SSLError) else error.strerror
@@ -118,7 +118,7 @@ class ReceiverClient:
             fix = "they must be PEM files that the worker may read, the key without a passphrase"
             raise SettingsError(f"{destination.setting}: {', '.join(files)} cannot be used ({cause}); {fix}") from None
         self._http = httpx.AsyncClient(
-            # Compressed answers are refused: one of a few kilobytes may be gigabytes of text.
+            # Compressed answers are refused, because one of a few kilobytes may be gigabytes of text.
             headers={"accept-encoding": "identity", **destination.headers},
             timeout=httpx.Timeout(None, connect=10.0),
             proxy=proxy,

@@ -109,7 +109,7 @@ class ReceiverExporter(ExportConsumer):
         "partial_success",
         "not_ingested",
     )
-    # Longer than one request may take: before each, and while it waits, a delivery resets the idle time of its entries.
+    # A request takes less; before each, and while it waits, a delivery resets the idle time of its entries.
     stale_ms = 45_000
     channels: Sequence[Channel]
 
@@ -185,7 +185,7 @@ class ReceiverExporter(ExportConsumer):
         if not self.explains:
             scores = tuple(structs.replace(score, rationale=None) for score in verdict.scores)
             return msgspec.json.encode(structs.replace(verdict, rationale=None, details={}, scores=scores))
-        # Ids stay as they are: by them a verdict is recognised, and its lines in an archive are erased.
+        # Ids stay as they are, because a verdict is recognised, and its lines in an archive are erased, by them.
         fields: dict[str, object] = msgspec.to_builtins(verdict)
         written_by_judge = ("scores", "rationale", "note", "details")
         texts = {name: _redact_texts(fields[name], self.redact) for name in written_by_judge if name in fields}
@@ -240,7 +240,7 @@ class ReceiverExporter(ExportConsumer):
         by_channel: dict[Channel, list[Item]] = {channel: [] for channel in self.channels}
         for verdict, parked in verdicts:
             try:
-                # All or nothing: a part of it may be what cannot be encoded.
+                # Encode all of a verdict before any is added, because a part of it may be what cannot be encoded.
                 for channel, item in list(self.items(verdict)):
                     by_channel[channel].append(item._replace(parked=parked))
             except SkippedError as skipped:
@@ -270,7 +270,7 @@ class ReceiverExporter(ExportConsumer):
             reply = self.send_items(channel, part.items)
             answer = channel.answer(part.items, reply)
             if answer is not None:
-                # All of them: one is at fault, and the receiver does not say which.
+                # If all are unsent, halve them, because one is at fault and the receiver does not say which.
                 half = len(answer.unsent) // 2 if len(answer.unsent) == len(part.items) else 0
                 halves = (answer.unsent[half:], answer.unsent[:half])
                 parts.extendleft(part._replace(items=some) for some in halves if some)
@@ -293,7 +293,7 @@ class ReceiverExporter(ExportConsumer):
                 self._give_up("server_error", channel, reply, part.items[0])
             else:
                 self._retry_later(reply)
-                # A single suspect goes behind the others: their success shows that the receiver works.
+                # A single suspect goes behind the others, because their success shows that the receiver works.
                 (parts.append if isolates else parts.appendleft)(part)
 
     def _handle_answer(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:

@@ -259,10 +259,10 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         seen[group.role] = seen.get(group.role, False) or _is_read(store, store.keys.verdicts, name)
         lag = backlog.outbox[name].lag if name in backlog.outbox else 0
         lags.setdefault(group.role, []).extend([f"{lag:,} verdicts for {name}"] if lag else [])
-    # Not all are traces: the stream also contains feedback and reports of the SDK.
+    # Call them entries, because the stream also contains feedback and reports of the SDK.
     entries = f"; {backlog.traces.lag:,} entries wait" if backlog.traces.lag else ""
     if not workers and not any(seen.values()) and not store.call(lambda client: client.exists(store.keys.layout)):
-        # The first worker writes that key: a new user runs the doctor before any worker, and nothing is broken then.
+        # Nothing is broken, because a new user runs the doctor before the first worker, which writes that key.
         return [warning("workers", f"no worker runs yet{entries}", "start `tracejudge worker`")]
     waiting = {
         "ingest": entries,
@@ -360,7 +360,7 @@ def judge_versions(settings: Settings, store: Store, clock: Callable[[], float] 
 
 
 def _waiting(store: Store) -> Iterator[Evaluation]:
-    # The batches that are due last: those that no worker can judge are put off again and again.
+    # Look at the batches that are due last, because those that no worker can judge are put off again and again.
     for batch_id in store.call(lambda client: client.zrevrange(store.keys.leases, 0, _NEWEST - 1)):
         name = store.keys.batch(batch_id.decode())
         payload = cast("bytes | None", store.call(lambda client, name=name: client.get(name)))  # type: ignore[misc]

@@ -77,7 +77,7 @@ def examine(checks: Sequence[Check]) -> list[Finding]:
     def run(place: int, check: Check) -> None:
         by_place[place] = check.findings()
 
-    # Daemon threads of our own: at its end the process would wait for threads of a pool, however long they hang.
+    # Use daemon threads, because at its end the process would wait for threads of a pool, however long they hang.
     threads = [threading.Thread(target=run, args=row, daemon=True) for row in enumerate(checks)]
     began_s = time.monotonic()
     for thread in threads:

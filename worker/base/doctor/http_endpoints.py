@@ -37,7 +37,7 @@ from worker.core.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
-# Longer than for any other part: some models reason before they answer.
+# This is longer than for any other part, because some models reason before they answer.
 ASK_S: Final = 30.0
 _QUESTION: Final = ChatRequest(
     messages=(Message("user", 'Answer with this JSON object and nothing else: {"result": "yes"}'),),
@@ -106,12 +106,12 @@ def endpoint(
 
 
 async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
-    # Not the client of a model: that one sends chat requests only, and those cost money.
+    # The client of a model does not serve here, because it sends only chat requests, which cost money.
     target, extensions = httpx.URL(url), {}
     headers = {**headers, "host": target.netloc.decode()}
     if proxy is None:
         extensions["sni_hostname"] = target.host
-        # The address that was checked: the name may lead elsewhere the next time.
+        # Ask the address that was checked, because the name may lead elsewhere the next time.
         address, *_ = await resolve(target.host, target.port or 80, guarded=guarded)
         target = target.copy_with(host=address)
     client = httpx.AsyncClient(proxy=proxy, verify=trust(url, proxy), timeout=_TIMEOUT_S, trust_env=False)
@@ -144,7 +144,7 @@ def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Findi
         fix = "check the end of base_url, which is often /v1; `tracejudge doctor --ask` confirms it"
         return warning(part, f"{where} answers, but has no list of models: HTTP {status}", fix)
     if httpx.codes.is_redirect(status):
-        # Workers follow no redirect: it could lead a key or a trace to another host.
+        # Workers follow no redirect, because it could lead a key or a trace to another host.
         return broken(part, f"{where} redirects: HTTP {status}", "set base_url to the address that it redirects to")
     if status == httpx.codes.TOO_MANY_REQUESTS:
         return warning(part, f"{where} asks for fewer requests: HTTP 429", "wait, or raise the limit of the account")

@@ -21,7 +21,7 @@ from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
 
-# Longer than for Redis: AMQP needs several round trips and often TLS.
+# This is longer than for Redis, because AMQP needs several round trips and often TLS.
 _CONNECT_S: Final = 4.0
 _TIMEOUT_S: Final = 2.0
 _FULL_SHARE: Final = 0.98
@@ -91,7 +91,7 @@ def server(url: str, key: str = "") -> Sequence[Finding]:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     eviction = ok("redis eviction", policy)
     if policy != "noeviction":
-        # The ledger has no second copy: a verdict whose record was evicted would count again.
+        # The ledger has no second copy, so a verdict whose record was evicted would count again.
         when = "" if info.get("maxmemory") else " as soon as maxmemory is set"
         what = f"maxmemory-policy is {policy}: Redis deletes the records that make evaluations count once{when}"
         eviction = broken("redis eviction", what, "set maxmemory-policy noeviction, in redis.conf too")
@@ -192,7 +192,7 @@ def _connect_by_kombu(settings: Settings, where: str) -> Finding:
 def permissions(name: str, url: str, commands: Sequence[Command], key: str = "") -> Finding:
     """Check that the user may run all these commands."""
     with connect(url, key) as client:
-        # A bare connection: the client would parse the answers as results of the commands.
+        # Use a bare connection, because the client would parse the answers as results of the commands.
         connection = client.connection_pool.get_connection()
         try:
             refused = _find_refused(connection, commands)
@@ -265,7 +265,7 @@ def broker_commands(prefix: str) -> list[Command]:
         "PING|LPUSH {queue} a|BRPOP {queue} 1|LLEN {queue}|SADD {binding} a|SMEMBERS {binding}|HSET unacked a b|"
         "HGET unacked a|HDEL unacked a|ZADD unacked_index 1 a|ZREM unacked_index a|ZREVRANGEBYSCORE unacked_index 1 0|"
         "SET unacked_mutex a|"
-        # Remote control: without these Celery's consumer does not start.
+        # Remote control needs these, and without them Celery's consumer does not start.
         "PUBLISH /0.celery.pidbox a|PSUBSCRIBE /0.celery.pidbox"
     )
     return _commands(commands, queue=f"{prefix}.judge.doctor", binding=f"_kombu.binding.{prefix}.judge")

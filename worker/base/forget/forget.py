@@ -229,7 +229,7 @@ def forget_everywhere(
     runs = [Forgetting(part, settings, target, dry_run=dry_run, progress=progress) for part in store.partitions]
     for forgetting in runs:
         forgetting.learn()
-    # The first partition last: its incidents take examples from the verdicts of all partitions.
+    # The first partition is last, because its incidents take examples from the verdicts of all partitions.
     for forgetting in reversed(runs):
         forgetting.erase()
     if not dry_run:
@@ -305,7 +305,7 @@ class Forgetting:
         """Erase all data of the target as it is known now; errors as of ``run``."""
         self._erase_entries()
         self.erase_pending_feedback()
-        # Before the batches: a worker that has read one that loses a trace here chooses nothing of it.
+        # Erasers run before the batches, because a worker that has read what loses a trace here chooses nothing of it.
         for eraser in self._erasers:
             eraser.erase()
         clean = 0
@@ -353,7 +353,7 @@ class Forgetting:
             for entries in self._scan(name, place):
                 self.target.learn(entry.owner for entry in entries)
         if not self.dry_run and self.target.trace_ids:
-            # Before the data that name the person are gone: after a crash another run would not find the labels.
+            # Keep the ids before the data that name the person are gone, or a run after a crash would not find labels.
             encoded = msgspec.json.encode(sorted(self.target.trace_ids))
             first.call(methodcaller("set", key, encoded, ex=7 * 86_400))
 
@@ -523,7 +523,7 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
     """Return the owner that a payload of a kind (`t`, `f`, or any other) names; one without ids if it names nobody."""
     try:
         if kind in {b"t", b"f"}:
-            # Any language may have written the entry: ingest accepts these names and types too.
+            # Any language may have written the entry, and ingest accepts these names and types too.
             fields = Lenient(payload)
             return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
         return _decode_named(payload).owner

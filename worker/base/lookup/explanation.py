@@ -86,7 +86,7 @@ class Explanation(NamedTuple):
     sentences: tuple[Sentence, ...] = ()
     document_sentences: tuple[DocumentSentence, ...] = ()
     documents: tuple[DocumentResult, ...] = ()
-    # Whether the installed judge has the version of the verdict: else sentences may be cut otherwise.
+    # Whether the installed judge has the version of the verdict, because another may cut sentences otherwise.
     same_version: bool = True
 
 

@@ -246,7 +246,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
             continue
         changed[name] = msgspec.json.encode(label if label.labelled_at else _with_time(label, now))
         written["new" if raw is None else "changed"] += 1
-    # An upper limit: verdicts are fields as well.
+    # The number of fields is only an upper limit, because verdicts are fields as well.
     if written["new"] and store.call(lambda client: client.hlen(key)) + written["new"] > MAX_LABELS:
         count = sum(":" not in name for name, _ in scan(store))
         if count + written["new"] > MAX_LABELS:
@@ -286,7 +286,7 @@ def attach(store: Store, verdicts: Iterable[Verdict]) -> Attached:
     if not fields:
         return counts
     counts.new = int(store.call(lambda client: client.hset(key, mapping=fields)))
-    # `forget` may have erased a label meanwhile: no verdict stays without it.
+    # `forget` may have erased a label meanwhile, and no verdict stays without it.
     names = list(fields)
     left = store.call(lambda client: client.hmget(key, [name.partition(":")[0] for name in names]))
     if orphans := [name for name, raw in zip(names, left, strict=True) if raw is None]:
@@ -326,7 +326,7 @@ class OutboxMatcher:
         store, position = self._partitions[self._at], self._positions[self._at]
         entries: list[Entry] = []
         try:
-            # Another one than the first is left out while it is away: the monitor must not wait for it.
+            # Partitions but the first are left out while they are away, because the monitor must not wait for them.
             if store in store.first.answering:
                 entries = store.call(lambda client: client.xrange(store.keys.verdicts, position, "+", self._count))
         except StoreError:

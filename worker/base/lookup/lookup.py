@@ -73,7 +73,7 @@ def scan_verdicts(store: Store, selected: VerdictFilter, *, newest_first: bool =
     holds = _contains(selected.trace_ids if selected.trace_ids is not None else selected.traces or None)
     for entries in scan_partitions(store, store.keys.verdicts, first, last, newest_first=newest_first):
         for entry_id, fields in entries:
-            # Most verdicts are of other traces: searching their bytes is many times faster than decoding them.
+            # Most verdicts are of other traces, and searching their bytes is many times faster than decoding them.
             if holds is None or any(holds(raw) for raw in (fields or {}).values()):
                 read = read_outbox_entry((entry_id, fields))
                 if read is not None and selected.accepts(read):

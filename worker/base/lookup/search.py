@@ -65,7 +65,7 @@ def verdict_filter(settings: Settings, store: Store, **selection: Any) -> Verdic
     if text is not None:
         if not text.strip():
             raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
-        # A trace is older than its verdicts: it may have waited for its judge.
+        # Begin earlier, because a trace may have waited long for its judge before its verdict.
         begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - 3_600_000
         with NOTES.status("searching the texts of traces"):
             names = lookup.find_with_text(text, begin, times["until"])

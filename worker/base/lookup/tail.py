@@ -106,7 +106,7 @@ def follow(store: Store, last: int = 0, accepts: Callable[[OutboxEntry], bool] |
     """
     entries, positions = _newest(store, last, accepts)
     yield from entries
-    # Each Redis may be waited for: with several the wait is short, so that none is late.
+    # With several partitions the wait for each is short, so that none is late.
     block_ms = 1000 // len(positions)
     while True:
         for partition, position in positions.items():

@@ -140,7 +140,7 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
     observed = sum(hour.passed for hour in hours) / weight
     dispersion = _dispersion(hours, [observed] * _WEEK)
     if effective < _LEAST_EFFECTIVE:
-        # So few tell nothing of how sessions agree: each counts as one judgement.
+        # Each session counts as one judgement, because so few tell nothing of how sessions agree.
         dispersion = max(dispersion, sum(hour.session_weights for hour in hours) / squares)
     weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK
     return Baseline(
@@ -167,7 +167,7 @@ def _layers(table: Sequence[_Cell], days: int, dispersion: float) -> tuple[list[
     variance = dispersion * level * (1 - level)
     error = variance * sum(cell.squares for cell in table) / weight**2
     hours = [index % 24 for index in range(_WEEK)]
-    # Neighbouring hours are alike in most series: smoothed first, an hour needs less of its own data.
+    # Smooth first, because neighbouring hours are alike in most series, and an hour needs less of its own data then.
     error += _shrink(table, cells, variance, hours, _NEIGHBOURS) / 2
     error += _shrink(table, cells, variance, hours) / _HOURS_TO_ALARM
     error += _shrink(table, cells, variance, [index // 24 for index in range(_WEEK)])
@@ -202,7 +202,7 @@ def _shrink(
             chances[group] = variance * near / weight**2
             excess += weight * (effects[group] ** 2 - chances[group])
             total += weight
-    # Between-group variance: the variance of the deviations less the part that chance explains.
+    # The variance between groups is that of the deviations less the part that chance explains.
     between = max(0.0, excess / total)
     kept = [between / (between + chance) if chance > 0 else 1.0 for chance in chances]
     for index, group in enumerate(groups):

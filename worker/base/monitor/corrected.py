@@ -250,7 +250,7 @@ def _kappa(seen: Confusion) -> Interval | None:
     other = (1 - kappa) ** 2 * (b * (columns[0] + rows[1]) ** 2 + c * (columns[1] + rows[0]) ** 2)
     variance = same + other - (kappa - chance * (1 - kappa)) ** 2
     if variance <= _NO_VARIANCE:
-        # All agree, or one side has a single verdict: the formula knows no error, Wilson's limits of the agreement do.
+        # If all agree, or a side has a single verdict, the formula knows no error, but Wilson's limits of agreement do.
         share = wilson(observed, n)
         return Interval(kappa, *(max(-1.0, (limit - chance) / (1 - chance)) for limit in (share.low, share.high)))
     half = Z * math.sqrt(variance / n) / (1 - chance)

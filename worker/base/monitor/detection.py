@@ -179,7 +179,7 @@ class Detection:
             detector, labels = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
             detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
-            # A long incident would leave too little: the last baseline stays.
+            # The last baseline stays where a long incident would leave too little.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
             kept = [
                 hour.hour < until // HOUR_S
@@ -356,7 +356,7 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
         within += number * total
         detector.moments.add(Session(passed / unit, (total - passed) / unit, expected), number)
     alone = max(0.0, 1 - within / weight)
-    # Of traces without a session only the sums are known: their judgements count as groups of one outcome.
+    # Judgements of traces without a session count as groups of one outcome, because only their sums are known.
     has_groups = not sessions and whole.over_sessions.sessions < whole.total.judgements
     effect = design_effect(whole) if has_groups else 1.0
     for class_sums in whole.classes.values():

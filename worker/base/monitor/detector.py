@@ -175,7 +175,7 @@ def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     most = 1 / norm.dispersion
     if moments.sessions < _ENOUGH_SESSIONS:
         return most
-    # The logarithm of the mean is about bκ² - aκ: divided by κ it is almost a line, so its root is known between two κ.
+    # The logarithm of the mean is about bκ² - aκ, so divided by κ it is almost a line, with its root between two κ.
     slopes = [math.log(exp / moments.sessions) / kappa for exp, kappa in zip(moments.sums[drop], _FACTORS, strict=True)]
     if slopes[-1] <= 0:
         return most

@@ -16,7 +16,7 @@ from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
 Sample = tuple[Gauge, tuple[str, ...], float]
 """A gauge with its labels and its value."""
-# Not SERIES first: the monitor's series have segments in place of the configured `series_labels`.
+# SERIES does not come first, because series of the monitor have segments in place of `series_labels`.
 QUALITY: Final = ("metric", "segment", *SERIES)
 _CORRECTED: Final = (*QUALITY, "method")
 
@@ -117,7 +117,7 @@ class Watch(ABC):
         """
         now = self._clock()
         if now >= self._next_run:
-            # A run that fails waits as well: it must not keep the watches behind it from theirs.
+            # A run that fails waits as well, because it must not keep the watches behind it from theirs.
             self._next_run = now + min(60.0, self.every_s)
             self._next_run = now if self.run(now) else now + self.every_s
 

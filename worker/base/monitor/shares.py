@@ -195,7 +195,7 @@ def design_effect(window: Sums, history: Sums | None = None) -> float:
     elif sessions > 1:
         clustered *= sessions / (sessions - 1)
     if single <= 0:
-        # All verdicts are equal: they tell nothing of how sessions agree, so a session counts as one judgement.
+        # All verdicts are equal and tell nothing of how sessions agree, so a session counts as one judgement.
         return max(1.0, window.over_sessions.weights / window.total.squares)
     return max(1.0, clustered / single)
 

@@ -245,7 +245,7 @@ class QualitySums(ExportConsumer):
         for entry in entries:
             parts: list[_Part] = []
             at = int(entry.written_s)
-            # Other origins are picked on purpose: they would bias the share.
+            # Other origins are picked on purpose and would bias the share.
             if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id
                 name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
@@ -316,7 +316,7 @@ class QualitySums(ExportConsumer):
             return "too_many_series"
         if series.segment:
             segment = segment_of(series)
-            # Counted when they are added: Redis may refuse the script, and the entries come again.
+            # `_values` grows when they are added, because Redis may refuse the script, and the entries come again.
             new = sum(segment_of(series) == segment for series in added.values())
             if self._values[segment] + new >= self._max_values:
                 return "too_many_values"
@@ -423,7 +423,7 @@ class SeriesPruning(Watch):
 
         def count(some: Sequence[str], pipe: Pipeline) -> None:
             for series_id in some:
-                # Tomorrow as well: Redis dates verdicts by its own clock.
+                # Look at tomorrow as well, because Redis dates verdicts by its own clock.
                 times = (now + ahead * DAY_S for ahead in range(1 - days, 2))
                 pipe.exists(*(place(self._keys, series_id, at).hour_key for at in times))
 

@@ -412,7 +412,7 @@ class ReplayRun:
         traces = [entry for entry in read if isinstance(entry, TraceEntry)]
         chosen = [pick for pick in map(self._chooser.choose, traces) if pick.evaluations or pick.of_session]
         if not self.state.question.dry_run:
-            # A panel calls no endpoint: its members are the work.
+            # Leave panels out, because only their members call endpoints.
             graders = (grader for pick in chosen for grader, _ in pick.evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
             while names and (waiting := self._find_fullest(names)) is not None:

@@ -42,7 +42,7 @@ CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)
 
 def make_panel(combine: Combine, judge_models: Iterable[str]) -> Grader:
     """Make a panel of several models."""
-    # Sorted: the order in a rule must not make another series.
+    # Members are sorted, because their order in a rule must not make another series.
     members = tuple(sorted(judge_models))
     name = f"{combine}({','.join(members)})"
     return Grader(name, name, members, combine)
@@ -221,6 +221,6 @@ def find_providers(settings: Settings) -> dict[str, str]:
     of_models: dict[str, str] = {model.judge_model: model.provider for model in settings.models.values()}
     panels = (grader for rule in settings.rules if (grader := _find_panel(settings, rule)) is not None)
     members = {grader.judge_model: {of_models[member] for member in grader.members} for grader in panels}
-    # Panels of several providers are left out: no single name is true of them.
+    # Panels of several providers are left out, because no single name is true of them.
     alike = {name: used.pop() for name, used in members.items() if len(used) == 1}
     return {**of_models, **alike, CODE_MODEL: CODE_MODEL}

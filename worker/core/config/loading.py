@@ -170,7 +170,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
             except ModelSettingsError as error:
                 part, _, message = str(error).partition(": ")
                 yield fault_of(f"{key}.{part}", message, error.code)
-        # Verdicts, limits and circuits are by judge model: two endpoints under one name would be mixed up.
+        # Verdicts, limits and circuits are by judge model, so two endpoints under one name would be mixed up.
         endpoint = model.provider, (model.base_url or "").rstrip("/")
         if endpoints.setdefault(model.judge_model, endpoint) != endpoint:
             what = f"another endpoint serves {model.judge_model!r} too"

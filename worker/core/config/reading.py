@@ -233,7 +233,7 @@ def convert(sources: ConfigSources) -> Faults[tuple[Settings, set[str]]]:
             values[key] = {name: table for name, table in tables.items() if table is not UNSET}
         elif (converted := (yield from _convert_value(key, value, types[key], wrong))) is not UNSET:
             values[key] = converted
-    # An empty table of models or rules counts as absent: the defaults apply.
+    # An empty table of models or rules counts as absent, so that the defaults apply.
     return Settings.from_keys(**{key: value for key, value in values.items() if key not in named or value}), wrong
 
 

@@ -29,7 +29,7 @@ QUOTING: Final = "the URL has an @ after the host; quote / ? # @ in a password a
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 MIN_TOKEN_CHARS: Final = 16
 _MADE_KEY_BYTES: Final = 32
-# How long a user key read from Redis is used: a restored backup or a loss of data may change it.
+# A user key is read again after this time, because a restored backup or a loss of data may change it.
 _FRESH_S: Final = 10.0
 
 
@@ -138,7 +138,7 @@ class Tls(SettingGroup, frozen=True):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         files = self.cert, self.key
         try:
-            # A key with a passphrase is refused: OpenSSL would ask for it on the terminal.
+            # A key with a passphrase is refused, because OpenSSL would ask for it on the terminal.
             context.load_cert_chain(*files, password=b"")
         except ssl.SSLError as error:
             what = f"certificate and key cannot be used ({error.reason}); {files[0]} and {files[1]} must be PEM, "

@@ -340,7 +340,7 @@ class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return int(self.retention + 24 * HOUR_S)
 
 
-# Keys of features that the core reads for them: its graders know panels, and it measures conversations.
+# The core declares these keys of features, because its graders know panels, and it measures conversations.
 # fmt: off
 COMBINE: Final[Table[Combine | None]] = Table("combine", Combine | None, None,
     "How the verdicts of several models are combined: `majority`, `mean`, `min`, `max` or `all`.")

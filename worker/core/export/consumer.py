@@ -73,7 +73,7 @@ class ExportConsumer(ServiceThread):
             self._next_claim = time.monotonic() + 5.0
             names = (self._store.keys.verdicts, self.exporter, self._consumer)
             stale += self._store.claim_stale(*names, idle_ms=self.stale_ms, count=self.read_count)
-        # Not together: entries of an acknowledgement are in order, by which a group that was set back is recognised.
+        # Process these apart, because a group that was set back is recognised by the order of what it acknowledges.
         self._process(stale)
         fresh = self._read(_BLOCK_MS)
         self._process(fresh)
@@ -137,9 +137,9 @@ class ExportConsumer(ServiceThread):
                 trimmed.append(entry[0])
             elif entry[1].get(b"v") == OUTBOX_VERSION:
                 unreadable.append(entry[0].decode())
-            # Another version stays pending: a worker that knows it will claim it.
+            # An entry of another version stays pending, because a worker that knows the version will claim it.
         if trimmed:
-            # Not by `acknowledge`: the accounting then counts them as cut off. Redis 7 does the same by itself.
+            # Bypass `acknowledge`, so that the accounting counts them as cut off. Redis 7 does the same by itself.
             self._store.call(lambda client: client.xack(self._store.keys.verdicts, self.exporter, *trimmed))
         if unreadable:
             log.warning("outbox entries unreadable", exporter=self.exporter, entries=len(unreadable))

@@ -70,7 +70,7 @@ class _MetricCounters:
         self._weighted_sum += verdict.weight * score.value
         if self._score is None:
             return
-        # Once a value is enough: a bucket has room for one exemplar, and each costs more than the count.
+        # One exemplar for each value is enough, because a bucket has room for one, and each costs more than the count.
         exemplar = None if score.value in self._with_exemplar else _exemplar(verdict)
         self._with_exemplar.add(score.value)
         self._score.observe(score.value, exemplar)
@@ -118,7 +118,7 @@ class _SeriesCounters:
             elif not is_scored:
                 counters.outcomes[verdict.outcome].add(verdict.weight)
             elif not verdict.scores:
-                # A text, list or object: it has no value and neither passes nor fails.
+                # The result is a text, list or object, which has no value and neither passes nor fails.
                 counters.outcomes["unrated"].add(verdict.weight)
         # A conversation is judged after a pause, which is no delay of the pipeline.
         if verdict.scores and verdict.trace_ended_at is not None and "session" not in verdict.details:

@@ -119,7 +119,7 @@ class IngestMetrics:
         metrics = self._metrics
         label = metrics.service(kind.service)
         if label not in self._touched:
-            # Once: it makes a series for each outcome, and a read is counted every few milliseconds.
+            # Touch a service once, because it makes a series per outcome and a read is counted every few milliseconds.
             metrics.touch_service(label)
             self._touched.add(label)
         metrics.traces.labels(label, kind.outcome).inc(amount)
@@ -176,7 +176,7 @@ class IngestConsumer(ServiceThread):
             return
         stale: Sequence[Entry] = ()
         if time.monotonic() >= self._next_claim:
-            # One entry may pass the bound: it must be claimed to learn its size.
+            # One entry may pass the bound, because it must be claimed to learn its size.
             max_bytes = max(0, READ_BYTES - self._settings.max_trace_bytes)
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
             stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=128, max_bytes=max_bytes)
@@ -197,7 +197,7 @@ class IngestConsumer(ServiceThread):
 
     def _apply(self, plan: Plan) -> None:
         notified = self._notifier.ready_labels() if plan.traces else frozenset()
-        # Repeated until Redis answers, which the script allows: giving up would leave the entries pending.
+        # Repeat until Redis answers, which the script allows, because giving up would leave the entries pending.
         while True:
             try:
                 answer = msgspec.json.decode(self._store.run("choose", plan.keys, plan.arguments), type=Answer)
@@ -207,7 +207,7 @@ class IngestConsumer(ServiceThread):
                     raise
                 self.backoff(error)
         if answer.made:
-            # At once: until the next measurement, a second's worth of work would be chosen past the bound.
+            # Tell it at once, because until the next measurement a second's work would be chosen past the bound.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
         for after_read in self._after_read:

@@ -140,7 +140,7 @@ class Planner:
         rules_of_chosen: list[tuple[RuleTally, ...]] = []
         for entry in _bounded(entries, plan):
             if isinstance(entry, TraceEntry):
-                # Before anything is encoded: at a low rate nearly all traces end with this.
+                # Sample before anything is encoded, because at a low rate nearly all traces end with this.
                 choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
                 if choices or of_session:
                     rules_of_chosen.append(rules)
@@ -165,7 +165,7 @@ class Planner:
                 plan.rules[rule] += len(entry_ids)
         for rules in rules_of_chosen:
             plan.rules.update(rules)
-        # Last: the tallies above add keys of producers.
+        # Finish the writer last, because the tallies above add keys of producers.
         plan.keys, plan.arguments = plan.writer.finish(self._script_plan(plan))
         return plan
 

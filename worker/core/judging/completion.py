@@ -17,7 +17,7 @@ from worker.core.queue.ledger import Ledger
 log = structlog.get_logger("tracejudge.judging")
 _MIN_PARKING_S: Final = 1.0
 _CALLS_PER_ROUND: Final = 4
-# Longer than the sweeper's interval: batches that are due when a probe may begin are ready before.
+# This is longer than the sweeper's interval, so that batches due when a probe may begin are ready.
 _AFTER_PROBE_S: Final = 2.0
 # A fault of our own hardly passes by itself, and each try may be paid for.
 FAULT_PARKING_S: Final = 60.0
@@ -52,11 +52,11 @@ class Completion:
             return
         called, delay_s = _spent_on_called(unfinished, leased.tries), parking_s(unfinished, age_s)
         if called and blocked_for_s > 0:
-            # This request may always fail, and its batch may be the oldest: another batch should be the next probe.
+            # This request may always fail, and its batch may be the oldest, so another batch should be the next probe.
             skipped = self._skipped_probes(leased.lease, unfinished, called)
             delay_s = max(delay_s, skipped * blocked_for_s + _AFTER_PROBE_S)
         if left_s >= 0:
-            # However long the endpoint asked us to wait: one last try when it is time to give up.
+            # The last try is when it is time to give up, however long the endpoint asked us to wait.
             delay_s = min(delay_s, max(_MIN_PARKING_S, left_s))
         if failures := [result for result in unfinished if not result.is_waiting]:
             _log("batch parked", batch, failures, seconds=round(delay_s, 1))
@@ -80,7 +80,7 @@ class Completion:
         calls = max(
             (called[result.evaluation.id].calls for result in rejected if result.evaluation.id in called), default=1
         )
-        # However often it failed: at most eight probes of other batches.
+        # At most eight probes of other batches go first, however often the endpoint rejected this one.
         return min(8, calls) if calls > 1 and self._leases.has_ready(lease) else 1
 
 

@@ -276,7 +276,7 @@ class JudgingConsumer:
                 shift.wait()
                 self._complete_ended(shift)
         finally:
-            # Also when the thread is ended from outside: batches that no thread completes must not stay held.
+            # Give batches back even if the thread is ended from outside, because no thread would complete them.
             self._abandon(shift)
             with self._lock:
                 self._running[label].remove(shift)
@@ -366,7 +366,7 @@ class JudgingConsumer:
         while self._current.get(label) is shift:
             if self._stopping or not self.loop.running or not self._serves(label):
                 break
-            # Before completing: free slots wait for fetched batches, and nothing waits for a completed one.
+            # Fetch before completing, because free slots wait for batches, and nothing waits for a completed one.
             self._fetch(shift)
             self._complete_ended(shift)
             if self._is_idle(label, shift):
@@ -468,7 +468,7 @@ class JudgingConsumer:
         try:
             unfinished = await self._evaluator.run(leased.batch, leased.tries, release_one, shift.count)
             if self._stopping:
-                # Evaluations were turned away because we stop: that is no reason for another worker to wait.
+                # Another worker need not wait, because only the stop turned the evaluations away.
                 complete = partial(self._completion.release, leased, unfinished)
             else:
                 blocked_for_s = window.limits.blocked_for_s

@@ -33,7 +33,7 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-# A combined verdict costs nothing: the members' verdicts include the cost.
+# A combined verdict costs nothing, because the members' verdicts include the cost.
 NO_PRICE: Final = Price(input=0.0, output=0.0)
 CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in code in one process."""
@@ -313,7 +313,7 @@ class BatchEvaluator:
         traces = await self._redact(batch.items)
         user_key = ""
         if any(item.trace.user_id is not None for item in batch.items):
-            # Read the key before any call: without it the verdict cannot be written, and the call is wasted.
+            # Read the key before any call, because without it the verdict cannot be written, and the call is wasted.
             cached = self._user_keys.known
             user_key = cached if cached is not None else await asyncio.to_thread(self._user_keys.current)
         for refresh in self._refreshes:
@@ -330,12 +330,12 @@ class BatchEvaluator:
             for item, trace in zip(batch.items, traces, strict=True)
             for evaluation in item.evaluations
         ]
-        # Those with the fewest tries go first: one that always fails must not be the endpoint's only probe.
+        # Those with the fewest tries go first, because one that always fails must not be the only probe.
         calls.sort(key=lambda call: tries.get(call[2].id, _NO_CALLS).calls)
         results = await asyncio.gather(*(self._run_one(run, *call) for call in calls), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
-                # Also a cancellation that a judge raised itself: ours ends the wait above.
+                # A cancellation here was raised by a judge itself, because ours ends the wait above.
                 raise UnexpectedError(type(result).__name__) from result
         return [result for result in results if isinstance(result, UnfinishedEvaluation)]
 
@@ -362,7 +362,7 @@ class BatchEvaluator:
             except Exception as error:  # noqa: BLE001 - such a trace is not judged, and must not fail its batch
                 return error
 
-        # In a thread: large traces take longer than the event loop may be blocked.
+        # A thread redacts, because large traces take longer than the event loop may be blocked.
         return await asyncio.to_thread(lambda: [redact(item.trace) for item in items])
 
     async def _run_one(
@@ -456,7 +456,7 @@ class BatchEvaluator:
 
 
 def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
-    # Only the type: the text of an unexpected error may quote a trace.
+    # Log only the type, because the text of an unexpected error may quote a trace.
     kind = type(error).__name__
     log.error("unexpected error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
     return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")

@@ -155,7 +155,7 @@ class BatchFetcher:
     def __init__(self, leases: Leases, ledger: Ledger) -> None:
         self._leases = leases
         self._ledger = ledger
-        # A part of the holder of each lease: two processes never hold one under the same name.
+        # The holder of each lease contains it, so that two processes never hold one under the same name.
         self._process = secrets.token_hex(4)
 
     def fetch(

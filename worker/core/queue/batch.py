@@ -221,7 +221,7 @@ def decode_batch(payload: bytes) -> Batch:
         BatchError: Its version is unknown, or the payload is no batch.
     """
     try:
-        # The version first: a batch of another version need not fit our types.
+        # Decode the version first, because a batch of another version need not fit our types.
         version = msgspec.json.decode(payload, type=_Version).v
         if version not in KNOWN_VERSIONS:
             raise BatchError(f"version {version} of a batch is unknown here")

@@ -72,7 +72,7 @@ def broker(settings: Settings) -> BrokerConfig:
 def _sentinels(url: SentinelUrl) -> BrokerConfig:
     parts = _parse(url.server)
     tls = _tls(parts)
-    # Repeat credentials and database in every URL: on failover kombu reads them from the next one.
+    # Repeat credentials and database in every URL, because on failover kombu reads them from the next one.
     urls = (f"sentinel://{_login(parts)}{_host(host)}:{port}/{parts.get('db', 0)}" for host, port in url.nodes)
     options: dict[str, object] = {
         "socket_timeout": _SENTINEL_TIMEOUT_S,

@@ -23,9 +23,9 @@ from worker.core.storage.client import Store
 log = structlog.get_logger("tracejudge.judging")
 LEASE_MS: Final = 15_000
 RENEW_S: Final = 5.0
-# Due time of a ready batch: it needs none, but sweep then restores a ready set that somebody deleted.
+# A ready batch has a due time only so that sweep restores a ready set that somebody deleted.
 READY_MS: Final = 3_600_000
-# Parking of a batch with an unreadable key: time to repair the key, which is then tried again.
+# A batch with an unreadable key is parked this long, so that the key can be repaired before the next try.
 SET_ASIDE_S: Final = 600.0
 _MAX_SWEPT: Final = 1_000
 _MAX_PROBE_CANDIDATES: Final = 1_000

@@ -31,7 +31,7 @@ TASK: Final = "tracejudge.judge"
 MESSAGE_VERSION: Final = 2
 PARTITION_VERSION: Final = 3
 _LOOK_S: Final = 0.5
-# Pause after sending, to combine requests: a message costs sender and receiver a millisecond of CPU each.
+# This pause after sending combines requests, because a message costs sender and receiver a millisecond of CPU each.
 _GATHER_S: Final = 0.01
 _COUNT_WORKERS_S: Final = 2.0
 # Pause between two messages of a label if the broker cannot count messages.
@@ -60,7 +60,7 @@ class BrokerSender:
         """
         try:
             if self._channel is None:
-                # Without heartbeats: nothing would send them between two notifications.
+                # Disable heartbeats, because nothing would send them between two notifications.
                 self._connection = self._app.connection_for_write(heartbeat=0)
                 self._channel = self._connection.channel()
             queue = queue_of(self._settings, label)

@@ -25,7 +25,7 @@ PRODUCER_SILENCE_S: Final = 2 * 86_400
 _INTERVAL_S: Final = 1.0
 # A clock that goes back by less was adjusted, and not set.
 _SET_BACK_MS: Final = 1_000
-# One of the workers measures the mean entry size each second: Redis reads all entries for it.
+# Only one worker measures the mean entry size each second, because Redis reads all entries for it.
 _MEAN_AGE_MS: Final = 900
 
 
@@ -37,7 +37,7 @@ def forget_producers(store: Store) -> int:
     keys = store.keys
     silence_ms = PRODUCER_SILENCE_S * 1000
     before_ms = store.now_ms() - silence_ms
-    # Producers read at once: Redis serves no other client meanwhile.
+    # Read no more producers at once, because Redis serves no other client meanwhile.
     silent = store.call(lambda client: client.zrangebyscore(keys.producers, "-inf", before_ms, 0, 1_000))
     if not silent:
         return 0
@@ -107,7 +107,7 @@ class BacklogGauges:
             for exporter, behind in outbox.items():
                 metrics.outbox_lag.labels(exporter).set(behind)
             if memories:
-                # Of the fullest: a sum would hide that one of several is about to refuse writes.
+                # Report the fullest, because a sum would hide that one of several is about to refuse writes.
                 fullest = max(memories, key=lambda mem: (mem.used_bytes / (mem.max_bytes or math.inf), mem.used_bytes))
                 metrics.redis_used_bytes.set(fullest.used_bytes)
                 metrics.redis_max_bytes.set(fullest.max_bytes)
@@ -163,7 +163,7 @@ class Maintenance(ServiceThread):
         settings = self._settings
         keys = self._store.keys
         names = (keys.clock, keys.leases, keys.feedback, keys.sessions_due, keys.traces, keys.verdicts, *keys.locks)
-        # Redis' time made the ids: a local clock that runs ahead would trim the whole stream.
+        # Go by Redis' time, which made the ids, because a local clock that runs ahead would trim the whole stream.
         now_ms = int(self._store.run("clock", names, (LEASE_MS, _SET_BACK_MS)))
         oldest = f"{now_ms - int(settings.retention * 1000)}-0"
         caps = Caps(oldest, settings.max_stream_bytes, settings.max_stream, _MEAN_AGE_MS, settings.max_outbox_bytes)
@@ -253,7 +253,7 @@ class Sweeper(ServiceThread):
             if not oldest:
                 continue
             if configured is not None and name not in configured and name not in here:
-                # The model was removed from the configuration: no task would ever complete its batches.
+                # The model was removed from the configuration, so no task would ever complete its batches.
                 self._judging.give_up(name)
             elif self._judging.should_notify(name, int(oldest[0][1]), dead):
                 self._notifier.notify(queue_label(name), 1)

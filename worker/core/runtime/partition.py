@@ -99,7 +99,7 @@ class Partition:
             slots=process.slots,
             loop=process.loop,
         )
-        # Panels add no backlog of their own: their batches are small, and end with their members.
+        # Panels add no backlog of their own, because their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)
         heartbeat = Heartbeat(store, self.judging.circuits if self._judges else dict)
@@ -174,10 +174,10 @@ class Partition:
         First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
         their grace, and leases are released; exporters last, so that verdicts of that time still leave.
         """
-        # In a hurry ingest is not waited for: it may be in the middle of a second's wait for entries.
+        # In a hurry ingest is not waited for, because it may be in the middle of a second's wait for entries.
         stop_threads(self._ingest, unless=lambda: self.judging.hurried)
         for thread in self._notifiers:
-            # It may hang on a broker, and nothing is lost with it: waited for when everything else is done.
+            # Wait for it when all else is done, because it may hang on a broker, and nothing is lost with it.
             thread.stopping.set()
         stop_threads(self._sweepers)
         if self._judges:

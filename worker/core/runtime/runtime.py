@@ -161,7 +161,7 @@ class Runtime:
         # One whose server hangs is left behind, so that what they share ends in order.
         for thread in stops:
             thread.join(max(0.0, began + self.settings.grace_s + _PARTITION_STOP_S - time.monotonic()))
-        # After the verdicts of that time.
+        # Stop these after the partitions, because they count the verdicts of that time.
         stop_threads(self._process_threads)
         loop = self._process.loop
         if loop.running:

@@ -28,7 +28,7 @@ _ALLOWED_COMMANDS: Final = (
 # The second signal cuts the grace short, a third one ends the process.
 _HURRY: Final = 2
 _HURRY_S: Final = 1.8
-# After the grace: a thread that hangs, as on a log pipe that nobody reads, must not keep the process alive.
+# The process ends this long after the grace, because a thread may hang, such as on a log pipe that nobody reads.
 _LAST_RESORT_S: Final = 9.5
 _EXIT_REFUSED: Final = 2
 
@@ -62,7 +62,7 @@ class RuntimeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._signals.started()
         # From here on an event loop runs beside threads that compute; garbage collection and thread switches suit that.
         gc.collect()
-        # Loaded modules stay: a full collection would visit all their objects each time, for 17 ms.
+        # Exempt loaded modules, because a full collection would visit all their objects each time, for 17 ms.
         gc.freeze()
         # At the default of 700 objects collections are a tenth of an evaluation's CPU, at 1,000 in flight a quarter.
         gc.set_threshold(50_000, 20, 20)
@@ -144,7 +144,7 @@ class Signals:
             return
         with suppress(RuntimeError):  # no memory for a thread: then Celery calls `stop`
             if self._stop is None and not self._is_stopping:
-                # Not a daemon: the process lives until its leases are released, also if Celery ends before.
+                # The thread is no daemon, because leases must be released even if Celery ends before.
                 thread = threading.Thread(target=self._runtime.stop, name="tracejudge-stop")
                 thread.start()
                 self._stop = thread
@@ -170,7 +170,7 @@ class Commands(dict[str, Callable[..., Any]]):
         self.update({name: _for_configured_queues(Panel.data[name]) for name in ("add_consumer", "cancel_consumer")})
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        # Only known names: the log must not hold what a stranger sent.
+        # Log only known names, because the log must not hold what a stranger sent.
         log.warning("remote control command refused", command=name if name in Panel.data else "unknown")
         error = "refused: command not allowed; docs/health.md lists the allowed ones"
         return lambda *_, **__: {"error": error}

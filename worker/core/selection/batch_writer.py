@@ -93,7 +93,7 @@ class BatchWriter:
                 "text": _encoder.encode(evaluation).decode(),
             }
             if grader.members:
-                # Panels combine verdicts: the texts of a trace would only fill their batches.
+                # Leave texts out, because panels combine verdicts and the texts would only fill their batches.
                 shorter = shorter or self.trace(without_texts(trace))
                 fields["payload"] = shorter
             written.append(fields)

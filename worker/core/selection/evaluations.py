@@ -15,7 +15,7 @@ from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 
 _DAY_S: Final = 86_400
-# Other times are wrong: these are the years from 2000 to 2100.
+# Times outside the years from 2000 to 2100 are wrong.
 _EARLIEST_S: Final = 946_684_800
 _LATEST_S: Final = 4_102_444_800
 
@@ -66,7 +66,7 @@ class EvaluationFactory:
 
     def make_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
         """Make the evaluations of a conversation; ``trace`` is any of its traces."""
-        # Periods of days: a conversation that is gathered anew on another day is found there (scripts/ledger.lua).
+        # The period is a day, so that a conversation gathered anew on another day is found (scripts/ledger.lua).
         period = f"d{int(time.time()) // _DAY_S}"
         return self._make_all(session_parts(trace, session.generation), period, choices, origin, session)
 
@@ -79,7 +79,7 @@ class EvaluationFactory:
             if template is None:
                 grader = self._graders.grader(name)
                 version = self._graders.version(judge, grader.judge_model)
-                # Kept for a panel whether it is chosen now or not: late feedback or a replay may choose it later.
+                # Scores are kept for a panel that is not chosen, because feedback or a replay may choose it later.
                 keep = (judge, grader.judge_model) in self._graders.combined_by_panels
                 suffix = joined_parts(judge, version, grader.judge_model, "0")
                 of_members = tuple(

@@ -167,7 +167,7 @@ def read_trace(payload: bytes) -> ReadTrace:
         raise NoTraceError("wrong_type", "no service" if fields else "no content")
     left_out += losses(notes.entries)
     try:
-        # Values of the wire's form pass the converter as they are: the decoder makes objects of them, and checks all.
+        # The converter leaves values of the wire's form, because the decoder makes objects of them and checks all.
         written = msgspec.json.encode(Trace(**{**fields, "trace_id": trace_id}))
         trace = _trace_decoder.decode(written)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError) as error:

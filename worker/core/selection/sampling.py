@@ -289,7 +289,7 @@ def _position(trace_id: str, keyed: "hashlib.blake2b") -> float:
     # Copying the keyed state takes a third less time than keying anew.
     digest = keyed.copy()
     digest.update(trace_id.encode("utf-8", "surrogatepass"))
-    # As many digits as a float holds: rounded, the last positions would become 1, which not even a rate of 1 chooses.
+    # A float holds no more digits: rounding would make the last positions 1, which not even a rate of 1 chooses.
     return (int.from_bytes(digest.digest(), "big") >> (64 - _DIGITS)) / _PLACES
 
 

@@ -180,7 +180,7 @@ def _read_trace(entry_id: str, fields: Mapping[bytes, bytes], payload: bytes) ->
     # Counting an absent byte by `replace` is many times faster than by `count`, and most traces nest little.
     opening = 2 * len(written) - len(written.replace(b"[", b"")) - len(written.replace(b"{", b""))
     if opening > _SPARE_LEVELS:
-        # A batch nests its traces once more: one as deep as the decoder allows could not be read there.
+        # Decode it within spare levels, because a batch nests its traces once more and could not be read otherwise.
         _nesting_decoder.decode(b'{"":' + b"[" * _SPARE_LEVELS + written + b"]" * _SPARE_LEVELS + b"}")
     # A producer that numbers its entries marks media itself, if it encodes them.
     if b"p" not in fields and may_hold_media(payload):
@@ -217,7 +217,7 @@ def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) ->
     if b"r" in fields:
         report = _decode(_report_decoder, fields, fields[b"r"], max_bytes)
         totals = (report.seq, report.published, report.accepted, *report.dropped.values(), sum(report.dropped.values()))
-        # Any client that writes the stream can send a report: it must not grow the accounting without bound.
+        # Any client that writes the stream can send a report, so it must not grow the accounting without bound.
         is_bounded = all(0 <= total <= _MAX_TOTAL for total in totals)
         if not is_bounded or not 0 < len(report.producer) <= _MAX_PRODUCER_ID_BYTES:
             raise _InvalidError("wrong_type")

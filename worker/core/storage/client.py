@@ -106,7 +106,7 @@ def connect(url: str, key: str = "") -> "redis.Redis":
     pool = make_pool(
         url,
         key=key,
-        # One thread serves all partitions: a master that hangs must not hold up the heartbeats of others.
+        # One thread serves all partitions, so a master that hangs must not hold up the heartbeats of others.
         reply_timeout_s=_SOCKET_TIMEOUT_S if cluster_url(url) is None else 3.0,
         connect_timeout_s=3.0,
         # Each read of a socket releases the GIL; by default large replies are read in parts of 64 kB.
@@ -161,7 +161,7 @@ class Store:
         self.keys = keys
         self.partition = partition
         self.address = mask_url(url)
-        # None if it is the only one: in a cycle its connections would stay open until garbage is collected.
+        # None if it is the only one, because in a cycle connections would stay open until garbage is collected.
         self._partitions: tuple[Store, ...] | None = None
         self.is_away = False
         self._redis = connect(url, keys.layout)
@@ -217,7 +217,7 @@ class Store:
             LayoutError: The keys under the prefix were written by another version.
         """
         if not self._is_open:
-            # Redis was away when the process began: nothing is written before the version of the keys is known.
+            # Redis was away when the process began, and nothing is written before the version of the keys is known.
             self.open()
         sha, encoded = self._scripts[script].sha, list(arguments)
         declared = (*keys, *self._guards)
@@ -290,7 +290,7 @@ class Store:
         # In Redis 6.2 the code is within the error of a script.
         text = f"{error.status_code} {error}"
         if any(code in text for code in _NO_MASTER):
-            # Another server may be the master now: each new connection asks the sentinels, or resolves the name.
+            # Another server may be the master now, and each new connection asks the sentinels or resolves the name.
             self._redis.connection_pool.disconnect(inuse_connections=False)
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
         is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))

@@ -8,7 +8,7 @@ import redis
 
 from worker.core.storage.client import Entry, Store, StoreError
 
-# About how much is read or written in one step: Redis serves no other client meanwhile.
+# One step reads or writes about this much, because Redis serves no other client meanwhile.
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 READ_COUNT: Final = 1_000
 READ_BYTES: Final = 8 * 1024 * 1024

@@ -17,7 +17,7 @@ from worker.core.storage.client import Store
 
 # The circuit of a slow model may open for a moment; ingest must not shed its whole backlog in that moment.
 _MIN_DEAD_S: Final = 10.0
-# Share of `max_waiting_bytes` for retries and replays: above the whole of it ingest would pause, or shed.
+# Retries and replays stop at this share of `max_waiting_bytes`, because above all of it ingest would pause or shed.
 SHARE_OF_WAITING: Final = 0.5
 
 

@@ -20,7 +20,7 @@ from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
-# Unready within a minute: positions arrive every second, and a probe asks every ten.
+# With positions every second and a probe every ten, a stalled worker is unready within a minute.
 _STALLED_S: Final = 50.0
 HEARTBEAT_MS: Final = 10_000
 """How long a heartbeat counts; it is renewed every second."""
@@ -198,7 +198,7 @@ class Readiness:
                 return f"{name}: {pulse.blocked_by or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
         for stalled, moved_at, updated_at in flows:
             if now - updated_at > self._stalled_s:
-                # The maintenance thread lacks CPU or hangs: nothing is known of the flow itself.
+                # Nothing is known of the flow itself, because the maintenance thread lacks CPU or hangs.
                 return f"backlog not measured for {now - updated_at:.0f} s"
             if now - moved_at > self._stalled_s:
                 return f"{stalled} for {now - moved_at:.0f} s"

@@ -205,7 +205,7 @@ class WebServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then report it: signals are handled by now, so the server can be stopped after the report."""
-        # Only the type: the library's report of an error may quote what a client sent.
+        # Log only the type, because the library's report of an error may quote what a client sent.
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: log.error("request failed", error=type(context.get("exception")).__name__)
         )
@@ -242,13 +242,13 @@ class WebServer(uvicorn.Server):
                 await asyncio.wait([oldest])
             is_refused = len(self._connections) >= self._most
             if is_refused and self._tls is None:
-                # At once, as there may be many: all that the others need costs three times as much.
+                # Refuse at once, because there may be many, and all that the others need costs three times as much.
                 with client, suppress(OSError):
                     client.send(_refusal(HTTPStatus.SERVICE_UNAVAILABLE))
                 continue
             task = loop.create_task(self._connection(client, is_refused=is_refused))
             self._connections[task] = client
-            # Closed here: a task cancelled before its first step closes nothing.
+            # The callback closes it, because a task that is cancelled before its first step closes nothing.
             task.add_done_callback(lambda task: self._connections.pop(task).close())
 
     async def _connection(self, client: socket.socket, *, is_refused: bool) -> None:

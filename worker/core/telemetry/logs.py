@@ -181,7 +181,7 @@ class LogWriter:
         self.stream: TextIO = sys.stderr
         self.dropped = 0
         self.on_dropped: Callable[[int], object] = int
-        # The queue and this lock are reentrant: a signal handler may log while its thread is inside.
+        # The queue and this lock are reentrant, because a signal handler may log while its thread is inside.
         self._lock = threading.RLock()
         self._lines: SimpleQueue[str | threading.Event] = SimpleQueue()
         self._put_chars = 0
@@ -258,7 +258,7 @@ class LogWriter:
         self.on_dropped(count)
 
 
-# One per process, not per configuration: structlog's loggers keep their writer from their first line on.
+# The process has one writer for all configurations, because structlog's loggers keep the first that they get.
 _WRITER: Final = LogWriter()
 atexit.register(_WRITER.flush, _FLUSH_S)
 
@@ -336,7 +336,7 @@ def _log_uncaught(event: "threading.ExceptHookArgs | sys.UnraisableHookArgs") ->
 def _render(_logger: object, _method: str, event: EventDict) -> str:
     """Render a line in ASCII: some programs take other characters for line ends."""
     try:
-        # With spaces, as `json` writes them: logs are searched for `"event": "…"`.
+        # Write spaces as `json` does, because logs are searched for `"event": "…"`.
         line = msgspec.json.format(
             msgspec.json.encode(event, enc_hook=lambda value: str(value) if isinstance(value, str) else repr(value)),
             indent=0,

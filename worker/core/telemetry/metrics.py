@@ -39,7 +39,7 @@ _ROUND_BUCKETS: Final = (0, 1, 2, 3, 5, 8, 13, 20, 30, 50, 100)
 # Up to the default of `give_up_after`.
 _AGE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600, 21600)
 _MAX_EXTRA_VALUES: Final = 50
-# Service names come from outside: a text sent as a name must not become a series.
+# Service names come from outside, and a text sent as a name must not become a series.
 _MAX_LABEL_CHARS: Final = 200
 _STABLE: Final = "stable"
 # Slices of a millisecond, with pauses that are long enough for another thread to wake up in. A pause lasts up to 5 ms
@@ -73,7 +73,7 @@ class Metric(Generic[M]):
     buckets: tuple[float, ...] = ()
     stability: Literal["stable", "experimental"] = "experimental"
 
-    # No `__set__`: a registered metric in the instance's own dictionary is found first, at no further cost.
+    # There is no `__set__`, so that a metric in the instance's own dictionary is found first, at no further cost.
     @overload
     def __get__(self, instance: None, owner: object) -> "Metric[M]": ...
     @overload
@@ -153,14 +153,14 @@ class ProcessMetrics(MetricTable):
     """The metrics of one process, in a registry of their own."""
 
     # fmt: off
-    # A table: the formatter would put each argument on a line of its own.
+    # Keep this a table, because the formatter would put each argument on a line of its own.
     build_info = Metric(Gauge, "build_info", "boolean", ("version", "config_hash"),
         "1, with the version and a hash of the configuration: two hashes are two configurations", stability=_STABLE)
     # fmt: on
 
     def __init__(self, settings: Settings, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        # Rules compare the start of the process with a counter's first sample: it tells new counts from late scrapes.
+        # Rules compare the start of the process with a counter's first sample, to tell new counts from late scrapes.
         ProcessCollector(registry=self.registry)
         super().__init__(self.registry, settings.series_labels)
         self.build_info.labels(version("tracejudge-worker"), settings.config_hash).set(1)
@@ -306,7 +306,7 @@ class CallMetrics(CallObserver):
     """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
 
     def __init__(self, metrics: Metrics, judge_model: str, limiter: "EndpointLimiter") -> None:
-        # Label lookups take a lock and a hash of all values: each child is looked up once.
+        # Each child is looked up once, because a lookup takes a lock and a hash of all values.
         self._durations = cache(partial(metrics.request_duration.labels, judge_model))
         self._tokens = cache(partial(metrics.tokens.labels, judge_model))
         self._cost = cache(partial(metrics.cost.labels, judge_model))

@@ -36,7 +36,7 @@ class Outage:
         self.fix = "start Redis there, or correct redis_url"
         self._clock = clock
         self._lock = threading.Lock()
-        # By address and text: threads may find different ones, as when some of their commands are refused.
+        # Keyed by address and text, because threads may find different faults, such as refusals of some commands.
         self._remind_at: dict[tuple[str, str], float] = {}
         self._waiting: dict[str, WeakSet[object]] = {}
 
@@ -189,7 +189,7 @@ class ServiceThread(ABC):
             self._prepared = False
             self.backoff(error)
         except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
-            # Only the type: the text of an unexpected error may quote a trace.
+            # Log only the type, because the text of an unexpected error may quote a trace.
             log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
             self.backoff(RuntimeError(type(error).__name__))
         else:
@@ -220,10 +220,10 @@ def _run_in_turn(members: Sequence[ServiceThread]) -> None:
     while due := {member: at for member, at in due.items() if not member.stopping.is_set()}:
         member = min(due, key=due.__getitem__)
         if (left_s := due[member] - time.monotonic()) <= 0:
-            # Without a pause it is due again after the others.
+            # A member without a pause is due again after the others.
             due[member] = member.step() or time.monotonic()
         elif member.wake is None:
-            # All partitions stop at once.
+            # Waiting for one member's stop is enough, because all partitions stop at once.
             next(iter(due)).stopping.wait(left_s)
         elif member.wake.wait(left_s):
             member.wake.clear()

@@ -9,14 +9,14 @@
 -- ARGV[1] the most verdicts that are parked · ARGV[..] evaluation id, time in ms, payload, in threes
 -- Returns how many were refused for lack of room.
 local refused = 0
-for place = 2, #ARGV, 3 do
-  local known = redis.call('HEXISTS', KEYS[1], ARGV[place]) == 1
-  local is_first = string.sub(ARGV[place + 2], 1, 2) == '1 '
-  if is_first and not known and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[1]) then
+for index = 2, #ARGV, 3 do
+  local is_parked = redis.call('HEXISTS', KEYS[1], ARGV[index]) == 1
+  local is_first = string.sub(ARGV[index + 2], 1, 2) == '1 '
+  if is_first and not is_parked and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[1]) then
     refused = refused + 1
-  elseif is_first or known then
-    redis.call('HSET', KEYS[1], ARGV[place], ARGV[place + 2])
-    redis.call('ZADD', KEYS[2], ARGV[place + 1], ARGV[place])
+  elseif is_first or is_parked then
+    redis.call('HSET', KEYS[1], ARGV[index], ARGV[index + 2])
+    redis.call('ZADD', KEYS[2], ARGV[index + 1], ARGV[index])
   end
 end
 redis.call('EXPIRE', KEYS[1], 604800)
@@ -29,14 +29,14 @@ return refused
 -- ARGV[1] now in ms · ARGV[2] lease in ms · ARGV[3] maximum
 -- Returns how many are parked, then evaluation id and payload of each that is taken.
 local taken = { redis.call('ZCARD', KEYS[2]) }
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])) do
-  local payload = redis.call('HGET', KEYS[1], name)
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])) do
+  local payload = redis.call('HGET', KEYS[1], id)
   if payload then
-    redis.call('ZADD', KEYS[2], ARGV[1] + ARGV[2], name)
-    taken[#taken + 1] = name
+    redis.call('ZADD', KEYS[2], ARGV[1] + ARGV[2], id)
+    taken[#taken + 1] = id
     taken[#taken + 1] = payload
   else
-    redis.call('ZREM', KEYS[2], name)
+    redis.call('ZREM', KEYS[2], id)
   end
 end
 return taken
@@ -45,10 +45,10 @@ return taken
 -- Removes verdicts that were delivered, unless they were parked again meanwhile.
 --
 -- ARGV[..] evaluation id and payload, in pairs
-for place = 1, #ARGV, 2 do
-  if redis.call('HGET', KEYS[1], ARGV[place]) == ARGV[place + 1] then
-    redis.call('HDEL', KEYS[1], ARGV[place])
-    redis.call('ZREM', KEYS[2], ARGV[place])
+for index = 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], ARGV[index]) == ARGV[index + 1] then
+    redis.call('HDEL', KEYS[1], ARGV[index])
+    redis.call('ZREM', KEYS[2], ARGV[index])
   end
 end
 return 1

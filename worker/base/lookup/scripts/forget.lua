@@ -23,8 +23,8 @@ local function is_unread(id)
 end
 
 local erased = 0
-for place = 2, #ARGV do
-  local id = ARGV[place]
+for index = 2, #ARGV do
+  local id = ARGV[index]
   if #redis.call('XRANGE', KEYS[1], id, id) == 1 then
     local unread = is_unread(id)
     local pending = redis.call('XACK', KEYS[1], ARGV[1], id)
@@ -81,28 +81,28 @@ local old = redis.call('GET', KEYS[5])
 if not old then return {0, 0} end
 if redis.sha1hex(old) ~= ARGV[3] then return {-1, 0} end
 
-local letters, open, found = 0, {}, {}
-for place = 6, #ARGV, 3 do
-  local id, field, period = ARGV[place], ARGV[place + 1], ARGV[place + 2]
+local letter_count, open, letters = 0, {}, {}
+for index = 6, #ARGV, 3 do
+  local id, field, period = ARGV[index], ARGV[index + 1], ARGV[index + 2]
   local state, part, is_new = find_in(KEYS[14], period, field)
   if not state or state == CHOSEN then
     local letter = redis.call('HGET', keys.dead, id)
     open[#open + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
-    found[#found + 1] = letter or nil
+    letters[#letters + 1] = letter or nil
     count('removed', 1)
     if letter then
-      letters = letters + 1
+      letter_count = letter_count + 1
       count_removed_letter(letter)
     end
   end
 end
-refused = guard_account(KEYS[7], KEYS[8]) or guard_letters(keys, found)
+refused = guard_account(KEYS[7], KEYS[8]) or guard_letters(keys, letters)
 if refused then return refused end
 
-for place = 6, #ARGV, 3 do redis.call('HDEL', KEYS[6], ARGV[place]) end
-for _, one in ipairs(open) do
-  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[5]), one.is_new)
-  if one.letter then erase_letter(keys, one.id, one.letter) end
+for index = 6, #ARGV, 3 do redis.call('HDEL', KEYS[6], ARGV[index]) end
+for _, evaluation in ipairs(open) do
+  write_evaluation(evaluation.part, evaluation.field, ENDED.removed, tonumber(ARGV[5]), evaluation.is_new)
+  if evaluation.letter then erase_letter(keys, evaluation.id, evaluation.letter) end
 end
 if ARGV[4] == '' then
   redis.call('DEL', KEYS[5], KEYS[6])
@@ -114,7 +114,7 @@ else
 end
 redis.call('HINCRBY', KEYS[3], ARGV[2], #ARGV[4] - #old)
 write_account(KEYS[7], KEYS[8])
-return {#open, letters}
+return {#open, letter_count}
 
 -- @script forget_verdicts
 -- @include guard

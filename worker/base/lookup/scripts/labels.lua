@@ -24,9 +24,9 @@ return 1
 local refused = guard({{KEYS[1], 'hash', 'HDEL', 'HSTRLEN'}, {KEYS[2], 'string', 'SET'}})
 if refused then return refused end
 local total, removed = tonumber(redis.call('GET', KEYS[2]) or 0), 0
-for _, name in ipairs(ARGV) do
-  local size = redis.call('HSTRLEN', KEYS[1], name)
-  if redis.call('HDEL', KEYS[1], name) == 1 then
+for _, trace_id in ipairs(ARGV) do
+  local size = redis.call('HSTRLEN', KEYS[1], trace_id)
+  if redis.call('HDEL', KEYS[1], trace_id) == 1 then
     removed, total = removed + 1, total - size
   end
 end

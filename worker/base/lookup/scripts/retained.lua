@@ -9,7 +9,7 @@ local delivered = last_delivered(KEYS[1], plan.group)
 
 -- Whether ingest has finished an entry: delivered and not pending. A trace chosen before ingest decides, and which its
 -- rate would have chosen, would be a duplicate there, and would be missing in the quality series.
-local function settled(id)
+local function is_settled(id)
   if not delivered or before(delivered, id) then return false end
   return #redis.call('XPENDING', KEYS[1], plan.group, id, id, 1) == 0
 end
@@ -23,13 +23,13 @@ end
 -- KEYS[9] sessions:due · KEYS[10] sessions, see sessions.lua, and session:<id> by index in the plan: that of the replay,
 -- and the one that ingest gathers
 -- Returns all of replay:<name>; nothing if Redis has forgotten it.
-local of_replay = {'traces', 'not_matching', 'cut_off', 'cut_off_ms', 'not_read', 'chosen', 'already_judged', 'gathered'}
-local more, sessions = {{KEYS[8], 'hash', 'HSET', 'HINCRBY', 'EXPIRE', 'HGETALL'}}, {}
+local counters = {'traces', 'not_matching', 'cut_off', 'cut_off_ms', 'not_read', 'chosen', 'already_judged', 'gathered'}
+local writes, sessions = {{KEYS[8], 'hash', 'HSET', 'HINCRBY', 'EXPIRE', 'HGETALL'}}, {}
 for _, trace in ipairs(plan.traces) do sessions[#sessions + 1] = trace.session end
 if sessions[1] then
-  for _, write in ipairs({session_writes(KEYS[9], KEYS[10], KEYS[sessions[1].key])}) do more[#more + 1] = write end
+  for _, write in ipairs({session_writes(KEYS[9], KEYS[10], KEYS[sessions[1].key])}) do writes[#writes + 1] = write end
 end
-local refused = guard_plan(more) or guard_counters(KEYS[8], of_replay)
+local refused = guard_plan(writes) or guard_counters(KEYS[8], counters)
   or guard_account(KEYS[4], KEYS[5], {'chosen', 'session:gathered', 'session:opened'})
 for _, session in ipairs(sessions) do
   refused = refused or guard_session(KEYS[10], KEYS[session.key]) or guard({{KEYS[session.live], 'hash'}})
@@ -37,26 +37,26 @@ end
 if refused then return refused end
 if redis.call('HGET', KEYS[8], 'next') ~= plan.from then return redis.call('HGETALL', KEYS[8]) end
 
-local found = plan.counts
-local function find(name, amount)
-  found[name] = (found[name] or 0) + amount
+local replay_counts = plan.counts
+local function count_in_replay(name, amount)
+  replay_counts[name] = (replay_counts[name] or 0) + amount
 end
 
 -- The ledger no longer knows which older traces were judged.
 local oldest_ms = now - plan.ledger_ttl_s * 1000
-local function standing(id)
+local function entry_state(id)
   if tonumber(id:match('^%d+')) < oldest_ms or #redis.call('XRANGE', KEYS[1], id, id) == 0 then return 'cut_off' end
-  return settled(id) and 'open' or 'not_read'
+  return is_settled(id) and 'open' or 'not_read'
 end
 
 -- All checks before the first write.
 for _, trace in ipairs(plan.traces) do
-  trace.standing = standing(trace.id)
+  trace.entry_state = entry_state(trace.id)
   look_up(trace.evaluations)
 end
 
 local counted = {}
-local function only_count(evaluations)
+local function count_new(evaluations)
   local amount = 0
   for _, evaluation in ipairs(evaluations) do
     if evaluation.state == '' and not counted[evaluation.field] then
@@ -70,20 +70,20 @@ end
 -- Gathers a trace for the replay, unless ingest gathers its conversation for a first judging.
 local function gather_trace(session)
   local live = session_state(KEYS[session.live])
-  if live.count > 0 and live.generation == 0 then return find('not_read', 1) end
+  if live.count > 0 and live.generation == 0 then return count_in_replay('not_read', 1) end
   session.text = ARGV[session.text]
   local keys = {due = KEYS[9], all = KEYS[10], session = KEYS[session.key]}
-  if plan.dry_run or gather(keys, session, now, plan.sessions) then find('gathered', 1) end
+  if plan.dry_run or gather(keys, session, now, plan.sessions) then count_in_replay('gathered', 1) end
 end
 
 for _, trace in ipairs(plan.traces) do
-  if trace.standing == 'open' then
+  if trace.entry_state == 'open' then
     if trace.session then gather_trace(trace.session) end
-    local new = plan.dry_run and only_count(trace.evaluations) or not plan.dry_run and choose(trace.payload, trace.evaluations)
-    find('chosen', new)
-    find('already_judged', #trace.evaluations - new)
+    local new = plan.dry_run and count_new(trace.evaluations) or not plan.dry_run and choose(trace.payload, trace.evaluations)
+    count_in_replay('chosen', new)
+    count_in_replay('already_judged', #trace.evaluations - new)
   else
-    find(trace.standing, 1)
+    count_in_replay(trace.entry_state, 1)
   end
 end
 
@@ -92,7 +92,7 @@ write_account(KEYS[4], KEYS[5])
 if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
 
 redis.call('HSET', KEYS[8], 'next', plan.next)
-for name, amount in pairs(found) do
+for name, amount in pairs(replay_counts) do
   if amount ~= 0 then redis.call('HINCRBY', KEYS[8], name, amount) end
 end
 redis.call('EXPIRE', KEYS[8], plan.ledger_ttl_s)

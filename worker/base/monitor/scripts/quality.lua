@@ -31,7 +31,7 @@
 -- cluster because its hash is full. 0 entries with plan.partition: the position is another one.
 local plan = cmsgpack.unpack(ARGV[1])
 local writes = {}
--- Rights are checked on one hash for all: they are given by the prefix.
+-- Rights are checked on one hash for all, because they are given by the prefix.
 if KEYS[4] then writes[1] = {KEYS[4], false, 'HSET', 'HMGET', 'HLEN', 'EXPIRE', 'HINCRBY'} end
 local is_here = plan.partition == ''
 if is_here then
@@ -55,7 +55,7 @@ local function lengthen(field, held)
   return {n, n * w, passes * w, n * w * w, passes * w * w}
 end
 
-local function is_near(one, other) return math.abs(one - other) <= 1e-12 * other end
+local function is_near(left, right) return math.abs(left - right) <= 1e-12 * right end
 
 local function shorten(field, held)
   if #held ~= 5 or not is_of_class(field) then return held end
@@ -84,7 +84,7 @@ end
 -- By key: its fields that the plan names, each once, and the numbers of each.
 local names, numbers = {}, {}
 
-local function need(key, field)
+local function request_field(key, field)
   local of_key = numbers[key]
   if not of_key then
     of_key = {}
@@ -97,12 +97,12 @@ local function need(key, field)
 end
 
 for _, place in ipairs(plan.places) do
-  need(place[1], place[2])
-  need(place[3], place[4])
+  request_field(place[1], place[2])
+  request_field(place[3], place[4])
 end
 for _, entry in ipairs(plan.entries) do
   for _, part in ipairs(entry[2]) do
-    if part[5] then need(part[5], part[6]) end
+    if part[5] then request_field(part[5], part[6]) end
   end
 end
 
@@ -116,13 +116,13 @@ for key, fields in pairs(names) do
     for index, value in ipairs(redis.call('HMGET', KEYS[key], unpack(fields, first, last))) do
       if value then
         local field = fields[first + index - 1]
-        local is_read, found = pcall(cmsgpack.unpack, value)
-        is_read = is_read and type(found) == 'table' and #found > 0
-        for each = 1, is_read and #found or 0 do is_read = is_read and type(found[each]) == 'number' end
+        local is_read, sums = pcall(cmsgpack.unpack, value)
+        is_read = is_read and type(sums) == 'table' and #sums > 0
+        for index_of_sum = 1, is_read and #sums or 0 do is_read = is_read and type(sums[index_of_sum]) == 'number' end
         if not is_read then
           return refusal('the field ', field, ' of ', KEYS[key], ' holds no sums; delete it with HDEL')
         end
-        numbers[key][field] = lengthen(field, found)
+        numbers[key][field] = lengthen(field, sums)
       end
     end
   end
@@ -136,8 +136,8 @@ end
 local changed, clusters, unclustered = {}, {}, 0
 
 local function add_to_cluster(place, key, cluster, w, y)
-  local held = numbers[key][cluster]
-  local W, K = held[1], held[2]
+  local sums = numbers[key][cluster]
+  local W, K = sums[1], sums[2]
   if not W then
     if (clusters[key] or lengths[key]) >= plan.max_clusters then
       unclustered = unclustered + 1
@@ -148,9 +148,9 @@ local function add_to_cluster(place, key, cluster, w, y)
   elseif W > 0 then
     add(place, 1, 2 * W * w, W * w * y + K * w, 2 * K * w * y)
   end
-  held[1], held[2] = W + w, K + w * y
+  sums[1], sums[2] = W + w, K + w * y
   changed[key] = changed[key] or {}
-  changed[key][cluster] = held
+  changed[key][cluster] = sums
 end
 
 local acknowledge, note
@@ -197,13 +197,13 @@ for key, of_key in pairs(counted) do
   redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3])
 end
 for key, fields in pairs(changed) do
-  local list = {}
+  local arguments = {}
   for field, held in pairs(fields) do
-    list[#list + 1] = field
-    list[#list + 1] = cmsgpack.pack(shorten(field, held))
+    arguments[#arguments + 1] = field
+    arguments[#arguments + 1] = cmsgpack.pack(shorten(field, held))
   end
-  for first = 1, #list, 1000 do
-    redis.call('HSET', KEYS[key], unpack(list, first, math.min(first + 999, #list)))
+  for first = 1, #arguments, 1000 do
+    redis.call('HSET', KEYS[key], unpack(arguments, first, math.min(first + 999, #arguments)))
   end
   if lengths[key] == 0 then redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3]) end
 end

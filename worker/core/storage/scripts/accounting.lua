@@ -30,17 +30,17 @@ end
 
 -- What a producer's hash holds beyond what is accounted for, and the new values of its `…:accounted` fields.
 local function unaccounted(key)
-  local known = redis.call('HMGET', key, 'sent', 'dropped', 'reported', 'accounted', 'sent:accounted', 'lost',
+  local totals = redis.call('HMGET', key, 'sent', 'dropped', 'reported', 'accounted', 'sent:accounted', 'lost',
     'lost:accounted', 'trimmed', 'trimmed:accounted')
-  for place = 1, 9 do known[place] = tonumber(known[place] or 0) or 0 end
-  local sent, dropped, reported, accounted = unpack(known, 1, 4)
+  for index = 1, 9 do totals[index] = tonumber(totals[index] or 0) or 0 end
+  local sent, dropped, reported, accounted = unpack(totals, 1, 4)
   -- A report lacks what was sent after it, and includes what was dropped before it.
   local published = math.max(sent + dropped, reported, accounted)
   return {
-    published = published - accounted, sent = sent - known[5], lost_by_redis = known[6] - known[7],
-    trimmed = known[8] - known[9],
-  }, {accounted = published, ['sent:accounted'] = sent, ['lost:accounted'] = known[6],
-    ['trimmed:accounted'] = known[8], unsent = published - sent - dropped}
+    published = published - accounted, sent = sent - totals[5], lost_by_redis = totals[6] - totals[7],
+    trimmed = totals[8] - totals[9],
+  }, {accounted = published, ['sent:accounted'] = sent, ['lost:accounted'] = totals[6],
+    ['trimmed:accounted'] = totals[8], unsent = published - sent - dropped}
 end
 
 -- @script producers
@@ -66,7 +66,7 @@ return {counts['published'] or 0, counts['sent'] or 0, counts['lost_by_redis'] o
 -- ARGV[1] group · ARGV[2] minimum silence in ms · ARGV[3..] the producer of each hash
 -- Returns how many were removed.
 local writes = {{KEYS[1], 'zset', 'ZREM', 'ZSCORE'}, {KEYS[3], 'hash', 'HINCRBY'}, {KEYS[4], 'hash', 'HINCRBY'}}
-for place = 5, #KEYS do writes[#writes + 1] = {KEYS[place], 'hash', 'DEL', 'HMGET'} end
+for index = 5, #KEYS do writes[#writes + 1] = {KEYS[index], 'hash', 'DEL', 'HMGET'} end
 local refused = guard(writes)
 if refused then return refused end
 local silent_since = now_ms() - ARGV[2]
@@ -83,25 +83,25 @@ end
 
 local open_since = oldest_open()
 if open_since then silent_since = math.min(silent_since, open_since - 1) end
-local gone = {}
-for place = 5, #KEYS do
-  local producer = ARGV[place - 2]
-  local seen = tonumber(redis.call('ZSCORE', KEYS[1], producer) or nil)
-  if seen and seen <= silent_since then
-    local amounts, state = unaccounted(KEYS[place])
+local expired = {}
+for index = 5, #KEYS do
+  local producer = ARGV[index - 2]
+  local last_seen = tonumber(redis.call('ZSCORE', KEYS[1], producer) or nil)
+  if last_seen and last_seen <= silent_since then
+    local amounts, state = unaccounted(KEYS[index])
     for name, amount in pairs(amounts) do count(name, amount) end
     -- The process ended with these in its buffer, or Redis lost them and the process ended before it could report it.
     count('dropped', state.unsent)
     count('dropped:abandoned', state.unsent)
-    gone[#gone + 1] = {key = KEYS[place], producer = producer}
+    expired[#expired + 1] = {key = KEYS[index], name = producer}
   end
 end
 refused = guard_account(KEYS[3], KEYS[4])
 if refused then return refused end
 
-for _, one in ipairs(gone) do
-  redis.call('DEL', one.key)
-  redis.call('ZREM', KEYS[1], one.producer)
+for _, producer in ipairs(expired) do
+  redis.call('DEL', producer.key)
+  redis.call('ZREM', KEYS[1], producer.name)
 end
 write_account(KEYS[3], KEYS[4])
-return #gone
+return #expired

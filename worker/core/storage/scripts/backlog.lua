@@ -29,11 +29,11 @@ local refused = guard({
   {KEYS[5], 'hash', 'HVALS'}, {KEYS[6], 'hash', 'HGETALL'}, {KEYS[7], 'hash', 'HLEN'}, {KEYS[8], 'hash', 'HGET'},
   {KEYS[9], 'hash', 'HGET'},
 })
-for place = 10, #KEYS do refused = refused or guard({{KEYS[place], 'zset'}}) end
+for index = 10, #KEYS do refused = refused or guard({{KEYS[index], 'zset'}}) end
 local counters = {'trimmed', 'cut_off', 'told:cut_off', 'drift'}
-for place = 7, #ARGV do
+for index = 7, #ARGV do
   for _, name in ipairs({'outbox_cut_off:', 'told:outbox_cut_off:', 'outbox_drift:'}) do
-    counters[#counters + 1] = name .. ARGV[place]
+    counters[#counters + 1] = name .. ARGV[index]
   end
 end
 refused = refused or guard_counters(KEYS[3], counters)
@@ -46,13 +46,13 @@ end
 
 -- What a group has not finished: {lag, newly cut off, age of the oldest in ms}. `added` counts all entries ever written;
 -- nil means that the stream itself knows (Redis 7.0 and newer).
-local function position(stream, group, added, read_field, cut_field, drift_field)
+local function measure_group(stream, group, added, read_field, cut_field, drift_field)
   if redis.call('EXISTS', stream) == 0 then return {0, 0, 0} end
   local info = pairs_of(redis.call('XINFO', 'STREAM', stream))
   local state = group_state(stream, group)
   if not state then return {info['length'], 0, 0} end
   added = (added or info['entries-added']) + number_of(drift_field)
-  local delivered, pending, cut = state['last-delivered-id'], state['pending'], number_of(cut_field)
+  local delivered, pending, cut_off = state['last-delivered-id'], state['pending'], number_of(cut_field)
   local first = info['length'] > 0 and info['first-entry'][1] or nil
   local unread = nil
   if delivered == info['last-generated-id'] then
@@ -60,12 +60,12 @@ local function position(stream, group, added, read_field, cut_field, drift_field
   elseif first and before(delivered, first) then
     unread = info['length']
   end
-  local unexplained = added - number_of(read_field) - pending - cut
+  local unexplained = added - number_of(read_field) - pending - cut_off
   -- A group in the midst of the stream has the unexplained entries before it, but never more than the stream holds.
-  local most = unread or info['length']
-  if unexplained > most then
-    redis.call('HINCRBY', KEYS[3], cut_field, unexplained - most)
-    unread = most
+  local maximum = unread or info['length']
+  if unexplained > maximum then
+    redis.call('HINCRBY', KEYS[3], cut_field, unexplained - maximum)
+    unread = maximum
   elseif unread and unexplained < unread then
     -- Somebody else trimmed read entries, on a Redis that does not count added ones: restart from here. But not while
     -- entries are unfinished: what producers trimmed is accounted for only with their entries.
@@ -112,8 +112,8 @@ local function trim(stream, field, age_ms, max_bytes, max_entries)
 end
 
 local trimmed = redis.call('XTRIM', KEYS[1], 'MINID', '~', ARGV[1], 'LIMIT', 100000)
-local more, capacity, trace_bytes = trim(KEYS[1], 'mean', tonumber(ARGV[4]), ARGV[2], ARGV[3])
-trimmed = trimmed + more
+local over_cap, capacity, trace_bytes = trim(KEYS[1], 'mean', tonumber(ARGV[4]), ARGV[2], ARGV[3])
+trimmed = trimmed + over_cap
 if trimmed > 0 then redis.call('HINCRBY', KEYS[3], 'trimmed', trimmed) end
 -- The number of verdicts is capped where they are added; this caps their bytes. Verdicts are alike in size, so their mean
 -- may be older: measuring half a GiB takes Redis 20 ms.
@@ -123,7 +123,7 @@ local added_traces = nil
 if redis.call('EXISTS', KEYS[1]) == 1 and not pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))['entries-added'] then
   added_traces = redis.call('XLEN', KEYS[1]) + number_of('trimmed')
 end
-local traces = position(KEYS[1], 'ingest', added_traces, 'read', 'cut_off', 'drift')
+local traces = measure_group(KEYS[1], 'ingest', added_traces, 'read', 'cut_off', 'drift')
 -- With nothing unread, the rest of the cut-off entries are known to be no traces of producers.
 if traces[1] == 0 then
   local not_read = number_of('sent') - number_of('lost_by_redis') - number_of('arrived') + number_of('bare')
@@ -131,9 +131,9 @@ if traces[1] == 0 then
   if others ~= number_of('cut_off_others') then redis.call('HSET', KEYS[3], 'cut_off_others', others) end
 end
 local outbox = {}
-for place = 7, #ARGV do
-  local group = ARGV[place]
-  outbox[group] = position(KEYS[2], group, number_of('outbox'), 'exported:' .. group, 'outbox_cut_off:' .. group,
+for index = 7, #ARGV do
+  local group = ARGV[index]
+  outbox[group] = measure_group(KEYS[2], group, number_of('outbox'), 'exported:' .. group, 'outbox_cut_off:' .. group,
     'outbox_drift:' .. group)
 end
 
@@ -141,7 +141,7 @@ local parked = 0
 for _, holder in ipairs(redis.call('HVALS', KEYS[5])) do
   if holder == 'parked' then parked = parked + 1 end
 end
-for place = 10, #KEYS do parked = parked + redis.call('ZCARD', KEYS[place]) end
+for index = 10, #KEYS do parked = parked + redis.call('ZCARD', KEYS[index]) end
 local waiting, batch_bytes = {}, 0
 for model, bytes in pairs(pairs_of(redis.call('HGETALL', KEYS[6]))) do
   waiting[model] = tonumber(bytes)
@@ -166,21 +166,21 @@ return cjson.encode({
 -- KEYS[3..] ready:<judge model>   sorted set, batch id -> creation time in ms; no TTL
 -- ARGV[1] the group of the first stream · ARGV[2..] groups of the second
 -- Returns for each group, and then for each judge model, a mark that changes when work is taken; '' if none waits.
-local function marks_of(stream)
+local function collect_marks(stream)
   local marks = {}
   if redis.call('EXISTS', stream) == 0 then return marks end
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     group = pairs_of(group)
     local delivered = group['last-delivered-id']
-    -- Not by the stream's last id: its last entry may have been trimmed away.
+    -- The stream's last id does not tell it, because its last entry may have been trimmed away.
     local waits = #redis.call('XRANGE', stream, '(' .. delivered, '+', 'COUNT', 1) > 0
     marks[group['name']] = waits and delivered or ''
   end
   return marks
 end
 
-local of_traces, of_verdicts = marks_of(KEYS[1]), marks_of(KEYS[2])
-local marks = {of_traces[ARGV[1]] or ''}
-for place = 2, #ARGV do marks[#marks + 1] = of_verdicts[ARGV[place]] or '' end
-for place = 3, #KEYS do marks[#marks + 1] = redis.call('ZRANGE', KEYS[place], 0, 0)[1] or '' end
+local trace_marks, verdict_marks = collect_marks(KEYS[1]), collect_marks(KEYS[2])
+local marks = {trace_marks[ARGV[1]] or ''}
+for index = 2, #ARGV do marks[#marks + 1] = verdict_marks[ARGV[index]] or '' end
+for index = 3, #KEYS do marks[#marks + 1] = redis.call('ZRANGE', KEYS[index], 0, 0)[1] or '' end
 return marks

@@ -13,25 +13,25 @@
 --                          has a payload of its own where its judge needs less of the trace
 local plan = cmsgpack.unpack(ARGV[1])
 local now = now_ms()
-local feedback, items = {}, {}
+local feedback, parts_by_batch = {}, {}
 local any_dead = redis.call('HLEN', KEYS[6]) > 0
 
--- Return an error where Redis would refuse a write of the plan, else nil; `more` are the caller's own keys.
-local function guard_plan(more)
+-- Return an error where Redis would refuse a write of the plan, else nil; `own_writes` are those of the caller.
+local function guard_plan(own_writes)
   local writes = {
     {KEYS[5], 'hash', 'HINCRBY'}, {KEYS[2], 'zset', 'ZADD'}, {KEYS[3], 'hash', 'HINCRBY', 'HGETALL'},
     {KEYS[4], 'hash', 'HINCRBY', 'EXPIRE'}, {KEYS[7], false, 'HSET', 'EXPIRE'},
   }
-  local models, known = {}, {}
-  for place, batch in ipairs(plan.batches) do
-    if place == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SETRANGE'} end
-    if not known[batch.ready] then
-      known[batch.ready] = true
+  local models, guarded = {}, {}
+  for index, batch in ipairs(plan.batches) do
+    if index == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SETRANGE'} end
+    if not guarded[batch.ready] then
+      guarded[batch.ready] = true
       writes[#writes + 1] = {KEYS[batch.ready], 'zset', 'ZADD'}
       models[#models + 1] = batch.judge_model
     end
   end
-  for _, write in ipairs(more) do writes[#writes + 1] = write end
+  for _, write in ipairs(own_writes) do writes[#writes + 1] = write end
   return guard(writes) or guard_counters(KEYS[3], models)
 end
 
@@ -52,22 +52,22 @@ local function look_up(evaluations)
 end
 
 -- Put the evaluations of a trace that were not chosen before into their batches, and return their number.
-local taken = {}
+local chosen_fields = {}
 local function choose(payload, evaluations)
-  local fresh, amount = {}, 0
+  local texts_by_batch, amount = {}, 0
   for _, evaluation in ipairs(evaluations) do
-    if evaluation.state == '' and not taken[evaluation.field] then
-      taken[evaluation.field] = true
+    if evaluation.state == '' and not chosen_fields[evaluation.field] then
+      chosen_fields[evaluation.field] = true
       write_evaluation(evaluation.part, evaluation.field, CHOSEN, plan.ledger_ttl_s, evaluation.is_new)
-      local of_batch = fresh[evaluation.batch] or {payload = evaluation.payload or payload}
-      of_batch[#of_batch + 1] = evaluation.text
-      fresh[evaluation.batch] = of_batch
+      local texts = texts_by_batch[evaluation.batch] or {payload = evaluation.payload or payload}
+      texts[#texts + 1] = evaluation.text
+      texts_by_batch[evaluation.batch] = texts
       amount = amount + 1
     end
   end
-  for batch, texts in pairs(fresh) do
-    items[batch] = items[batch] or {plan.batches[batch].head}
-    add_trace(items[batch], ARGV[texts.payload], texts)
+  for batch, texts in pairs(texts_by_batch) do
+    parts_by_batch[batch] = parts_by_batch[batch] or {plan.batches[batch].head}
+    add_trace(parts_by_batch[batch], ARGV[texts.payload], texts)
   end
   count('chosen', amount)
   return amount
@@ -75,15 +75,15 @@ end
 
 -- Write the batches that are not empty, and return their ids.
 local function write_batches()
-  local due, made = now + plan.ready_ms, {}
-  for place, batch in ipairs(plan.batches) do
-    if items[place] then
+  local due, batch_ids = now + plan.ready_ms, {}
+  for index, batch in ipairs(plan.batches) do
+    if parts_by_batch[index] then
       local keys = {batch = KEYS[batch.key], leases = KEYS[2], ready = KEYS[batch.ready], waiting = KEYS[3]}
-      write_batch(keys, batch, items[place], due, ']}')
-      made[#made + 1] = batch.id
+      write_batch(keys, batch, parts_by_batch[index], due, ']}')
+      batch_ids[#batch_ids + 1] = batch.id
     end
   end
-  return made
+  return batch_ids
 end
 
 -- An empty table would be encoded as an object, so what is empty is left out.

@@ -18,7 +18,7 @@
 local arrivals = {}
 
 -- Everything that could fail is checked before the first acknowledgement.
-local OF_PRODUCER = {'sent', 'lost', 'reported', 'accounted', 'sent:accounted', 'lost:accounted', 'trimmed',
+local PRODUCER_COUNTERS = {'sent', 'lost', 'reported', 'accounted', 'sent:accounted', 'lost:accounted', 'trimmed',
   'trimmed:accounted', 'dropped'}
 
 local function expected_counts()
@@ -42,7 +42,7 @@ end
 
 local function guard_producers()
   for _, producer in ipairs(plan.producers) do
-    local refused = guard_counters(KEYS[producer], OF_PRODUCER)
+    local refused = guard_counters(KEYS[producer], PRODUCER_COUNTERS)
     if refused then return refused end
   end
   for _, report in ipairs(plan.reports) do
@@ -53,28 +53,28 @@ local function guard_producers()
   end
 end
 
-local more = {
+local writes = {
   {KEYS[1], 'stream', unpack(OF_STREAM)}, {KEYS[8], 'zset', 'ZCARD', 'ZADD', 'EXPIRE'}, {KEYS[9], 'hash', 'HMGET', 'HSET'},
   {KEYS[10], 'zset', 'ZADD'},
 }
-for place, producer in ipairs(plan.producers) do
+for index, producer in ipairs(plan.producers) do
   -- The Redis user has the same rights on all of them.
-  more[#more + 1] = place > 1 and {KEYS[producer], 'hash'}
+  writes[#writes + 1] = index > 1 and {KEYS[producer], 'hash'}
     or {KEYS[producer], 'hash', 'HGET', 'HMGET', 'HSET', 'HINCRBY', 'TTL', 'EXPIRE', 'EXISTS'}
 end
 local sessions = {}
 for _, trace in ipairs(plan.traces) do sessions[#sessions + 1] = trace.session end
 if sessions[1] then
-  for _, write in ipairs({session_writes(KEYS[11], KEYS[12], KEYS[sessions[1].key])}) do more[#more + 1] = write end
+  for _, write in ipairs({session_writes(KEYS[11], KEYS[12], KEYS[sessions[1].key])}) do writes[#writes + 1] = write end
 end
-local refused = guard_plan(more) or guard_account(KEYS[4], KEYS[5], expected_counts()) or guard_producers()
+local refused = guard_plan(writes) or guard_account(KEYS[4], KEYS[5], expected_counts()) or guard_producers()
 for _, session in ipairs(sessions) do refused = refused or guard_session(KEYS[12], KEYS[session.key]) end
 if refused then return refused end
 for _, trace in ipairs(plan.traces) do look_up(trace.evaluations) end
 
 local acknowledge, note = acknowledging(KEYS[1], plan.group, KEYS[9], 'traces:' .. plan.group, plan.first)
 
-local function arrive(producer, amount)
+local function count_arrivals(producer, amount)
   count('read', amount)
   count('arrived', amount)
   arrivals[producer] = (arrivals[producer] or 0) + amount
@@ -82,23 +82,23 @@ end
 
 -- Evaluations that were not chosen because their judge model is away, for the account and the answer.
 local shed = {}
-local function shed_all(of_models, entries)
-  for model, each in pairs(of_models) do
-    shed[model] = (shed[model] or 0) + each * entries
-    count('shed:' .. model, each * entries)
+local function shed_all(shed_by_model, entries)
+  for model, amount in pairs(shed_by_model) do
+    shed[model] = (shed[model] or 0) + amount * entries
+    count('shed:' .. model, amount * entries)
   end
 end
 
 -- Entries that end here: unsampled, without a rule, shed, invalid.
 local tallied = {}
-for place, tally in ipairs(plan.tallies) do
+for index, tally in ipairs(plan.tallies) do
   local amount = acknowledge(tally.ids)
-  tallied[place] = amount
+  tallied[index] = amount
   if amount > 0 then
     count(tally.outcome, amount)
     if tally.reason then count(tally.outcome .. ':' .. tally.reason, amount) end
     shed_all(tally.shed, amount)
-    arrive(tally.producer, amount)
+    count_arrivals(tally.producer, amount)
   end
 end
 
@@ -114,12 +114,12 @@ for outcome, ids in pairs(plan.feedback) do
 end
 if #plan.pending_feedback > 0 then
   local room = plan.max_pending - redis.call('ZCARD', KEYS[8])
-  for _, one in ipairs(plan.pending_feedback) do
-    if acknowledge({one.id}) == 1 then
+  for _, entry in ipairs(plan.pending_feedback) do
+    if acknowledge({entry.id}) == 1 then
       count('read', 1)
       count('feedback', 1)
       if room > 0 then
-        redis.call('ZADD', KEYS[8], now + plan.feedback_wait_ms, one.member)
+        redis.call('ZADD', KEYS[8], now + plan.feedback_wait_ms, entry.member)
         room = room - 1
       else
         finish_feedback('overflow', 1)
@@ -137,30 +137,30 @@ end
 
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
 local outcomes = {}
-for place, trace in ipairs(plan.traces) do
+for index, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
     local is_new = choose(trace.payload, trace.evaluations) > 0
-    -- Not in one expression: it would not gather what was chosen.
+    -- These are two statements, because `or` would not gather a trace of which something was chosen.
     if trace.session and gather_trace(trace.session) then is_new = true end
-    outcomes[place] = is_new and 'sampled' or 'duplicate'
-    count(outcomes[place], 1)
+    outcomes[index] = is_new and 'sampled' or 'duplicate'
+    count(outcomes[index], 1)
     shed_all(trace.shed, 1)
-    arrive(trace.producer, 1)
+    count_arrivals(trace.producer, 1)
   else
-    outcomes[place] = ''
+    outcomes[index] = ''
   end
 end
 
-local made = write_batches()
+local batch_ids = write_batches()
 local waiting = {}
-if #made > 0 then
-  local all = redis.call('HGETALL', KEYS[3])
-  for place = 1, #all, 2 do waiting[all[place]] = tonumber(all[place + 1]) end
+if #batch_ids > 0 then
+  local fields = redis.call('HGETALL', KEYS[3])
+  for index = 1, #fields, 2 do waiting[fields[index]] = tonumber(fields[index + 1]) end
 end
 
 -- Producers report totals since their start. The largest of each counts; the account grows by the difference.
 local dropped = {}
-for place, report in ipairs(plan.reports) do
+for index, report in ipairs(plan.reports) do
   local key = KEYS[report.producer]
   if acknowledge({report.id}) == 1 then
     count('read', 1)
@@ -168,17 +168,17 @@ for place, report in ipairs(plan.reports) do
     if report.published > tonumber(redis.call('HGET', key, 'reported') or 0) then
       redis.call('HSET', key, 'reported', report.published)
     end
-    -- Any client may send a report: it must not make a key that never expires.
+    -- Any client may send a report, so it must not make a key that never expires.
     if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, plan.account_ttl_s) end
     redis.call('ZADD', KEYS[10], 'NX', now, report.name)
     for reason, total in pairs(report.dropped) do
-      local known = tonumber(redis.call('HGET', key, 'dropped:' .. reason) or 0)
-      if total > known then
+      local last_total = tonumber(redis.call('HGET', key, 'dropped:' .. reason) or 0)
+      if total > last_total then
         redis.call('HSET', key, 'dropped:' .. reason, total)
-        redis.call('HINCRBY', key, 'dropped', total - known)
-        count('dropped', total - known)
-        count('dropped:' .. reason, total - known)
-        dropped[#dropped + 1] = {place, reason, total - known}
+        redis.call('HINCRBY', key, 'dropped', total - last_total)
+        count('dropped', total - last_total)
+        count('dropped:' .. reason, total - last_total)
+        dropped[#dropped + 1] = {index, reason, total - last_total}
       end
     end
   end
@@ -206,7 +206,7 @@ write_account(KEYS[4], KEYS[5])
 redis.call('EXPIRE', KEYS[4], plan.account_ttl_s)
 
 return cjson.encode({
-  tallied = filled(tallied), outcomes = filled(outcomes), made = filled(made), published = filled(published),
+  tallied = filled(tallied), outcomes = filled(outcomes), made = filled(batch_ids), published = filled(published),
   dropped = filled(dropped), feedback = filled(feedback), shed = filled(shed), waiting = filled(waiting),
   lost_by_redis = counts['lost_by_redis'],
 })

@@ -12,12 +12,12 @@ local function letter_keys(first)
   return {dead = dead, due = due, retries = retries, traces = traces, refs = refs}
 end
 
--- The last match: only numbers and a text, whose quotes are escaped, follow the letter's own reason.
+-- The last match is the letter's own reason, because only numbers and a text, whose quotes are escaped, follow it.
 local function reason_of(letter)
   return letter:match('.*"reason":"([a-z_]+)"')
 end
 
--- The first match: nothing before a letter's evaluation has such a field.
+-- The first match is that of the letter's evaluation, because nothing before it has such a field.
 local function period_of(letter)
   return letter:match('"period":"(d?%d+)"') or '0'
 end
@@ -111,22 +111,22 @@ local keys = letter_keys(4)
 local writes = {
   {KEYS[1], 'stream', 'XADD'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'}, letter_writes(keys),
 }
-for place = 11, #KEYS do writes[#writes + 1] = {KEYS[place], 'zset', 'ZADD', 'EXPIRE'} end
+for index = 11, #KEYS do writes[#writes + 1] = {KEYS[index], 'zset', 'ZADD', 'EXPIRE'} end
 local refused = guard(writes)
 if refused then return refused end
 
 local now = now_ms()
-local waits, traces = {}, {}
-for wait in ARGV[3]:gmatch('%d+') do waits[#waits + 1] = tonumber(wait) end
+local delays, traces = {}, {}
+for delay in ARGV[3]:gmatch('%d+') do delays[#delays + 1] = tonumber(delay) end
 local first = 5 + 2 * ARGV[4]
-for place = 5, first - 1, 2 do traces[ARGV[place]] = ARGV[place + 1] end
+for index = 5, first - 1, 2 do traces[ARGV[index]] = ARGV[index + 1] end
 
-local function write(one, letter, times)
-  put_letter(keys, one.id, letter, one.name, traces[one.name])
-  redis.call('ZADD', keys.due, now, one.id)
-  if one.passes == '1' and waits[times + 1] then
-    redis.call('ZADD', one.again, now + waits[times + 1], one.id)
-    redis.call('EXPIRE', one.again, ARGV[2])
+local function write_letter(evaluation, letter, times)
+  put_letter(keys, evaluation.id, letter, evaluation.name, traces[evaluation.name])
+  redis.call('ZADD', keys.due, now, evaluation.id)
+  if evaluation.is_retryable == '1' and delays[times + 1] then
+    redis.call('ZADD', evaluation.again, now + delays[times + 1], evaluation.id)
+    redis.call('EXPIRE', evaluation.again, ARGV[2])
   end
 end
 
@@ -137,30 +137,30 @@ local function with_first_time(old, new)
   return first_time and head and head .. first_time .. tail or new
 end
 
--- Only the batch of the retry renews: an older batch may still hold the evaluation.
-local function renew(one)
-  local times, batch = (redis.call('HGET', keys.retries, one.id) or ''):match('^(%d+) (.+)$')
-  if not batch or batch:sub(1, #one.made) ~= one.made then return end
-  count('dead:' .. (reason_of(one.old) or one.reason), -1)
-  count('dead:' .. one.reason, 1)
-  redis.call('HSET', keys.retries, one.id, times .. ' ')
-  write(one, with_first_time(one.old, one.letter), tonumber(times))
+-- Only the batch of the retry renews, because an older batch may still hold the evaluation.
+local function renew(evaluation)
+  local times, batch = (redis.call('HGET', keys.retries, evaluation.id) or ''):match('^(%d+) (.+)$')
+  if not batch or batch:sub(1, #evaluation.batch_time) ~= evaluation.batch_time then return end
+  count('dead:' .. (reason_of(evaluation.old) or evaluation.reason), -1)
+  count('dead:' .. evaluation.reason, 1)
+  redis.call('HSET', keys.retries, evaluation.id, times .. ' ')
+  write_letter(evaluation, with_first_time(evaluation.old, evaluation.letter), tonumber(times))
 end
 
 -- All checks before the first write.
-local added, todo, seen, olds, names = {}, {}, {}, {}, {}
-for place = 11, #KEYS do
-  local at = first + (place - 11) * 10
-  local id, field, period, letter, name, verdict, reason, made, passes, batch = unpack(ARGV, at, at + 9)
+local added, pending, seen, old_letters, trace_names = {}, {}, {}, {}, {}
+for index = 11, #KEYS do
+  local from = first + (index - 11) * 10
+  local id, field, period, letter, name, verdict, reason, batch_time, is_retryable, batch = unpack(ARGV, from, from + 9)
   local state = find_in(KEYS[9], period, field)
   added[#added + 1] = 0
   if not seen[id] and (not state or state == CHOSEN) then
     seen[id] = true
     local old = redis.call('HGET', keys.dead, id)
-    todo[#todo + 1] = {id = id, letter = letter, name = name, verdict = verdict, reason = reason, made = made,
-      passes = passes, again = KEYS[place], old = old}
-    olds[#olds + 1] = old or nil
-    names[#names + 1] = name
+    pending[#pending + 1] = {id = id, letter = letter, name = name, verdict = verdict, reason = reason,
+      batch_time = batch_time, is_retryable = is_retryable, again = KEYS[index], old = old}
+    old_letters[#old_letters + 1] = old or nil
+    trace_names[#trace_names + 1] = name
     if not old then
       count_lost_choice(state, old, batch ~= '' and KEYS[10] .. ':' .. batch)
       count('dead', 1)
@@ -171,21 +171,21 @@ for place = 11, #KEYS do
   end
 end
 local expected = {}
-for _, one in ipairs(todo) do
-  if one.old then
-    expected[#expected + 1] = 'dead:' .. one.reason
-    expected[#expected + 1] = 'dead:' .. (reason_of(one.old) or one.reason)
+for _, evaluation in ipairs(pending) do
+  if evaluation.old then
+    expected[#expected + 1] = 'dead:' .. evaluation.reason
+    expected[#expected + 1] = 'dead:' .. (reason_of(evaluation.old) or evaluation.reason)
   end
 end
-refused = guard_account(KEYS[2], KEYS[3], expected) or guard_letters(keys, olds, names)
+refused = guard_account(KEYS[2], KEYS[3], expected) or guard_letters(keys, old_letters, trace_names)
 if refused then return refused end
 
-for _, one in ipairs(todo) do
-  if one.old then
-    renew(one)
+for _, evaluation in ipairs(pending) do
+  if evaluation.old then
+    renew(evaluation)
   else
-    write(one, one.letter, 0)
-    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'd', one.verdict)
+    write_letter(evaluation, evaluation.letter, 0)
+    redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'd', evaluation.verdict)
   end
 end
 write_account(KEYS[2], KEYS[3])
@@ -237,16 +237,14 @@ end
 for _, trace in ipairs(plan.traces) do
   local texts = {}
   for _, letter in ipairs(trace.letters) do
-    local answer, repeated = answer_for(letter)
+    local answer, is_repeated = answer_for(letter)
     answers[#answers + 1] = answer
-    if answer == 1 and not repeated then
+    if answer == 1 and not is_repeated then
       choose(letter)
       texts[#texts + 1] = letter.text
     end
   end
-  if #texts > 0 then
-    add_trace(parts, ARGV[trace.payload], texts)
-  end
+  if #texts > 0 then add_trace(parts, ARGV[trace.payload], texts) end
 end
 
 if #parts > 1 then
@@ -274,9 +272,9 @@ local refused = guard({
   letter_writes(keys),
 })
 if refused then return refused end
-local bytes, refs = letter_bytes(keys), {}
+local bytes, letters_left = letter_bytes(keys), {}
 
-local function is_wanted(id)
+local function may_remove(id)
   if bytes <= tonumber(ARGV[3]) then return false end
   local due = redis.call('ZSCORE', keys.due, id)
   return ARGV[2] == '+inf' or (due and tonumber(due) <= tonumber(ARGV[2]))
@@ -285,21 +283,21 @@ end
 -- The bytes that remain without a letter; its trace is deleted with its last letter.
 local function bytes_without(letter)
   local name = trace_of(letter)
-  local left = bytes - #letter
-  if not name then return left end
-  refs[name] = (refs[name] or tonumber(redis.call('HGET', keys.refs, name) or 0)) - 1
-  return refs[name] > 0 and left or left - redis.call('HSTRLEN', keys.traces, name)
+  local bytes_left = bytes - #letter
+  if not name then return bytes_left end
+  letters_left[name] = (letters_left[name] or tonumber(redis.call('HGET', keys.refs, name) or 0)) - 1
+  return letters_left[name] > 0 and bytes_left or bytes_left - redis.call('HSTRLEN', keys.traces, name)
 end
 
-local removed, wanted, seen, letters = {}, {}, {}, {}
-for place = 4, #ARGV, 2 do
-  local id, field = ARGV[place], ARGV[place + 1]
-  local letter = not seen[id] and is_wanted(id) and redis.call('HGET', keys.dead, id)
+local removed, removals, seen, letters = {}, {}, {}, {}
+for index = 4, #ARGV, 2 do
+  local id, field = ARGV[index], ARGV[index + 1]
+  local letter = not seen[id] and may_remove(id) and redis.call('HGET', keys.dead, id)
   removed[#removed + 1] = letter and 1 or 0
   if letter then
     seen[id] = true
     local _, part, is_new = find_in(KEYS[8], period_of(letter), field)
-    wanted[#wanted + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
+    removals[#removals + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
     letters[#letters + 1] = letter
     bytes = bytes_without(letter)
     count_removed_letter(letter)
@@ -309,9 +307,9 @@ end
 refused = guard_account(KEYS[1], KEYS[2]) or guard_letters(keys, letters)
 if refused then return refused end
 
-for _, one in ipairs(wanted) do
-  erase_letter(keys, one.id, one.letter)
-  write_evaluation(one.part, one.field, ENDED.removed, tonumber(ARGV[1]), one.is_new)
+for _, removal in ipairs(removals) do
+  erase_letter(keys, removal.id, removal.letter)
+  write_evaluation(removal.part, removal.field, ENDED.removed, tonumber(ARGV[1]), removal.is_new)
 end
 write_account(KEYS[1], KEYS[2])
 return removed

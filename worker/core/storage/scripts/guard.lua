@@ -32,10 +32,11 @@ local function run_harmless(command, key)
   -- DEL has no form that fails, so it gets a key that never exists.
   local name = command == 'DEL' and key .. ':' or key
   local answer = with_arguments(redis.pcall, command, name)
-  local said = type(answer) == 'table' and answer.err or ''
-  if said:find('OOM', 1, true) or said:find('READONLY', 1, true) then return answer end
+  local message = type(answer) == 'table' and answer.err or ''
+  if message:find('OOM', 1, true) or message:find('READONLY', 1, true) then return answer end
   -- Redis 6.2 has no NOPERM code in errors of scripts.
-  local is_denied = said:find('NOPERM', 1, true) or said:find("can't run this", 1, true) or said:find("can't access", 1, true)
+  local is_denied = message:find('NOPERM', 1, true) or message:find("can't run this", 1, true)
+    or message:find("can't access", 1, true)
   return is_denied and refusal('the Redis user may not run ', command, ' on ', key, '; allow it with ACL SETUSER') or ''
 end
 
@@ -49,7 +50,7 @@ end
 -- writes   list of {key, type or false, commands ...}. The first command of the first write decides what happens on a
 --          full Redis: if it needs memory, the whole script is refused; if it needs none, the whole script runs.
 local function guard(writes)
-  for place, write in ipairs(writes) do
+  for index, write in ipairs(writes) do
     local key, kind = write[1], write[2]
     if kind then
       local length = redis.pcall(LENGTH_OF[kind], key)
@@ -58,9 +59,9 @@ local function guard(writes)
         return refusal('the key ', key, ' holds no ', kind, '; rename it or delete it')
       end
     end
-    for number = 3, #write do
-      local command = write[number]
-      if place == 1 and number == 3 then
+    for position = 3, #write do
+      local command = write[position]
+      if index == 1 and position == 3 then
         local answer = run_harmless(command, key)
         if answer ~= '' then return answer end
       elseif not may_run(command, key) then
@@ -76,9 +77,9 @@ local LARGEST = 2 ^ 62
 local function guard_counters(key, names)
   for first = 1, #names, 1000 do
     local last = math.min(first + 999, #names)
-    for place, value in ipairs(redis.call('HMGET', key, unpack(names, first, last))) do
+    for index, value in ipairs(redis.call('HMGET', key, unpack(names, first, last))) do
       if value and not (value:match('^-?%d+$') and math.abs(tonumber(value)) < LARGEST) then
-        return refusal('the field ', names[first + place - 1], ' of ', key, ' is no whole number below 2^62; correct it with HSET')
+        return refusal('the field ', names[first + index - 1], ' of ', key, ' is no whole number below 2^62; correct it with HSET')
       end
     end
   end
@@ -94,6 +95,6 @@ end
 -- A reply of alternating names and values as a table.
 local function pairs_of(list)
   local result = {}
-  for place = 1, #list, 2 do result[list[place]] = list[place + 1] end
+  for index = 1, #list, 2 do result[list[index]] = list[index + 1] end
   return result
 end

@@ -6,8 +6,8 @@ local function exchange(key, process, value, lifetime_ms)
   local now, values = now_ms(), {}
   if process ~= '' then redis.call('HSET', key, process, now .. ' ' .. value) end
   for other, stored in pairs(pairs_of(redis.call('HGETALL', key))) do
-    local at, text = stored:match('^(%d+) (.*)$')
-    if not at or math.abs(now - tonumber(at)) > tonumber(lifetime_ms) then
+    local written_ms, text = stored:match('^(%d+) (.*)$')
+    if not written_ms or math.abs(now - tonumber(written_ms)) > tonumber(lifetime_ms) then
       redis.call('HDEL', key, other)
     else
       values[#values + 1] = text

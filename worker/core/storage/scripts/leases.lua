@@ -28,9 +28,9 @@ local function write_batch(keys, batch, parts, due, ending)
   for _, part in ipairs(parts) do size = size + #part end
   -- The last part first, so that Redis allocates the whole at once.
   local offset = size
-  for place = #parts, 1, -1 do
-    offset = offset - #parts[place]
-    redis.call('SETRANGE', keys.batch, offset, parts[place])
+  for index = #parts, 1, -1 do
+    offset = offset - #parts[index]
+    redis.call('SETRANGE', keys.batch, offset, parts[index])
   end
   redis.call('ZADD', keys.leases, due, batch.id)
   redis.call('ZADD', keys.ready, batch.made_at_ms, batch.id)
@@ -47,22 +47,22 @@ end
 -- ARGV[5] among how many the untried are preferred, 0 for strictly the oldest
 -- Returns their ids.
 local refused = guard({
-  -- The first command needs memory: a full Redis could not store verdicts, so nothing is begun there.
+  -- The first command needs memory, because a full Redis could not store verdicts, and nothing is begun there.
   {KEYS[2], 'zset', 'ZADD'}, {KEYS[3], 'hash', 'HSET'}, {KEYS[1], 'zset', 'ZREM'},
   {KEYS[4], false, 'EXISTS'},
 })
 if refused then return refused end
 local due = now_ms() + ARGV[3]
-local wanted, looked_at = tonumber(ARGV[1]), tonumber(ARGV[5])
-local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4], 'LIMIT', 0, math.max(wanted, looked_at))
-if #taken > wanted then
+local maximum, candidates = tonumber(ARGV[1]), tonumber(ARGV[5])
+local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[4], 'LIMIT', 0, math.max(maximum, candidates))
+if #taken > maximum then
   local untried, tried = {}, {}
   for _, batch in ipairs(taken) do
-    local group = redis.call('EXISTS', KEYS[4] .. ':' .. batch) == 0 and untried or tried
-    group[#group + 1] = batch
-    if #untried == wanted then break end
+    local batches = redis.call('EXISTS', KEYS[4] .. ':' .. batch) == 0 and untried or tried
+    batches[#batches + 1] = batch
+    if #untried == maximum then break end
   end
-  for place = 1, wanted - #untried do untried[#untried + 1] = tried[place] end
+  for index = 1, maximum - #untried do untried[#untried + 1] = tried[index] end
   taken = untried
 end
 for _, batch in ipairs(taken) do
@@ -85,11 +85,11 @@ local refused = guard({
 if refused then return refused end
 local due = now_ms() + ARGV[1]
 local lost = {}
-for place = 2, #ARGV, 2 do
-  if redis.call('HGET', KEYS[2], ARGV[place]) == ARGV[place + 1] then
-    redis.call('ZADD', KEYS[1], 'XX', due, ARGV[place])
+for index = 2, #ARGV, 2 do
+  if redis.call('HGET', KEYS[2], ARGV[index]) == ARGV[index + 1] then
+    redis.call('ZADD', KEYS[1], 'XX', due, ARGV[index])
   else
-    lost[#lost + 1] = ARGV[place]
+    lost[#lost + 1] = ARGV[index]
   end
 end
 return lost
@@ -120,7 +120,7 @@ else
   redis.call('HDEL', KEYS[2], ARGV[1])
   redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
 end
-for place = 7, #ARGV, 2 do redis.call('HSET', KEYS[4], ARGV[place], ARGV[place + 1]) end
+for index = 7, #ARGV, 2 do redis.call('HSET', KEYS[4], ARGV[index], ARGV[index + 1]) end
 if #ARGV > 6 then redis.call('EXPIRE', KEYS[4], ARGV[6]) end
 return 1
 
@@ -175,29 +175,29 @@ return size
 --
 -- KEYS[1] leases · KEYS[2] holders · KEYS[3..] ready:<judge model>
 -- ARGV[1] maximum to move, and to look at in one step · ARGV[2] when a ready batch is due again, in ms
--- ARGV[3..] for each ready key the mark of its judge model in batch ids
+-- ARGV[3..] for each ready key the hash of its judge model in batch ids
 -- Returns how many were made ready.
 local writes = {{KEYS[1], 'zset', 'ZADD', 'ZRANGEBYSCORE'}, {KEYS[2], 'hash', 'HDEL'}}
-for place = 3, #KEYS do writes[#writes + 1] = {KEYS[place], 'zset', 'ZADD'} end
+for index = 3, #KEYS do writes[#writes + 1] = {KEYS[index], 'zset', 'ZADD'} end
 local refused = guard(writes)
 if refused then return refused end
 local now = now_ms()
-local ready_of = {}
-for place = 3, #KEYS do ready_of[ARGV[place]] = KEYS[place] end
--- Unknown batches stay the most overdue: without the offset, many of them would hide all others.
-local moved, passed = 0, 0
+local ready_by_model = {}
+for index = 3, #KEYS do ready_by_model[ARGV[index]] = KEYS[index] end
+-- Unknown batches stay the most overdue, so that without the offset many of them would hide all others.
+local moved, skipped = 0, 0
 repeat
-  local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', passed, ARGV[1])
+  local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', skipped, ARGV[1])
   for _, batch in ipairs(due) do
-    local made, mark = batch:match('^(%x+)-(%x+)-')
-    local ready = mark and ready_of[mark]
+    local created, model_hash = batch:match('^(%x+)-(%x+)-')
+    local ready = model_hash and ready_by_model[model_hash]
     if ready then
       redis.call('ZADD', KEYS[1], now + ARGV[2], batch)
       redis.call('HDEL', KEYS[2], batch)
-      redis.call('ZADD', ready, 'NX', tonumber(made, 16), batch)
+      redis.call('ZADD', ready, 'NX', tonumber(created, 16), batch)
       moved = moved + 1
     else
-      passed = passed + 1
+      skipped = skipped + 1
     end
   end
 until moved >= tonumber(ARGV[1]) or #due == 0
@@ -241,13 +241,13 @@ local refused = guard({
 })
 if refused then return refused end
 local now = now_ms()
-local back = tonumber(redis.call('GET', KEYS[1]) or 0) - now
+local set_back_ms = tonumber(redis.call('GET', KEYS[1]) or 0) - now
 redis.call('SET', KEYS[1], now)
-if back <= tonumber(ARGV[2]) then return now end
+if set_back_ms <= tonumber(ARGV[2]) then return now end
 
-local function move_back(set)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', set, '(' .. now + ARGV[1], '+inf')) do
-    redis.call('ZINCRBY', set, -back, member)
+local function move_back(key)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. now + ARGV[1], '+inf')) do
+    redis.call('ZINCRBY', key, -set_back_ms, member)
   end
 end
 
@@ -266,11 +266,11 @@ local function reset_idle(stream, group)
   until #pending < 1000
 end
 
-for place = 2, 4 do move_back(KEYS[place]) end
-for place = 7, #KEYS do redis.call('DEL', KEYS[place]) end
-for place = 5, 6 do
-  if redis.call('EXISTS', KEYS[place]) == 1 then
-    for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[place])) do reset_idle(KEYS[place], group[2]) end
+for index = 2, 4 do move_back(KEYS[index]) end
+for index = 7, #KEYS do redis.call('DEL', KEYS[index]) end
+for index = 5, 6 do
+  if redis.call('EXISTS', KEYS[index]) == 1 then
+    for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[index])) do reset_idle(KEYS[index], group[2]) end
   end
 end
 return now

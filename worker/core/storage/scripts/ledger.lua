@@ -9,8 +9,8 @@
 -- its part only by TTL, so what was written into a part is found there even if the part is full now.
 local CHOSEN = '0'
 local ENDED = {scored = '1', abstained = '2', unscored = '3', removed = '4'}
-local FULL = 100
-local MOST_DIGITS = 6
+local MAX_FIELDS = 100
+local MAX_DIGITS = 6
 local DAY_S = 86400
 local SPREAD_S = 600
 
@@ -19,12 +19,12 @@ local SPREAD_S = 600
 local function find_in(evaluations, period, field)
   local digits = string.format('%02x%02x%02x', field:byte(1, 3))
   local part
-  for length = 2, MOST_DIGITS do
+  for length = 2, MAX_DIGITS do
     part = evaluations .. ':' .. period .. ':' .. digits:sub(1, length)
     local state = redis.call('HGET', part, field)
     if state then return state, part end
     local length = redis.call('HLEN', part)
-    if length < FULL then return nil, part, length == 0 end
+    if length < MAX_FIELDS then return nil, part, length == 0 end
   end
   return nil, part
 end
@@ -35,10 +35,10 @@ local function find_evaluation(evaluations, period, field, now_s, ttl_s)
   if state or period:sub(1, 1) ~= 'd' then return state, part, is_new end
   local today = math.floor(now_s / DAY_S)
   for day = today + 1, today - math.ceil(ttl_s / DAY_S) - 1, -1 do
-    local other = 'd' .. day
-    if other ~= period then
-      local found, elsewhere = find_in(evaluations, other, field)
-      if found then return found, elsewhere end
+    local other_period = 'd' .. day
+    if other_period ~= period then
+      local other_state, other_part = find_in(evaluations, other_period, field)
+      if other_state then return other_state, other_part end
     end
   end
   return nil, part, is_new
@@ -49,10 +49,10 @@ end
 -- an hour after its end on, so that the writes before that need not renew it; see find_in for `is_new`.
 local function write_evaluation(part, field, state, ttl_s, is_new)
   redis.call('HSET', part, field, state)
-  local parts, hour, digits = part:match('^(.*:(d?%d+):)(%x+)$')
-  local left_s = (tonumber(hour) or 0) * 3600 + 7200 - now_ms() / 1000
+  local prefix, period, digits = part:match('^(.*:(d?%d+):)(%x+)$')
+  local left_s = (tonumber(period) or 0) * 3600 + 7200 - now_ms() / 1000
   local is_present = left_s > 0 and left_s < DAY_S
   if is_present and not is_new then return end
-  local lives_s = math.ceil(ttl_s + (is_present and left_s or 0) + field:byte(1) * SPREAD_S / 256)
-  for length = 2, #digits do redis.call('EXPIRE', parts .. digits:sub(1, length), lives_s) end
+  local part_ttl_s = math.ceil(ttl_s + (is_present and left_s or 0) + field:byte(1) * SPREAD_S / 256)
+  for length = 2, #digits do redis.call('EXPIRE', prefix .. digits:sub(1, length), part_ttl_s) end
 end

@@ -24,8 +24,8 @@ local function guard_session(all, session)
 end
 
 local function session_state(session)
-  local found, state = redis.call('HMGET', session, unpack(SESSION_COUNTERS)), {}
-  for place, name in ipairs(SESSION_COUNTERS) do state[name] = tonumber(found[place] or 0) end
+  local values, state = redis.call('HMGET', session, unpack(SESSION_COUNTERS)), {}
+  for index, name in ipairs(SESSION_COUNTERS) do state[name] = tonumber(values[index] or 0) end
   return state
 end
 

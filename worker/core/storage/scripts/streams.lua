@@ -14,20 +14,20 @@ local function before(left, right)
 end
 
 -- What Redis knows of a group of a stream that exists, nil without the group.
-local function state_of(stream, wanted)
+local function state_of(stream, name)
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local state = pairs_of(group)
-    if state['name'] == wanted then return state end
+    if state['name'] == name then return state end
   end
 end
 
 -- The same, nil also without the stream.
-local function group_state(stream, wanted)
-  return redis.call('EXISTS', stream) == 1 and state_of(stream, wanted) or nil
+local function group_state(stream, name)
+  return redis.call('EXISTS', stream) == 1 and state_of(stream, name) or nil
 end
 
-local function last_delivered(stream, wanted)
-  local state = group_state(stream, wanted)
+local function last_delivered(stream, name)
+  local state = group_state(stream, name)
   return state and state['last-delivered-id']
 end
 
@@ -38,19 +38,19 @@ local OF_STREAM = {'XACK', 'XPENDING', 'XINFO GROUPS'}
 -- itself forgets when somebody sets the group back (XGROUP SETID); the other notes the last of them at the end, and moves
 -- such a group to where it was. `first` is the smallest id of all entries.
 local function acknowledging(stream, group, groups, field, first)
-  local known, all = unpack(redis.call('HMGET', groups, field, field .. ':all'))
-  -- Entry by entry only after a set-back.
-  local step = all and not before(all, first) and 1 or 1000
-  local asked, acknowledged = 0, 0
+  local last_noted, complete_until = unpack(redis.call('HMGET', groups, field, field .. ':all'))
+  -- Entries are acknowledged one by one only after a set-back, because some of them do not count again.
+  local step = complete_until and not before(complete_until, first) and 1 or 1000
+  local requested, acknowledged = 0, 0
 
   local function acknowledge(ids)
     local new = 0
-    for from = 1, #ids, step do
-      local amount = redis.call('XACK', stream, group, unpack(ids, from, math.min(from + step - 1, #ids)))
+    for start = 1, #ids, step do
+      local amount = redis.call('XACK', stream, group, unpack(ids, start, math.min(start + step - 1, #ids)))
       acknowledged = acknowledged + amount
-      if step > 1 or before(all, ids[from]) then new = new + amount end
+      if step > 1 or before(complete_until, ids[start]) then new = new + amount end
     end
-    asked = asked + #ids
+    requested = requested + #ids
     return new
   end
 
@@ -60,11 +60,11 @@ local function acknowledging(stream, group, groups, field, first)
     local state = state_of(stream, group)
     local delivered, writes = state['last-delivered-id'], {}
     -- Of a group that was made again, entries that are delivered once more come before the last one here.
-    if acknowledged == asked and not (known and before(last, known)) then
-      known, writes = last, {field, last}
+    if acknowledged == requested and not (last_noted and before(last, last_noted)) then
+      last_noted, writes = last, {field, last}
     end
-    local is_back = known and before(delivered, known)
-    if is_back then redis.pcall('XGROUP', 'SETID', stream, group, known) end
+    local is_back = last_noted and before(delivered, last_noted)
+    if is_back then redis.pcall('XGROUP', 'SETID', stream, group, last_noted) end
     local pending = not is_back and state['pending'] > 0 and redis.call('XPENDING', stream, group)[2]
     if pending then
       -- The id before it.
@@ -72,7 +72,7 @@ local function acknowledging(stream, group, groups, field, first)
       delivered = number == '0' and string.format('%.0f-18446744073709551615', ms - 1)
         or string.format('%s-%.0f', ms, number - 1)
     end
-    if not is_back and (not all or before(all, delivered)) then
+    if not is_back and (not complete_until or before(complete_until, delivered)) then
       writes[#writes + 1], writes[#writes + 2] = field .. ':all', delivered
     end
     if #writes > 0 then redis.call('HSET', groups, unpack(writes)) end
@@ -128,8 +128,8 @@ if position and ARGV[3] == '0' and (added or length) == length and (length == 0 
   redis.call('HSET', KEYS[2], 'drift', number_of('read') + number_of('cut_off') - (added and 0 or number_of('trimmed')))
 end
 if ARGV[3] == '1' and not position then
-  local seen = number_of('exported:' .. ARGV[1]) + number_of('outbox_cut_off:' .. ARGV[1])
-  local drift = redis.call('XLEN', KEYS[1]) + seen - number_of('outbox')
+  local read = number_of('exported:' .. ARGV[1]) + number_of('outbox_cut_off:' .. ARGV[1])
+  local drift = redis.call('XLEN', KEYS[1]) + read - number_of('outbox')
   if drift ~= 0 then redis.call('HSET', KEYS[2], 'outbox_drift:' .. ARGV[1], drift) end
 end
 return 1
@@ -147,8 +147,8 @@ local refused = guard({{KEYS[1], 'stream', unpack(OF_STREAM)}, {KEYS[2], 'hash',
 if refused then return refused end
 local acknowledge, note = acknowledging(KEYS[1], ARGV[1], KEYS[3], 'verdicts:' .. ARGV[1], ARGV[3])
 local fresh, total = {}, 0
-for place = 3, #ARGV do
-  local amount = acknowledge({ARGV[place]})
+for index = 3, #ARGV do
+  local amount = acknowledge({ARGV[index]})
   fresh[#fresh + 1] = amount
   total = total + amount
 end
@@ -170,10 +170,10 @@ local refused = guard({{KEYS[2], 'hash', 'HINCRBY'}, {KEYS[1], 'stream', 'XRANGE
   or guard_counters(KEYS[2], {exported})
 if refused then return refused end
 local field = 'verdicts:' .. ARGV[1]
-local delivered, known = last_delivered(KEYS[1], ARGV[1]), redis.call('HGET', KEYS[3], field)
+local delivered, last_noted = last_delivered(KEYS[1], ARGV[1]), redis.call('HGET', KEYS[3], field)
 if not delivered or not before(delivered, ARGV[2]) then return 0 end
 -- Somebody may have set the group back.
-if known and before(delivered, known) then delivered = known end
+if last_noted and before(delivered, last_noted) then delivered = last_noted end
 local passed = before(delivered, ARGV[2]) and #redis.call('XRANGE', KEYS[1], '(' .. delivered, ARGV[2]) or 0
 redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2])
 redis.call('HINCRBY', KEYS[2], exported, passed)
@@ -201,7 +201,7 @@ for _, stale in ipairs(redis.call('XPENDING', stream, group, 'IDLE', idle_ms, '-
   if entry then
     entries[#entries + 1] = entry
     local fields = entry[2] or {}
-    for place = 2, #fields, 2 do bytes = bytes + #fields[place] end
+    for index = 2, #fields, 2 do bytes = bytes + #fields[index] end
     if bytes > max_bytes then break end
   end
 end
@@ -214,15 +214,15 @@ return entries
 -- KEYS[1] stream; no TTL
 -- ARGV[1] group · ARGV[2] consumer · ARGV[3..] entry ids
 -- Returns how many still belong to the consumer.
-local ours = {}
-for place = 3, #ARGV do
-  local id = ARGV[place]
-  if #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2]) == 1 then ours[#ours + 1] = id end
+local own_ids = {}
+for index = 3, #ARGV do
+  local id = ARGV[index]
+  if #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1, ARGV[2]) == 1 then own_ids[#own_ids + 1] = id end
 end
-local kept = #ours
+local kept = #own_ids
 if kept > 0 then
-  ours[kept + 1] = 'JUSTID'
-  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(ours))
+  own_ids[kept + 1] = 'JUSTID'
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, unpack(own_ids))
 end
 return kept
 

@@ -31,8 +31,8 @@ local follow_ups, models = {}, {}
 
 -- Follow-ups of a verdict that were not chosen before: a replay may have judged the same trace twice.
 local function choose_follow_ups(packed)
-  for _, one in ipairs(cmsgpack.unpack(packed)) do
-    local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(one)
+  for _, follow_up in ipairs(cmsgpack.unpack(packed)) do
+    local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(follow_up)
     local field = hex:gsub('%x%x', function(digits) return string.char(tonumber(digits, 16)) end)
     local state, part, is_new = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
     if not state and not seen[field] then
@@ -69,18 +69,18 @@ refused = guard_account(KEYS[2], KEYS[3]) or guard_letters(keys, letters) or gua
 for _, model in ipairs(models) do refused = refused or guard({{KEYS[14] .. model, 'zset', 'ZADD'}}) end
 if refused then return refused end
 
-for _, one in ipairs(new) do
-  write_evaluation(one.part, one.field, ENDED[one.outcome], ttl_s, one.is_new)
-  if one.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. one.id, one.scores, 'EX', ttl_s) end
-  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', one.verdict)
-  if one.letter then erase_letter(keys, one.id, one.letter) end
+for _, result in ipairs(new) do
+  write_evaluation(result.part, result.field, ENDED[result.outcome], ttl_s, result.is_new)
+  if result.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. result.id, result.scores, 'EX', ttl_s) end
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', result.verdict)
+  if result.letter then erase_letter(keys, result.id, result.letter) end
 end
-for _, one in ipairs(follow_ups) do
-  write_evaluation(one.part, one.field, CHOSEN, ttl_s, one.is_new)
-  local batch = one.batch
+for _, follow_up in ipairs(follow_ups) do
+  write_evaluation(follow_up.part, follow_up.field, CHOSEN, ttl_s, follow_up.is_new)
+  local batch = follow_up.batch
   write_batch({
     batch = KEYS[11] .. ':' .. batch.id, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13],
-  }, batch, {one.payload}, now + ARGV[3])
+  }, batch, {follow_up.payload}, now + ARGV[3])
 end
 write_account(KEYS[2], KEYS[3])
 return fresh
@@ -96,9 +96,9 @@ return fresh
 -- Returns per evaluation three texts: its state in the ledger or '', 'dead' or 'retried' or '', scores as JSON or ''.
 local any_dead = redis.call('HLEN', KEYS[3]) > 0
 local answers = {}
-for place = 1, #ARGV, 3 do
-  local id = ARGV[place]
-  local state = find_in(KEYS[1], ARGV[place + 2], ARGV[place + 1])
+for index = 1, #ARGV, 3 do
+  local id = ARGV[index]
+  local state = find_in(KEYS[1], ARGV[index + 2], ARGV[index + 1])
   local scores = state and state ~= CHOSEN and redis.call('GET', KEYS[2] .. ':' .. id)
   local dead = ''
   if any_dead and redis.call('HEXISTS', KEYS[3], id) == 1 then

@@ -19,19 +19,19 @@ end
 -- What the functions below write; the first command needs memory unless `is_settling`.
 local function guard_budgets(now, is_settling)
   local writes = {}
-  for place = 1, #KEYS, 3 do
-    local open = {KEYS[place + 1], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE', 'ZCARD', 'EXPIRE'}
+  for index = 1, #KEYS, 3 do
+    local open = {KEYS[index + 1], 'zset', 'ZADD', 'ZREM', 'ZRANGEBYSCORE', 'ZCARD', 'EXPIRE'}
     if is_settling then open[3], open[4] = open[4], open[3] end
     writes[#writes + 1] = open
-    writes[#writes + 1] = {KEYS[place], 'hash', 'HINCRBY', 'HSET', 'HGET', 'HMGET', 'EXPIRE'}
-    writes[#writes + 1] = {demand_of(KEYS[place + 2], now), 'hash', 'HINCRBY', 'EXPIRE'}
+    writes[#writes + 1] = {KEYS[index], 'hash', 'HINCRBY', 'HSET', 'HGET', 'HMGET', 'EXPIRE'}
+    writes[#writes + 1] = {demand_of(KEYS[index + 2], now), 'hash', 'HINCRBY', 'EXPIRE'}
   end
   return guard(writes)
 end
 
 -- Adds a cost to the current hour and day, and to the demand.
-local function charge(place, now, usd, tokens, weight, priority)
-  local state, demand = KEYS[place], demand_of(KEYS[place + 2], now)
+local function charge(index, now, usd, tokens, weight, priority)
+  local state, demand = KEYS[index], demand_of(KEYS[index + 2], now)
   local bin = math.floor(now % DAY_MS / BIN_MS)
   for unit, amount in pairs({usd = tonumber(usd), tokens = tonumber(tokens)}) do
     redis.call('HINCRBY', state, unit .. ':day', string.format('%.0f', amount))
@@ -42,19 +42,19 @@ local function charge(place, now, usd, tokens, weight, priority)
 end
 
 -- Removes a reservation and charges the true cost, by default the reserved cost; does nothing if it is gone.
-local function settle(place, now, reservation, true_usd, true_tokens)
+local function settle(index, now, reservation, true_usd, true_tokens)
   local usd, tokens, weight, priority = reservation:match('^%S+ (%d+) (%d+) (%S+) (%d+)$')
-  if not usd or redis.call('ZREM', KEYS[place + 1], reservation) == 0 then return 0 end
+  if not usd or redis.call('ZREM', KEYS[index + 1], reservation) == 0 then return 0 end
   -- Not '-' .. usd: Redis takes '-0' for no number.
-  redis.call('HINCRBY', KEYS[place], 'usd:open', string.format('%.0f', 0 - tonumber(usd)))
-  redis.call('HINCRBY', KEYS[place], 'tokens:open', string.format('%.0f', 0 - tonumber(tokens)))
-  charge(place, now, true_usd or usd, true_tokens or tokens, tonumber(weight), priority)
+  redis.call('HINCRBY', KEYS[index], 'usd:open', string.format('%.0f', 0 - tonumber(usd)))
+  redis.call('HINCRBY', KEYS[index], 'tokens:open', string.format('%.0f', 0 - tonumber(tokens)))
+  charge(index, now, true_usd or usd, true_tokens or tokens, tonumber(weight), priority)
   return 1
 end
 
 -- Begins the current hour and day, and settles expired reservations at what they reserved.
-local function bring_up_to_date(place, now)
-  local state = KEYS[place]
+local function bring_up_to_date(index, now)
+  local state = KEYS[index]
   for name, length in pairs({day = DAY_MS, hour = HOUR_MS}) do
     local period, begun = math.floor(now / length), tonumber(redis.call('HGET', state, name))
     -- A clock that is set back by a moment, as on a replica after a failover, must not begin the last period anew.
@@ -63,10 +63,10 @@ local function bring_up_to_date(place, now)
       redis.call('EXPIRE', state, WEEK_S)
     end
   end
-  for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[place + 1], '-inf', now, 'LIMIT', 0, 1000)) do
-    settle(place, now, reservation)
+  for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[index + 1], '-inf', now, 'LIMIT', 0, 1000)) do
+    settle(index, now, reservation)
   end
-  if redis.call('ZCARD', KEYS[place + 1]) == 0 then
+  if redis.call('ZCARD', KEYS[index + 1]) == 0 then
     -- Otherwise the amount of lost reservations, as by an eviction, would stay for ever.
     redis.call('HSET', state, 'usd:open', 0, 'tokens:open', 0)
   end
@@ -83,27 +83,27 @@ local refused = guard_budgets(now, false)
 if refused then return refused end
 local usd, tokens = ARGV[2]:match('^%S+ (%d+) (%d+) ')
 local amounts = {tonumber(usd), tonumber(usd), tonumber(tokens), tonumber(tokens)}
-for place = 1, #KEYS, 3 do
-  bring_up_to_date(place, now)
-  local found = redis.call('HMGET', KEYS[place], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open', 'tokens:open')
+for index = 1, #KEYS, 3 do
+  bring_up_to_date(index, now)
+  local costs = redis.call('HMGET', KEYS[index], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open', 'tokens:open')
   for number, amount in ipairs(amounts) do
-    local limit = tonumber(ARGV[2 + (place - 1) / 3 * 5 + number])
-    local open = tonumber(found[number <= 2 and 5 or 6])
-    if limit >= 0 and tonumber(found[number]) + open + amount > limit then
-      redis.call('HINCRBY', KEYS[place], 'refused', 1)
-      return (place + 2) / 3
+    local limit = tonumber(ARGV[2 + (index - 1) / 3 * 5 + number])
+    local open = tonumber(costs[number <= 2 and 5 or 6])
+    if limit >= 0 and tonumber(costs[number]) + open + amount > limit then
+      redis.call('HINCRBY', KEYS[index], 'refused', 1)
+      return (index + 2) / 3
     end
   end
 end
-for place = 1, #KEYS, 3 do
-  redis.call('ZADD', KEYS[place + 1], now + ARGV[1], ARGV[2 + (place - 1) / 3 * 5])
-  redis.call('HINCRBY', KEYS[place], 'usd:open', usd)
-  redis.call('HINCRBY', KEYS[place], 'tokens:open', tokens)
-  if not redis.call('HGET', KEYS[place], 'since') then
-    redis.call('HSET', KEYS[place], 'since', string.format('%.0f', now))
+for index = 1, #KEYS, 3 do
+  redis.call('ZADD', KEYS[index + 1], now + ARGV[1], ARGV[2 + (index - 1) / 3 * 5])
+  redis.call('HINCRBY', KEYS[index], 'usd:open', usd)
+  redis.call('HINCRBY', KEYS[index], 'tokens:open', tokens)
+  if not redis.call('HGET', KEYS[index], 'since') then
+    redis.call('HSET', KEYS[index], 'since', string.format('%.0f', now))
   end
-  redis.call('EXPIRE', KEYS[place], WEEK_S)
-  redis.call('EXPIRE', KEYS[place + 1], WEEK_S)
+  redis.call('EXPIRE', KEYS[index], WEEK_S)
+  redis.call('EXPIRE', KEYS[index + 1], WEEK_S)
 end
 return 0
 
@@ -116,9 +116,9 @@ local now = now_ms()
 local refused = guard_budgets(now, true)
 if refused then return refused end
 local settled = 0
-for place = 1, #KEYS, 3 do
-  bring_up_to_date(place, now)
-  settled = settled + settle(place, now, ARGV[3 + (place - 1) / 3], ARGV[1], ARGV[2])
+for index = 1, #KEYS, 3 do
+  bring_up_to_date(index, now)
+  settled = settled + settle(index, now, ARGV[3 + (index - 1) / 3], ARGV[1], ARGV[2])
 end
 return settled
 
@@ -129,9 +129,9 @@ local now = now_ms()
 local refused = guard_budgets(now, true)
 if refused then return refused end
 local states = {}
-for place = 1, #KEYS, 3 do
-  bring_up_to_date(place, now)
-  states[#states + 1] = redis.call('HMGET', KEYS[place], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open',
+for index = 1, #KEYS, 3 do
+  bring_up_to_date(index, now)
+  states[#states + 1] = redis.call('HMGET', KEYS[index], 'usd:day', 'usd:hour', 'tokens:day', 'tokens:hour', 'usd:open',
     'tokens:open', 'refused', 'since')
 end
 states[#states + 1] = string.format('%.0f', now)

@@ -22,23 +22,23 @@ end
 -- ARGV[7..] for each trace: trace id, '1' with a root, part
 -- Returns nothing where it is full, else the bytes of all and the places of traces that are too large, from 0.
 local writes = {{KEYS[2], 'zset', 'ZADD'}, {KEYS[1], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HSET', 'EXPIRE'}}
-for place = 4, #KEYS do writes[#writes + 1] = {KEYS[place], 'hash'} end
+for index = 4, #KEYS do writes[#writes + 1] = {KEYS[index], 'hash'} end
 local refused = guard(writes)
 if refused then return refused end
 
 local added, now = 0, now_ms()
-for place = 9, #ARGV, 3 do added = added + #ARGV[place] end
+for index = 9, #ARGV, 3 do added = added + #ARGV[index] end
 -- Where nothing is gathered, what the counter has left belonged to expired traces.
 if redis.call('ZCARD', KEYS[2]) == 0 then redis.call('HSET', KEYS[1], 'bytes', 0) end
 local all = number_of(KEYS[1], 'bytes')
 if all + added > tonumber(ARGV[5]) then return false end
 
 local too_large = {}
-for place = 3, #KEYS do
-  local key, at = KEYS[place], 7 + 3 * (place - 3)
-  local id, has_root, part = ARGV[at], ARGV[at + 1] == '1', ARGV[at + 2]
+for index = 3, #KEYS do
+  local key, first_argument = KEYS[index], 7 + 3 * (index - 3)
+  local id, has_root, part = ARGV[first_argument], ARGV[first_argument + 1] == '1', ARGV[first_argument + 2]
   if number_of(key, 'bytes') + #part > tonumber(ARGV[4]) then
-    too_large[#too_large + 1] = place - 3
+    too_large[#too_large + 1] = index - 3
   else
     if redis.call('HEXISTS', key, 'first') == 0 then redis.call('HSET', key, 'first', now) end
     redis.call('HSET', key, redis.call('HINCRBY', key, 'count', 1), part)
@@ -87,8 +87,8 @@ return taken
 local refused = guard({{KEYS[2], 'zset', 'ZREM', 'ZCARD'}, {KEYS[1], 'hash', 'HDEL', 'HSET', 'HGET'}})
 if refused then return refused end
 local now, all = now_ms(), number_of(KEYS[1], 'bytes')
-for place = 1, #ARGV, 2 do
-  local id, count = ARGV[place], tonumber(ARGV[place + 1])
+for index = 1, #ARGV, 2 do
+  local id, count = ARGV[index], tonumber(ARGV[index + 1])
   local key = KEYS[1] .. ':' .. id
   local held = number_of(key, 'count')
   if held == count then

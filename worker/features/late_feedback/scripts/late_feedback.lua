@@ -11,9 +11,9 @@ local refused = guard_plan({{KEYS[8], 'zset', 'ZSCORE', 'ZADD', 'ZREM'}}) or gua
 if refused then return refused end
 -- All checks before the first write.
 for _, trace in ipairs(plan.traces) do
-  trace.settled = true
+  trace.is_settled = true
   for _, publication in ipairs(trace.publications) do
-    trace.settled = trace.settled and settled(publication.id)
+    trace.is_settled = trace.is_settled and is_settled(publication.id)
     look_up(publication.evaluations)
   end
 end
@@ -25,28 +25,28 @@ for _, trace in ipairs(plan.traces) do
   end
   if #gathered == 0 then
     -- Another pass has dealt with it.
-  elseif not trace.settled then
+  elseif not trace.is_settled then
     for _, member in ipairs(gathered) do redis.call('ZADD', KEYS[8], 'XX', now + plan.wait_ms, member) end
   else
-    local asked, new = 0, 0
+    local considered, new = 0, 0
     for _, publication in ipairs(trace.publications) do
-      asked = asked + #publication.evaluations
+      considered = considered + #publication.evaluations
       new = new + choose(publication.payload, publication.evaluations)
     end
     for _, member in ipairs(gathered) do redis.call('ZREM', KEYS[8], member) end
     -- Of several entries about one trace the first counts as `pulled`.
     local first = new > 0 and 1 or 0
     finish_feedback('pulled', first)
-    local rest = #trace.publications == 0 and 'not_found' or asked == 0 and 'no_rule' or 'already_judged'
-    finish_feedback(rest, #gathered - first)
+    local other_outcome = #trace.publications == 0 and 'not_found' or considered == 0 and 'no_rule' or 'already_judged'
+    finish_feedback(other_outcome, #gathered - first)
   end
 end
 
-local made = write_batches()
+local batch_ids = write_batches()
 write_account(KEYS[4], KEYS[5])
 if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
 
-return cjson.encode({outcomes = filled(feedback), made = filled(made)})
+return cjson.encode({outcomes = filled(feedback), made = filled(batch_ids)})
 
 -- @script take_feedback
 -- @include streams

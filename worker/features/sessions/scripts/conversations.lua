@@ -35,7 +35,7 @@ end
 local function finish_session(session)
   local keys, state = {due = KEYS[8], all = KEYS[9], session = KEYS[session.key]}, session.state
   if redis.call('EXISTS', keys.session) == 0 then
-    -- Its TTL has ended: no worker ran for so long.
+    -- Its TTL has ended, because no worker ran for so long.
     end_session('expired', redis.call('ZREM', keys.due, session.member))
     return
   end
@@ -64,13 +64,13 @@ for _, session in ipairs(plan.sessions) do finish_session(session) end
 -- If nothing is gathered, the rest of the counter belonged to expired conversations.
 if redis.call('ZCARD', KEYS[8]) == 0 then redis.call('HDEL', KEYS[9], 'bytes') end
 
-local made, waiting = write_batches(), {}
-if #made > 0 then
+local batch_ids, waiting = write_batches(), {}
+if #batch_ids > 0 then
   for model, bytes in pairs(pairs_of(redis.call('HGETALL', KEYS[3]))) do waiting[model] = tonumber(bytes) end
 end
 write_account(KEYS[4], KEYS[5])
 if next(counts) then redis.call('EXPIRE', KEYS[4], plan.account_ttl_s) end
-return cjson.encode({made = filled(made), ended = filled(ended), waiting = filled(waiting), shed = filled(shed)})
+return cjson.encode({made = filled(batch_ids), ended = filled(ended), waiting = filled(waiting), shed = filled(shed)})
 
 -- @script forget_session
 -- @include sessions
@@ -85,11 +85,11 @@ local refused = guard({session_writes(KEYS[2], KEYS[3], KEYS[1])})
 if refused then return refused end
 local state = session_state(KEYS[1])
 local erased, bytes = 0, 0
-for place = 2, #ARGV, 2 do
-  local field = 't' .. ARGV[place]
+for index = 2, #ARGV, 2 do
+  local field = 't' .. ARGV[index]
   local text = redis.call('HGET', KEYS[1], field)
-  if text and text:match('^%S+') == ARGV[place + 1] then
-    redis.call('HDEL', KEYS[1], field, 'i' .. ARGV[place + 1])
+  if text and text:match('^%S+') == ARGV[index + 1] then
+    redis.call('HDEL', KEYS[1], field, 'i' .. ARGV[index + 1])
     erased, bytes = erased + 1, bytes + #text
   end
 end
