@@ -142,7 +142,7 @@ class IngestHook:
         """For late feedback, in one feature at most: return it as it is kept until a pass; None if it is not."""
 
     def after_read(self, plan: "Plan", answer: "Answer") -> None:
-        """Follow what a read did; called after each, in the ingest thread, with what took effect; may ask Redis."""
+        """Follow what took effect of a read with invalid entries or fields; in the ingest thread, may ask Redis."""
 
     def close(self) -> None:
         """Write what is left; called when the ingest thread has ended."""

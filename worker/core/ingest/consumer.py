@@ -210,8 +210,9 @@ class IngestConsumer(ServiceThread):
             # Tell it at once, because until the next measurement a second's work would be chosen past the bound.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
-        for after_read in self._after_read:
-            after_read(plan, answer)
+        if plan.invalid or any(entry.left_out for entry in plan.traces):
+            for after_read in self._after_read:
+                after_read(plan, answer)
         self._notifier.batches_made(answer.made, notified)
 
     def stop(self, timeout_s: float) -> bool:
