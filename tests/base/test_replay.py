@@ -13,7 +13,7 @@ from support.pipeline import Pipeline, make_traces
 from support.processes import Program, wait_until
 
 from judges.core.verdict import Verdict
-from worker.base.lookup.feature import LookupKeys
+from worker.base.commands.feature import ProgressKeys
 
 TRACES = 400
 LATER = [{"name": "later", "judges": ["relevance_to_query"]}]
@@ -140,4 +140,4 @@ def test_a_killed_and_a_stopped_replay_continue_and_judge_once(pipeline: Pipelin
 
 
 def _replays(pipeline: Pipeline) -> list[bytes]:
-    return pipeline.store.call(lambda client: client.keys(LookupKeys(pipeline.keys.prefix).replay("*")))
+    return pipeline.store.call(lambda client: client.keys(ProgressKeys(pipeline.keys.prefix).replay("*")))

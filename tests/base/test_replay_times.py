@@ -9,7 +9,7 @@ from support.replay_parts import NOTHING, SAFETY, Replays
 from support.stage_parts import Keyspace, make_trace
 
 from judges.core.model import ModelSettings
-from worker.base.lookup.feature import LookupKeys
+from worker.base.commands.feature import ProgressKeys
 from worker.base.replay.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
 
 NOW_S = 1_800_000_000.5
@@ -60,7 +60,7 @@ def test_invalid_options_of_a_replay_are_refused(keyspace: Keyspace, options: di
     replays = Replays(keyspace, rules=(SAFETY,), retention=3600.0)
     with pytest.raises(ReplayOptionsError, match=re.escape(message)):
         replays.begin("safety", **options)
-    assert keyspace.client.keys(LookupKeys(keyspace.keys.prefix).replay("*")) == []
+    assert keyspace.client.keys(ProgressKeys(keyspace.keys.prefix).replay("*")) == []
 
 
 def test_a_model_that_is_not_there_is_refused_with_the_nearest(keyspace: Keyspace) -> None:

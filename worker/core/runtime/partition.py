@@ -132,7 +132,7 @@ class Partition:
         self._ingest: list[ServiceThread] = []
         if "ingest" in roles:
             hooks = make_ingest_hooks(TraceHookContext(settings, metrics, ledger, rules))
-            # A sampler of its own: hooks adjust its rates in the thread that samples.
+            # Each partition has its own sampler, because hooks adjust its rates in the thread that samples.
             planner = Planner(settings, store.keys, Sampler(rules, hooks), hooks)
             ingest = IngestConsumer(
                 *(settings, store, metrics), planner=planner, notifier=self._notifier, pressure=self._backpressure
