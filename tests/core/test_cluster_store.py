@@ -7,9 +7,11 @@ import pytest
 from redis import Redis
 from support.cluster import Cluster, Node
 from support.partition_parts import three_partitions
+from support.processes import wait_until
 from support.stage_parts import Chosen, make_traces
 
 import tracejudge
+from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import ScriptCall, Store, StoreError
 from worker.core.storage.keys import Keys
 
@@ -72,3 +74,26 @@ def test_the_plain_address_of_a_node_is_named_as_such(cluster: Cluster, prefix: 
                     with pytest.raises(StoreError) as caught:
                         store.call(methodcaller("delete", *keys))
                     assert str(caught.value) == wrong, (node.address, keys)
+
+
+def test_each_reason_why_a_cluster_cannot_be_used_is_explained() -> None:
+    with Node() as node, EmbeddedRedis() as single:
+        slots = (
+            ("CLUSTER", "ADDSLOTSRANGE", 0, 16383) if node.version >= "7" else ("CLUSTER", "ADDSLOTS", *range(16384))
+        )
+        node.ask(*slots)
+        wait_until(lambda: "cluster_state:ok" in str(node.ask("CLUSTER", "INFO")), 30, "the node to serve its slots")
+        cases = {
+            f"redis+cluster://{single.url.removeprefix('redis://').partition('/')[0]}": "this Redis is no cluster: write",
+            f"redis+cluster://u:wrong@{node.address}": "Redis refuses the user or the password",
+        }
+        for url, expected in cases.items():
+            with closing(Store(url, Keys("t"))) as store, pytest.raises(StoreError) as caught:
+                store.open()
+            assert str(caught.value).startswith(expected), (url, caught.value)
+        with closing(Store(f"redis+cluster://{node.address}", Keys("t"))) as store:
+            store.open()
+            node.kill()
+            with pytest.raises(StoreError) as caught:
+                store.now_ms()
+            assert caught.value.address.endswith(f", master {node.address}"), "the master that is away is named"

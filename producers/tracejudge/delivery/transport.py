@@ -21,6 +21,7 @@ from redis.connection import parse_url as _parse_url
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
+    AuthenticationError,
     MovedError,
     NoScriptError,
     OutOfMemoryError,
@@ -53,6 +54,7 @@ _FIXES = {
     "password": _LOGIN,
     "authenticat": _LOGIN,
     "db index": "Redis has no such database: correct the number at the end of redis_url, 0 to 15 as a rule",
+    "cluster support": "this Redis is no cluster: write redis_url as redis://host:port",
     "permission": "the Redis user lacks a right: docs/connecting.md lists those that a service needs",
 }
 _MOVING_WAITS_S = (0.02, 0.05, 0.1, 0.2, 0.4)  # a slot of small keys moves in less
@@ -86,8 +88,8 @@ class ClusterNodes:
             try:
                 with closing(self.client(host, port)) as client:
                     rows = client.execute_command("CLUSTER SLOTS")
-            except ResponseError:
-                raise
+            except (ResponseError, AuthenticationError):
+                raise  # the other nodes would say the same
             except RedisError as error:
                 failure = type(error).__name__
                 continue

@@ -181,9 +181,11 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
             if wrong is not None:
                 raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")
         except StoreError as error:
-            text = f"{error}: {store.address}"
+            text = f"{error}: {error.address}"
             if store is stores[0] or needs_all:
-                raise StoreError(f"{text}; {redis_fix(_config_file())}") from error
+                # Where Redis answers, the error says what to do.
+                fix = f"; {redis_fix(_config_file())}" if store.is_away else ""
+                raise StoreError(f"{text}{fix}") from error
             note(f"partition {store.partition}: {text}; what it holds is missing here")
             store.is_away = True
     return stores[0]

@@ -44,7 +44,9 @@ def reach(name: str, url: str, key: str = "") -> Finding:
         except NoPermissionError:
             pass  # the login was accepted; missing permissions are reported by their own check
         except RedisError as error:
-            where = mask_url(url)
+            master = getattr(client.connection_pool, "master_address", None)
+            is_cluster = parse_redis_url(url).is_cluster
+            where = f"{master[0]}:{master[1]}, a master of {mask_url(url)}" if is_cluster and master else mask_url(url)
             cause = _answer(error, where) or cause_of(error, where, "Redis")
             if url.startswith("rediss") and any(isinstance(link, TimeoutError) for link in chain(error)):
                 # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
@@ -66,6 +68,8 @@ def _answer(error: RedisError, where: str) -> Cause | None:
         return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
     if "max number of clients" in text:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
+    if "cluster support" in text:
+        return Cause(f"{where} is no cluster", "set redis_url to redis://host:port")
     if isinstance(error, ResponseError):
         is_database = "DB index" in text
         fix = "correct the number at the end of the URL, 0 to 15 as a rule" if is_database else "see its log"

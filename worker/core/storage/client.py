@@ -53,6 +53,7 @@ _MEANINGS: Final = {
     "WRONGTYPE": "a key of ours in Redis holds another type: find it with redis-cli --scan and TYPE, then delete it",
     "NOPERM": _FORBIDDEN,
     "CLUSTERDOWN": "the cluster serves not all of its slots: see CLUSTER INFO of its nodes",
+    "cluster support": "this Redis is no cluster: write redis_url as redis://host:port",
     "DB index": "Redis has no database of this number: correct the number at the end of the URL, 0 to 15 as a rule",
     # Redis 6.2 writes these words if a script runs the command.
     "can't run this command": _FORBIDDEN,
@@ -294,7 +295,12 @@ class Store:
             self._redis.connection_pool.disconnect(inuse_connections=False)
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
         is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
-        return StoreFullError(self.address) if is_full else StoreError(_describe(error), self.address)
+        address = self.address
+        master = getattr(self._redis.connection_pool, "master_address", None)
+        if self._guards and master is not None:
+            # The configured nodes may be well, and the master of this partition away.
+            address = f"{address}, master {master[0]}:{master[1]}"
+        return StoreFullError(address) if is_full else StoreError(_describe(error), address)
 
     def now_ms(self) -> int:
         """Return the time by Redis' clock, in milliseconds since the epoch."""
