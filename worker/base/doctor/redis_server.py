@@ -68,12 +68,15 @@ def _answer(error: RedisError, where: str) -> Cause | None:
         return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
     if "max number of clients" in text:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
-    if "cluster support" in text:
-        return Cause(f"{where} is no cluster", "set redis_url to redis://host:port")
     if isinstance(error, ResponseError):
-        is_database = "DB index" in text
-        fix = "correct the number at the end of the URL, 0 to 15 as a rule" if is_database else "see its log"
-        kind = "it has no database of this number" if is_database else text.split(" ", 1)[0][:32]
+        kind, fix = text.split(" ", 1)[0][:32], "see its log"
+        if "cluster support" in text:
+            kind, fix = "it is no cluster", "set redis_url to redis://host:port"
+        elif "DB index" in text:
+            kind, fix = (
+                "it has no database of this number",
+                "correct the number at the end of the URL, 0 to 15 as a rule",
+            )
         return Cause(f"{where} refuses the connection ({kind})", fix)
     if "closed by server" in text and not any(isinstance(link, OSError) for link in chain(error)):
         return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
