@@ -128,7 +128,6 @@ def test_a_command_without_its_extra_says_so_in_one_line(installed: Path, tmp_pa
     (tmp_path / "model" / "judge.toml").write_text(PAIRS)
     (tmp_path / "labels.jsonl").write_text("{}\n")
     for extra, command in {
-        "gateway": ["gateway"],
         "board": ["board"],
         "local": ["evaluate", "labels.jsonl", "--judge", "groundedness"],
         "gepa": [*ALIGN, "--optimizer", "gepa"],

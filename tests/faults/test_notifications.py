@@ -46,7 +46,7 @@ start = JudgingConsumer.start
 
 def start_and_listen(self):
     start(self)
-    signal.signal(signal.SIGUSR2, lambda *_: self._loop.call(lambda: time.sleep(10_000)))
+    signal.signal(signal.SIGUSR2, lambda *_: self.loop.call(lambda: time.sleep(10_000)))
 
 JudgingConsumer.start = start_and_listen
 from worker.cli import main

@@ -253,9 +253,9 @@ def worker_commands(keys: Keys) -> list[Command]:
     """List the commands that workers run, scripts included, each in a form that Redis queues."""
     commands = (
         "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1|"
-        "TTL {key}|GET {key}|MGET {key}|SET {key} a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|HGET {key} a|"
-        "HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|HLEN {key}|HVALS {key}|"
-        "HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|ZINCRBY {key} 1 a|ZCOUNT {key} 0 1|"
+        "TTL {key}|GET {key}|MGET {key}|SET {key} a|SETRANGE {key} 0 a|STRLEN {key}|HSET {key} a b|HSETNX {key} a b|"
+        "HGET {key} a|HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|HLEN {key}|"
+        "HVALS {key}|HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|ZINCRBY {key} 1 a|ZCOUNT {key} 0 1|"
         "ZRANGE {key} 0 0|ZREVRANGE {key} 0 0|ZRANGEBYSCORE {key} 0 1|ZSCORE {key} a|ZMSCORE {key} a|XADD {key} * a b|"
         "XLEN {key}|XTRIM {key} MAXLEN 1|XRANGE {key} - +|XREVRANGE {key} + -|XREAD STREAMS {key} 0|XDEL {key} 1-1|"
         "XINFO STREAM {key}|XINFO GROUPS {key}|XINFO CONSUMERS {key} a|XGROUP CREATE {key} a 0|"

@@ -119,9 +119,9 @@ def baseline(hours: Sequence[Hour]) -> Baseline | None:
     )
 
 
-def flat(share: float, per_week: float) -> Baseline:
+def flat(share: float, per_week: float, *, dispersion: float = 1.0, mean_weight: float = 1.0) -> Baseline:
     """Return a baseline with the same share in every hour, of independent judgements of equal weight."""
-    return Baseline((share,) * _WEEK, 0.0, 0.0, 1.0, HISTORY_DAYS, per_week, 1.0)
+    return Baseline((share,) * _WEEK, 0.0, 0.0, dispersion, HISTORY_DAYS, per_week, mean_weight)
 
 
 def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline | None:

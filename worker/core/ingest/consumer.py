@@ -18,7 +18,7 @@ from worker.core.ingest.plan import Plan, Planner
 from worker.core.queue.notify import Notifier
 from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Entry, Store, StoreError
-from worker.core.storage.group_reader import READ_BYTES, GroupReader
+from worker.core.storage.group_reader import READ_BYTES, READ_COUNT, GroupReader
 from worker.core.storage.keys import INGEST_GROUP
 from worker.core.telemetry.backlog import Backpressure, Bounds
 from worker.core.telemetry.metrics import Metrics
@@ -26,6 +26,8 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
+_MANY_CHOSEN: Final = 128  # entries of one read while many are chosen
+_FEW_CHOSEN: Final = 16  # of up to a thousand
 _STALE_MS: Final = 10_000
 """Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
 _PRESSURE_PAUSE_S: Final = 0.2
@@ -154,6 +156,7 @@ class IngestConsumer(ServiceThread):
         self._is_pause_logged = False
         self._next_pause_log = 0.0
         self._consumer = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._chooses_few = False
         self._reader = GroupReader(store, store.keys.traces, INGEST_GROUP, self._consumer)
         self._next_claim = 0.0
         self._before_read, self._after_read, self._close = (
@@ -179,10 +182,10 @@ class IngestConsumer(ServiceThread):
             # One entry may pass the bound, because it must be claimed to learn its size.
             max_bytes = max(0, READ_BYTES - self._settings.max_trace_bytes)
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
-            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=128, max_bytes=max_bytes)
+            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=_MANY_CHOSEN, max_bytes=max_bytes)
             # There may be more than one call returns.
             self._next_claim = 0.0 if stale else time.monotonic() + 3.0
-        self.process(stale or self._reader.read(_BLOCK_MS))
+        self.process(stale or self._reader.read(_BLOCK_MS, READ_COUNT if self._chooses_few else _MANY_CHOSEN))
 
     def process(self, entries: Iterable[Entry]) -> None:
         """Account for entries, write their batches, and notify the judging workers.
@@ -193,6 +196,8 @@ class IngestConsumer(ServiceThread):
         max_bytes = self._settings.max_trace_bytes
         reads = (read_entry(entry, max_bytes) for entry in entries)
         while not (plan := self._planner.plan(reads, self._pressure.bounds.shed)).is_empty:
+            # What is chosen counts towards the bounds of waiting work, which are looked at before each read.
+            self._chooses_few = len(plan.traces) <= _FEW_CHOSEN
             self._apply(plan)
 
     def _apply(self, plan: Plan) -> None:

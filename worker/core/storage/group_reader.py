@@ -39,8 +39,8 @@ class GroupReader:
         self._replies: Any = None
         self._buffer = bytearray(1 << 20)
 
-    def read(self, block_ms: int) -> Iterator[Entry]:
-        """Yield new entries; if the last read found the end of the stream, wait for the first.
+    def read(self, block_ms: int, most: int = READ_COUNT) -> Iterator[Entry]:
+        """Yield at most ``most`` new entries; if the last read found the end of the stream, wait for the first.
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
         ahead: if the reader is closed before the next read, another consumer claims its entries.
@@ -49,9 +49,9 @@ class GroupReader:
             StoreError: Redis did not answer.
         """
         total = size = 0
-        while total < READ_COUNT:
+        while total < most:
             if not self._buffered and not self._requested:
-                self._request(READ_COUNT, block_ms)
+                self._request(most, block_ms)
             entries = self._buffered or self._receive()
             if entries is None:
                 return
@@ -70,7 +70,7 @@ class GroupReader:
                 yield from entries
                 return
             # Redis executes the next command, also that of the next read, while the caller processes these entries.
-            self._request(READ_COUNT - total or READ_COUNT, block_ms)
+            self._request(most - total if total < most else most, block_ms)
             yield from entries
 
     def close(self) -> None:
