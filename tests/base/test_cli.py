@@ -190,7 +190,7 @@ def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, red
     fix = "correct the number at the end of the URL, 0 to 15 as a rule"
     ended = run("account", "--redis-url", url)
     assert ended.code == 1
-    assert ended.complaint.startswith(f"tracejudge: Redis has no database of this number: {fix}: {url};")
+    assert ended.complaint == f"tracejudge: Redis has no database of this number: {fix}: {url}"
     parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
     assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
     assert parts["redis"]["mend"] == fix
