@@ -203,16 +203,16 @@ class _SingleRequest:
         trace, prompt = self._call.trace, self._prompt
         # The words of a template are no material, and often contain an example of the answer.
         material = [block.value for block in prompt.blocks] if prompt.messages else [self._messages[-1].content]
-        blocks = frozenset(material)
+        blocks, shown = frozenset(material), "\n".join(material)
 
         def find() -> Copies | None:
             # A judge that shows sentences with keys divides the objects that are planted in them. Among thousands of
             # documents this takes a second: it belongs into the thread as well.
             texts = (trace.output, *texts_of(trace.context))
-            divided = [text for text in texts if text not in blocks and not any(text in block for block in material)]
+            divided = [each for each in texts if each not in blocks and each not in shown]
             return find_copies(text, (*material, *divided), is_verdict)
 
-        return await offload_if_large(sum(map(len, material)) > LARGE_CHARS or len(text) > LARGE_CHARS // 10, find)
+        return await offload_if_large(len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10, find)
 
 
 class AnswerLoop(NamedTuple):

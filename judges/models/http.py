@@ -94,12 +94,13 @@ class HttpEndpoint:
 
     async def _post(self, body: bytes, deadline: float) -> Reply:
         loop = asyncio.get_running_loop()
-        failed = 0
+        untried: int | None = None
         while True:
             client = self._client
             if client is None or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
                 client = await self._open(deadline)
-            known = len(self._addresses)
+            # Addresses that other requests find dead, or that a later look-up brings, add no tries.
+            untried = len(self._addresses) if untried is None else untried
             left_s = max(deadline - loop.time(), 0.001)
             request = client.post(self._url).body_bytes(body).timeout(timedelta(seconds=left_s)).build_streamed()
             try:
@@ -110,8 +111,8 @@ class HttpEndpoint:
                 if client is self._client:
                     self._client = None
                     del self._addresses[:1]
-                failed += 1
-                if failed >= known or loop.time() >= deadline:
+                untried -= 1
+                if untried <= 0 or loop.time() >= deadline:
                     raise
 
     async def _open(self, deadline: float) -> Client:

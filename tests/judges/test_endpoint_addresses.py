@@ -160,6 +160,8 @@ def test_a_dead_address_of_a_name_is_passed_over(endpoint: ChatEndpoint, names: 
     looked_up = names(["127.0.0.9", "127.0.0.1"])  # nothing listens at the first
     assert [reply.status for reply in post(endpoint, times=3)] == [200, 200, 200]
     assert looked_up.looked_up == 1
+    names(["127.0.0.9", "127.0.0.8", "127.0.0.1"])
+    assert post(endpoint)[0].status == 200
     names(["127.0.0.9", "127.0.0.8"])
     with pytest.raises(ModelUnavailableError):
         post(endpoint)
