@@ -313,7 +313,7 @@ def add(rig: Rig) -> None:
 
 
 def remove(rig: Rig) -> None:
-    """Take a master with a partition out of the cluster."""
+    """Remove a master with a partition from the cluster."""
     rig.cluster.remove(rig.cluster.nodes[-1])
 
 
@@ -329,7 +329,7 @@ def hang(rig: Rig) -> None:
 
 
 def lose_two(rig: Rig) -> set[str]:
-    """Take two of three masters away: no majority is left to promote a replica.
+    """Stop two of three masters, so that no majority is left to promote a replica.
 
     Returns:
         What was published before the third one stopped too. Traces of the end wait behind those of a whole minute.

@@ -156,7 +156,7 @@ class Cluster:
         return node
 
     def fill(self, node: Node, weight: float = 1) -> None:
-        """Give a master its share of the slots, the first ones of each of the others, which weigh 1."""
+        """Move slots to a master by its weight: the first ones of each other master, which weighs 1."""
 
         def command() -> Sequence[str]:
             sizes = Counter[int]()
@@ -187,7 +187,7 @@ class Cluster:
         self._change(command)
 
     def remove(self, node: Node) -> None:
-        """Give each range of a master's slots to the master of the next one, and take it out of the cluster."""
+        """Move each range of a master's slots to the master of the next range, and remove it from the cluster."""
         for _, last, port in self.slots():
             if port == node.port:
                 self.reshard(last, self.owner(last + 1))

@@ -26,7 +26,7 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
-_MANY_CHOSEN: Final = 128  # entries of one read while many are chosen
+_SMALL_READ: Final = 128  # entries of a read while many are chosen, and of a claim
 _FEW_CHOSEN: Final = 16  # of up to a thousand
 _STALE_MS: Final = 10_000
 """Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
@@ -182,10 +182,10 @@ class IngestConsumer(ServiceThread):
             # One entry may pass the bound, because it must be claimed to learn its size.
             max_bytes = max(0, READ_BYTES - self._settings.max_trace_bytes)
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
-            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=_MANY_CHOSEN, max_bytes=max_bytes)
+            stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=_SMALL_READ, max_bytes=max_bytes)
             # There may be more than one call returns.
             self._next_claim = 0.0 if stale else time.monotonic() + 3.0
-        self.process(stale or self._reader.read(_BLOCK_MS, READ_COUNT if self._chooses_few else _MANY_CHOSEN))
+        self.process(stale or self._reader.read(_BLOCK_MS, READ_COUNT if self._chooses_few else _SMALL_READ))
 
     def process(self, entries: Iterable[Entry]) -> None:
         """Account for entries, write their batches, and notify the judging workers.

@@ -20,8 +20,9 @@ end
 --
 -- keys    names of batch, leases, ready and waiting
 -- batch   id, made_at_ms and judge_model
--- parts   of its JSON, without what ends it
+-- parts   of its JSON, in order
 -- due     when sweep makes it ready again, should the ready set be lost, in ms
+-- ending  what ends its JSON; nil if the parts do
 local function write_batch(keys, batch, parts, due, ending)
   parts[#parts + 1] = ending
   local size = 0
