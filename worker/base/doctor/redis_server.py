@@ -16,7 +16,7 @@ from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, 
 from worker.core.config.checks import addresses
 from worker.core.config.settings import MIB, Settings
 from worker.core.queue.broker import broker as celery_broker
-from worker.core.storage.client import Store, find_wrong_keys
+from worker.core.storage.client import Store, find_wrong_keys, with_master
 from worker.core.storage.keys import Keys
 
 Command = tuple[str, ...]
@@ -38,24 +38,20 @@ def connect(url: str, key: str = "") -> "redis.Redis":
 
 def reach(name: str, url: str, key: str = "") -> Finding:
     """Check that a Redis answers and accepts the login."""
+    is_cluster = parse_redis_url(url).is_cluster
     with connect(url, key) as client:
         try:
             client.ping()
         except NoPermissionError:
             pass  # the login was accepted; missing permissions are reported by their own check
         except RedisError as error:
-            master = getattr(client.connection_pool, "master_address", None)
-            is_cluster = parse_redis_url(url).is_cluster
-            where = f"{master[0]}:{master[1]}, a master of {mask_url(url)}" if is_cluster and master else mask_url(url)
+            where = with_master(mask_url(url), client.connection_pool) if is_cluster else mask_url(url)
             cause = _answer(error, where) or cause_of(error, where, "Redis")
             if url.startswith("rediss") and any(isinstance(link, TimeoutError) for link in chain(error)):
                 # A server without TLS takes the handshake for the beginning of a command, and waits for its rest.
                 cause = cause._replace(fix=f"use redis:// if it speaks no TLS; else {cause.fix}")
             return broken(name, *cause)
-        # On a cluster the pool knows which master it has found.
-        master = getattr(client.connection_pool, "master_address", None)
-        is_cluster = parse_redis_url(url).is_cluster
-    return ok(name, f"{mask_url(url)}, master {master[0]}:{master[1]}" if is_cluster and master else mask_url(url))
+        return ok(name, with_master(mask_url(url), client.connection_pool) if is_cluster else mask_url(url))
 
 
 def _answer(error: RedisError, where: str) -> Cause | None:

@@ -295,11 +295,8 @@ class Store:
             self._redis.connection_pool.disconnect(inuse_connections=False)
         # The driver recognises OOM in replies to commands but not, since Redis 6.2, within the error of a script.
         is_full = isinstance(error, OutOfMemoryError) or (isinstance(error, ResponseError) and "OOM" in str(error))
-        address = self.address
-        master = getattr(self._redis.connection_pool, "master_address", None)
-        if self._guards and master is not None:
-            # The configured nodes may be well, and the master of this partition away.
-            address = f"{address}, master {master[0]}:{master[1]}"
+        # The configured nodes of a cluster may be well, and the master of this partition away.
+        address = with_master(self.address, self._redis.connection_pool) if self._guards else self.address
         return StoreFullError(address) if is_full else StoreError(_describe(error), address)
 
     def now_ms(self) -> int:
@@ -398,6 +395,12 @@ def find_foreign_layout(client: "redis.Redis", keys: Keys) -> str | None:
     # Scans only once per prefix, or after a flush. Version 0.1 had a key per evaluation, so the first reply holds one.
     old = next(client.scan_iter(f"{keys.prefix}:[cl][he][od][sg]*", count=1_000), None)
     return None if old is None else f"Redis holds {keys.prefix}:* of TraceJudge 0.1; {how}"
+
+
+def with_master(address: str, pool: "redis.ConnectionPool") -> str:
+    """Add the master that a pool with several servers has found to their address."""
+    master = getattr(pool, "master_address", None)
+    return address if master is None else f"{address}, master {master[0]}:{master[1]}"
 
 
 def redis_now_ms(client: "redis.Redis") -> int:
