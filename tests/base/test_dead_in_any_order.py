@@ -79,10 +79,25 @@ def test_it_is_in_one_place(fresh_keyspaces: Callable[[], Keyspace], steps: list
         assert len(keyspace.outbox("j")) <= account.scored
         assert marks(keyspace).keys() <= set(letters)
         assert not [name for name, size in keyspace.waiting().items() if size < 0]
-        in_batches = [
-            name for batch in keyspace.batches().values() for item in batch.items for name in item.evaluations
-        ]
-        assert (
-            max(Counter(evaluation.id for evaluation in in_batches if evaluation.id in letters).values(), default=0)
-            <= 1
+        batches = list(keyspace.batches().values())
+        finished = Ledger(keyspace.store, settings_of(keyspace)).already_finished(batches)
+        judged = Counter(
+            evaluation.id
+            for batch, over in zip(batches, finished, strict=True)
+            for item in batch.items
+            for evaluation in item.evaluations
+            if evaluation.id not in over
         )
+        assert not [name for name, batch_count in judged.items() if batch_count > 1]
+
+
+def test_an_evaluation_left_in_an_older_retry_is_judged_by_the_newest_only(
+    fresh_keyspaces: Callable[[], Keyspace],
+) -> None:
+    # A worker gave the retry up, and ended before it removed the batch.
+    keyspace = fresh_keyspaces()
+    for doing in ("give up", "retry", "give up the retry", "retry"):
+        do(keyspace, doing, 0, "timeout")
+    older, newest = sorted(keyspace.batches().values(), key=lambda batch: batch.created_at)
+    ledger = Ledger(keyspace.store, settings_of(keyspace))
+    assert ledger.already_finished([older, newest]) == [{verdict(0).evaluation_id}, set()]

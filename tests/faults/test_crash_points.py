@@ -105,7 +105,7 @@ class Process:
         for held in self.leases.take("lexical", "ours", 10):
             batch = batches.decode_batch(held.payload)
             parts = [(item, evaluation) for item in batch.items for evaluation in item.evaluations]
-            ended = self.ledger.already_finished({part.id: part.period for _, part in parts})
+            (ended,) = self.ledger.already_finished([batch])
             parts = [(item, part) for item, part in parts if part.id not in ended]
             gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
             scored = [

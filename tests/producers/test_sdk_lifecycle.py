@@ -23,6 +23,13 @@ from tracejudge.delivery.buffer import Totals
 Start = Callable[..., StartedSdk]
 
 
+@pytest.fixture
+def before_init(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the ended client that another test of this process may have left."""
+    monkeypatch.setattr(api._Current, "client", None)
+    monkeypatch.setattr(api._Current, "warned", False)
+
+
 def no_op() -> None:
     threads = set(threading.enumerate())
     assert re.fullmatch("[0-9a-f]{32}", tracejudge.publish(output="a", unknown=1))
@@ -33,14 +40,13 @@ def no_op() -> None:
     assert set(threading.enumerate()) <= threads, "what an earlier test has left may end meanwhile"
 
 
+@pytest.mark.usefixtures("before_init")
 def test_before_init_every_call_is_a_no_op() -> None:
     no_op()
 
 
-def test_before_init_the_first_publication_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(api._Current, "warned", False)
+@pytest.mark.usefixtures("before_init")
+def test_before_init_the_first_publication_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     tracejudge.publish(output="secret words")
     tracejudge.publish(output="again")
     assert caplog.record_tuples == [
@@ -48,6 +54,7 @@ def test_before_init_the_first_publication_says_so_once(
     ]
 
 
+@pytest.mark.usefixtures("before_init")
 def test_before_init_observe_and_trace_say_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -178,19 +178,13 @@ class BatchFetcher:
                 # A worker of another version wrote it, and will read it.
                 log.warning("batch handed back", batch=lease.batch_id, error=str(error))
                 self._leases.put_back(lease, delay_s=hand_back_delay_s(time.time() - made_at_ms(lease.batch_id) / 1000))
-        periods = {
-            evaluation.id: evaluation.period
-            for *_, batch in readable
-            for item in batch.items
-            for evaluation in item.evaluations
-        }
-        finished = self._ledger.already_finished(periods)
+        finished = self._ledger.already_finished([batch for *_, batch in readable])
         leased = [
             LeasedBatch(
-                *(window, lease, without_evaluations(batch, finished), tries),
+                *(window, lease, without_evaluations(batch, ended), tries),
                 len(payload) // max(1, count_evaluations(batch)),
             )
-            for lease, payload, tries, batch in readable
+            for (lease, payload, tries, batch), ended in zip(readable, finished, strict=True)
         ]
         return len(taken), leased
 

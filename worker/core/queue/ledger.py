@@ -117,14 +117,14 @@ class EvaluationState(NamedTuple):
     Attributes:
         ended: Whether the ledger holds an outcome.
         dead: Whether it is a dead letter.
-        retried: Whether it is a dead letter with a retry under way.
+        retry: The batch of its retry if it is a dead letter with a retry under way, else empty.
         outcome: Its code in the ledger, empty for none.
         scores: Its scores kept to be combined with others, or empty.
     """
 
     ended: bool
     dead: bool
-    retried: bool
+    retry: str
     outcome: bytes
     scores: bytes
 
@@ -149,7 +149,8 @@ def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, Eva
         flat = iter(store.run("outcomes", names, arguments))
         for name, outcome, dead, scores in zip(some, flat, flat, flat, strict=True):
             ended = outcome not in {b"", _CHOSEN}
-            states[name] = EvaluationState(ended, dead != b"", dead == b"retried", outcome, scores)
+            retry = "" if dead == b"dead" else dead.decode()
+            states[name] = EvaluationState(ended, dead != b"", retry, outcome, scores)
     return states
 
 
@@ -269,10 +270,22 @@ class Ledger:
         removed = self.store.run("dead_remove", (*shared, self._keys.evaluations), arguments)
         return [answer == 1 for answer in removed]
 
-    def already_finished(self, periods: Mapping[str, str]) -> set[str]:
-        """Return the evaluations, given as periods by id, that have ended or are dead without a retry under way."""
-        states = evaluation_states(self.store, periods)
-        return {name for name, state in states.items() if state.ended or (state.dead and not state.retried)}
+    def already_finished(self, batches: Sequence[Batch]) -> list[set[str]]:
+        """Return for each batch the evaluations that it must not judge.
+
+        They have ended, or are dead letters that no batch or another one retries: a worker that gives an evaluation up
+        and ends before its batch is removed leaves it in there.
+        """
+        held = [{ref.id: ref.period for item in batch.items for ref in item.evaluations} for batch in batches]
+        states = evaluation_states(self.store, {name: period for periods in held for name, period in periods.items()})
+
+        def is_over(name: str, batch_id: str) -> bool:
+            state = states[name]
+            return state.ended or (state.dead and state.retry != batch_id)
+
+        return [
+            {name for name in periods if is_over(name, batch.id)} for batch, periods in zip(batches, held, strict=True)
+        ]
 
     def _shared_keys(self) -> tuple[str, ...]:
         """Name the keys that all writing scripts share."""

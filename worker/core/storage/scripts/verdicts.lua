@@ -93,7 +93,8 @@ return fresh
 -- KEYS[2] scores          prefix of scores:<evaluation id>, string; TTL set by record
 -- KEYS[3] dead · KEYS[4] dead:retries
 -- ARGV    per evaluation its id, its field in the ledger, and its period
--- Returns per evaluation three texts: its state in the ledger or '', 'dead' or 'retried' or '', scores as JSON or ''.
+-- Returns per evaluation three texts: its state in the ledger or ''; for a dead letter 'dead', or the batch of its retry
+-- if one is under way, else ''; scores as JSON or ''.
 local any_dead = redis.call('HLEN', KEYS[3]) > 0
 local answers = {}
 for index = 1, #ARGV, 3 do
@@ -102,7 +103,7 @@ for index = 1, #ARGV, 3 do
   local scores = state and state ~= CHOSEN and redis.call('GET', KEYS[2] .. ':' .. id)
   local dead = ''
   if any_dead and redis.call('HEXISTS', KEYS[3], id) == 1 then
-    dead = (redis.call('HGET', KEYS[4], id) or ' '):match(' $') and 'dead' or 'retried'
+    dead = (redis.call('HGET', KEYS[4], id) or ''):match('^%d+ (.+)$') or 'dead'
   end
   answers[#answers + 1] = state or ''
   answers[#answers + 1] = dead
