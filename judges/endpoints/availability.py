@@ -14,6 +14,7 @@ log = structlog.get_logger("tracejudge.judging")
 _MAX_FAILURES: Final = 10
 _MAX_REFUSED: Final = 5  # Different evaluations: one request that is always refused says nothing about the others.
 _REFUSED_KEY: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.PROXY_AUTHENTICATION_REQUIRED})
+_HOLD_S: Final = 1.0  # The next call waits at most so long for the end of one in flight.
 _FIRST_INTERVAL_S: Final = 1.0
 _MAX_INTERVAL_S: Final = 15.0
 _MIN_INTERVAL_SHARE: Final = 0.75  # Jitter, so that many workers do not probe together.
@@ -40,6 +41,7 @@ class Circuit:
         self._failures = 0
         self._refused: set[str] = set()
         self._refused_from = 0  # Number of the first of these calls.
+        self._held_until = 0.0  # For how long the next call waits for one in flight, while a key is refused.
         self._has_answered = False
         self._failed_probes = 0
         self._valid_from = 0
@@ -59,6 +61,7 @@ class Circuit:
         if number > self._refused_from:
             # Answers to earlier calls may come after the key was taken away.
             self._refused.clear()
+            self._held_until = 0.0
 
     def record_failure(
         self, error: ModelError, number: int, next_number: int, older: int, now: float, *, evaluation: str = ""
@@ -84,7 +87,10 @@ class Circuit:
                 self._refused_from = number
             self._refused.add(evaluation or str(number))
             # Some gateways refuse a key now and then: among answers this says nothing about the key.
-            is_first = error.status in _REFUSED_KEY and not self._has_answered
+            is_key = error.status in _REFUSED_KEY
+            if is_key and len(self._refused) >= _MAX_REFUSED:
+                self._held_until = now + _HOLD_S
+            is_first = is_key and not self._has_answered
             if len(self._refused) < max(1 if is_first else _MAX_REFUSED, older):
                 return False
         else:
@@ -95,6 +101,10 @@ class Circuit:
         self._failed_probes = 0
         self._keep_open(error, next_number, now)
         return True
+
+    def held_until(self, in_flight: int) -> float:
+        """Return until when the next call waits for one in flight: their ends show whether the key is valid."""
+        return self._held_until if in_flight else 0.0
 
     def record_failed_probe(self, error: ModelError, next_number: int, now: float) -> None:
         """Stay open and double the probe interval."""
@@ -143,7 +153,7 @@ class RateLimitState:
         self.refused_in_row = 0  # Calls that were rate limited with no answer in between.
         self._enough = 0
         self._refused_share = 0.0
-        self.held_until = 0.0
+        self._held_until = 0.0
 
     def record_answer(self) -> None:
         """Record an answer: earlier refusals were meant for single requests."""
@@ -161,13 +171,13 @@ class RateLimitState:
             self._enough = max(_MIN_ROW, (in_flight + 1) // 2)
         self.refused_in_row += 1
         self._refused_share += _SHARE_WEIGHT * (1 - self._refused_share)
-        self.held_until = now + 1.0
+        self._held_until = now + _HOLD_S
         means_all = self.refused_in_row >= self._enough or self._refused_share > _MAX_SHARE
         return means_all or not self._has_answered
 
-    def holds(self, in_flight: int, now: float) -> bool:
-        """Return whether the next call waits for one in flight, whose end shows whom a refusal was meant for."""
-        return self.refused_in_row > 0 and in_flight > 0 and now < self.held_until
+    def held_until(self, in_flight: int) -> float:
+        """Return until when the next call waits for one in flight, whose end shows whom a refusal was meant for."""
+        return self._held_until if self.refused_in_row and in_flight else 0.0
 
     def pause(self, retry_after_s: float | None, number: int, next_number: int, now: float) -> None:
         """Begin or extend a pause; without ``retry_after_s`` consecutive pauses grow.

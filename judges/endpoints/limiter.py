@@ -253,7 +253,7 @@ class EndpointLimiter:
             return False
         if self._availability.needs_probe:
             return now >= self._next_probe_at
-        if self.in_flight >= self.limit or self._rate_limits.holds(len(self._calls.running), now):
+        if self.in_flight >= self.limit or now < self._held_until:
             return False
         return self._rate_limits.exhausted_until(self._next, now) is None
 
@@ -269,6 +269,11 @@ class EndpointLimiter:
         self._next += 1
         self.in_flight += 1
         return permit
+
+    @property
+    def _held_until(self) -> float:
+        in_flight = len(self._calls.running)
+        return max(self._circuit.held_until(in_flight), self._rate_limits.held_until(in_flight))
 
     @property
     def _next_probe_at(self) -> float:
@@ -300,8 +305,8 @@ class EndpointLimiter:
                 at = self._next_probe_at
             elif (refilled_at := self._rate_limits.exhausted_until(self._next, now)) is not None:
                 at = refilled_at
-            elif self._rate_limits.holds(len(self._calls.running), now):
-                at = self._rate_limits.held_until
+            elif now < self._held_until:
+                at = self._held_until
             else:
                 self._limit.record_demand(now)
                 beside_at = self._beside_at if self.in_flight < self._most else math.inf

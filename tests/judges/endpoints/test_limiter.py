@@ -336,7 +336,7 @@ def test_calls_begun_before_the_opening_do_not_reopen_the_circuit() -> None:
         await asyncio.sleep(0)
         for _ in range(30):
             assert not limiter.circuit_open, "the older calls may be answered"
-            await call(limiter, NO, 0.0)
+            await call(limiter, ModelRejectedError("no"), 0.0)
         assert limiter.circuit_open
         await asyncio.sleep(1)
         await call(limiter)
@@ -493,5 +493,23 @@ def test_refusals_count_once_an_answer_came_since_the_last() -> None:
         await call(limiter)
         assert limiter.count_refusal(NO, first) == Refusals(2, 3.0)
         assert limiter.count_refusal(AWAY, first) == first
+
+    run_virtually(run())
+
+
+def test_a_key_that_is_taken_away_holds_calls_back_until_those_in_flight_have_ended() -> None:
+    async def run() -> None:
+        limiter = make_limiter(48)
+        await call(limiter)
+        older = [asyncio.ensure_future(call(limiter, OK, 0.5)) for _ in range(30)]
+        await asyncio.sleep(0)
+        for _ in range(5):
+            await call(limiter, NO, 0.0)
+        assert (limiter.circuit_open, now()) == (False, 1.0)
+        waiting = [asyncio.ensure_future(call(limiter, NO, 0.1)) for _ in range(40)]
+        await asyncio.gather(*older)
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        # One begins when the older calls were answered, and its refusal is the last needed.
+        assert [began for began in ended if isinstance(began, float)] == [1.5]
 
     run_virtually(run())

@@ -30,9 +30,9 @@ def test_a_pause_replaces_the_hold_after_a_single_refusal() -> None:
     rate_limits = make_rate_limits()
     rate_limits.record_answer()
     assert not rate_limits.record_refusal(20, 100.0)
-    assert rate_limits.holds(20, 100.5)
+    assert rate_limits.held_until(20) > 100.5
     rate_limits.pause(7.0, 0, 1, 100.5)
-    assert not rate_limits.holds(20, 100.6)
+    assert rate_limits.held_until(20) == 0.0
 
 
 def test_without_a_word_pauses_double_up_to_twenty_seconds() -> None:
