@@ -6,6 +6,7 @@ StoreError if Redis does not answer, and can be repeated.
 
 import hashlib
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -116,15 +117,13 @@ class EvaluationState(NamedTuple):
 
     Attributes:
         ended: Whether the ledger holds an outcome.
-        dead: Whether it is a dead letter.
-        retry: The batch of its retry if it is a dead letter with a retry under way, else empty.
+        dead: `dead` or the batch of its retry if it is a dead letter, else empty.
         outcome: Its code in the ledger, empty for none.
         scores: Its scores kept to be combined with others, or empty.
     """
 
     ended: bool
-    dead: bool
-    retry: str
+    dead: str
     outcome: bytes
     scores: bytes
 
@@ -149,8 +148,7 @@ def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, Eva
         flat = iter(store.run("outcomes", names, arguments))
         for name, outcome, dead, scores in zip(some, flat, flat, flat, strict=True):
             ended = outcome not in {b"", _CHOSEN}
-            retry = "" if dead == b"dead" else dead.decode()
-            states[name] = EvaluationState(ended, dead != b"", retry, outcome, scores)
+            states[name] = EvaluationState(ended, dead.decode(), outcome, scores)
     return states
 
 
@@ -271,20 +269,15 @@ class Ledger:
         return [answer == 1 for answer in removed]
 
     def already_finished(self, batches: Sequence[Batch]) -> list[set[str]]:
-        """Return for each batch the evaluations that it must not judge.
+        """Return for each batch the evaluations that it must not judge: ended, or dead letters that it does not retry.
 
-        They have ended, or are dead letters that no batch or another one retries: a worker that gives an evaluation up
-        and ends before its batch is removed leaves it in there.
+        A worker that gives an evaluation up, and ends before its batch is removed, leaves it in there.
         """
         held = [{ref.id: ref.period for item in batch.items for ref in item.evaluations} for batch in batches]
-        states = evaluation_states(self.store, {name: period for periods in held for name, period in periods.items()})
-
-        def is_over(name: str, batch_id: str) -> bool:
-            state = states[name]
-            return state.ended or (state.dead and state.retry != batch_id)
-
+        states = evaluation_states(self.store, ChainMap(*held))
         return [
-            {name for name in periods if is_over(name, batch.id)} for batch, periods in zip(batches, held, strict=True)
+            {name for name in periods if states[name].ended or states[name].dead not in {"", batch.id}}
+            for batch, periods in zip(batches, held, strict=True)
         ]
 
     def _shared_keys(self) -> tuple[str, ...]:

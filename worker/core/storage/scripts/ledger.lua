@@ -23,8 +23,8 @@ local function find_in(evaluations, period, field)
     part = evaluations .. ':' .. period .. ':' .. digits:sub(1, length)
     local state = redis.call('HGET', part, field)
     if state then return state, part end
-    local length = redis.call('HLEN', part)
-    if length < MAX_FIELDS then return nil, part, length == 0 end
+    local fields = redis.call('HLEN', part)
+    if fields < MAX_FIELDS then return nil, part, fields == 0 end
   end
   return nil, part
 end
