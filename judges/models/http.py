@@ -60,8 +60,9 @@ class HttpEndpoint:
         self._headers = {"content-type": "application/json", **headers}
         self._settings = settings
         self._client: Client | None = None
-        # Addresses of the name that were checked, that of the client first; none if the proxy resolves the name.
-        self._addresses: list[str] = []
+        self._connects_to: str | None = None  # The address of the client; None if the proxy resolves the name.
+        # Addresses of the name that were checked and not found dead, the next to be used first.
+        self._addresses: list[str | None] = []
         self._resolved_at = 0.0
         self._resolving = asyncio.Lock()
 
@@ -97,8 +98,9 @@ class HttpEndpoint:
         untried: int | None = None
         while True:
             client = self._client
-            if client is None or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
+            if client is None or self._connects_to not in self._addresses[:1] or self._is_stale:
                 client = await self._open(deadline)
+            address = self._connects_to
             # Addresses that other requests find dead, or that a later look-up brings, add no tries.
             untried = len(self._addresses) if untried is None else untried
             left_s = max(deadline - loop.time(), 0.001)
@@ -107,36 +109,39 @@ class HttpEndpoint:
                 async with request as response:
                     return Reply(response.status, response.headers, await _read(response))
             except (ConnectError, ConnectTimeoutError):
-                # Nothing was sent. The next request makes a new client; this one tries the other addresses of the name.
-                if client is self._client:
-                    self._client = None
+                # Nothing was sent: the other addresses of the name are tried.
+                if address in self._addresses[:1]:
                     del self._addresses[:1]
                 untried -= 1
                 if untried <= 0 or loop.time() >= deadline:
                     raise
 
     async def _open(self, deadline: float) -> Client:
-        """Return the client of the address to which the name leads now."""
+        """Return the client of an address to which the name leads now.
+
+        A new one costs up to 60 ms, for which it reads all certificates, so it is kept while its address is right.
+        """
         loop = asyncio.get_running_loop()
         async with self._resolving:
-            if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
-                former, self._addresses = self._addresses[:1], []
+            if not self._addresses or self._is_stale:
+                addresses: list[str | None] = [None]
                 if self._proxy is None:
                     async with asyncio.timeout_at(min(deadline, loop.time() + _CONNECT_TIMEOUT_S)):
                         guarded = not self._settings.allow_link_local
-                        self._addresses = await resolve(self._host, self._port, guarded=guarded)
-                if former and former[0] in self._addresses:
-                    self._addresses.remove(former[0])
-                    self._addresses.insert(0, former[0])
-                elif former:
-                    self._client = None
+                        addresses = [*await resolve(self._host, self._port, guarded=guarded)]
+                self._addresses = sorted(addresses, key=lambda address: address != self._connects_to)
                 self._resolved_at = loop.time()
-            if self._client is None:
-                self._client = self._build()
+            if self._client is None or self._connects_to != self._addresses[0]:
+                self._client, self._connects_to = self._build(self._addresses[0]), self._addresses[0]
             return self._client
 
-    def _build(self) -> Client:
-        connect_s = _CONNECT_TIMEOUT_S / max(len(self._addresses), 1)
+    @property
+    def _is_stale(self) -> bool:
+        """Whether the name may lead elsewhere by now."""
+        return asyncio.get_running_loop().time() > self._resolved_at + _RESOLVE_EVERY_S
+
+    def _build(self, address: str | None) -> Client:
+        connect_s = _CONNECT_TIMEOUT_S / len(self._addresses)
         builder = (
             ClientBuilder()
             .default_headers(self._headers)
@@ -151,8 +156,8 @@ class HttpEndpoint:
         if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys():
             # Without them the system's certificates are trusted, of which an image may have none.
             builder = builder.add_root_certificate_pem(Path(certifi.where()).read_bytes())
-        if self._addresses:
-            builder = builder.resolve(self._host, self._addresses[0], self._port)
+        if address is not None:
+            builder = builder.resolve(self._host, address, self._port)
         return builder.build()
 
     async def _refused(self, error: ConnectError) -> ModelError:

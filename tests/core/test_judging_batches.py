@@ -244,7 +244,7 @@ def test_the_setting_chooses_which_verdicts_are_logged(keyspace: Keyspace, new_w
         worker = new_worker(judges={"safety": passing_but_one}, log_verdicts=which)
         with capture_logs() as lines:
             worker.run(*choose(keyspace, 3, first=first))
-        log_lines = [line["scores"] for line in lines if line["event"] == "verdict"]
+        log_lines = [row["scores"] for line in lines if line["event"] == "verdict" for row in line["rows"]]
         assert log_lines == [{"safety": 1.0}] * logged, which
     assert_settled(keyspace, scored=9)
 

@@ -74,6 +74,13 @@ def test_lines_can_be_searched_for_a_field_and_its_value(written: Written) -> No
     assert [line.count('"seconds": 0.5') for line in written.text.splitlines()] == [1, 1]
 
 
+def test_rows_are_a_line_each_with_the_fields_of_the_call(written: Written) -> None:
+    structlog.get_logger("tracejudge.test").info("verdict", rows=[{"judge": "a"}, {"judge": "b"}], worker="w1")
+    fields = [(line["event"], line["judge"], line["worker"], line["level"]) for line in written.lines]
+    assert fields == [("verdict", "a", "w1", "info"), ("verdict", "b", "w1", "info")]
+    assert "rows" not in written.text
+
+
 def test_lines_of_libraries_have_the_same_form(written: Written) -> None:
     logging.getLogger("some.library").warning("lost %s of %d", "connection", 3)
     line = written.line

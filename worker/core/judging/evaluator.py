@@ -160,6 +160,13 @@ class _BatchRun(NamedTuple):
     price: Price | None
 
 
+class _Final(NamedTuple):
+    """A verdict that is to be written, as the script takes it and as it is logged."""
+
+    finished: Finished
+    verdict: Verdict
+
+
 class GroupCommit(Generic[T, R]):
     """Runs a blocking function for the coroutines of one event loop; items submitted during a run share the next one.
 
@@ -277,7 +284,7 @@ class BatchEvaluator:
         self._judges = judges
         self._models = models
         self._ledger = ledger
-        self._recorder = GroupCommit[Finished, bool]("tracejudge-recorder", self._write, repeats=True)
+        self._recorder = GroupCommit[_Final, bool]("tracejudge-recorder", self._write, repeats=True)
         self._redaction = Redaction.from_settings(settings.redact)
         self._rules = rules
         self._graders = rules.graders
@@ -347,8 +354,10 @@ class BatchEvaluator:
         if self._closes:
             await close_all(self._models, self._judges)
 
-    def _write(self, group: Sequence[Finished]) -> list[bool]:
-        return self._ledger.record(group)
+    def _write(self, group: Sequence[_Final]) -> list[bool]:
+        fresh = self._ledger.record([final.finished for final in group])
+        _log([final.verdict for final in group], self._settings.log_verdicts, fresh)
+        return fresh
 
     async def _redact(self, items: Sequence[Item]) -> list[Trace | Exception]:
         """Return the redacted traces; in place of one that could not be redacted, its error."""
@@ -400,7 +409,7 @@ class BatchEvaluator:
                 finished = Finished.encode(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches
                 )
-                _log(verdict, self._settings.log_verdicts, fresh=await self._recorder.submit(finished))
+                await self._recorder.submit(_Final(finished, verdict))
                 run.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch
@@ -462,15 +471,24 @@ def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
     return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
 
 
-def _log(verdict: Verdict, which: str, *, fresh: bool) -> None:
-    """Log a verdict in one line that joins logs, traces and metrics, and quotes no text."""
-    if which == "none" or (which == "failed" and all(score.passed is not False for score in verdict.scores)):
-        return
-    names = ("trace_id", "span_id", "evaluation_id", "service", "judge", "judge_model", "outcome", "reason")
-    log.info(
-        "verdict",
-        **{name: getattr(verdict, name) for name in names},
-        scores={score.metric: score.value for score in verdict.scores},
-        seconds=round(verdict.duration_s, 4),
-        fresh=fresh,
-    )
+def _log(verdicts: Sequence[Verdict], which: str, fresh: Sequence[bool]) -> None:
+    """Log verdicts, each in one line that joins logs, traces and metrics, and quotes no text."""
+    rows = [
+        {
+            "trace_id": verdict.trace_id,
+            "span_id": verdict.span_id,
+            "evaluation_id": verdict.evaluation_id,
+            "service": verdict.service,
+            "judge": verdict.judge,
+            "judge_model": verdict.judge_model,
+            "outcome": verdict.outcome,
+            "reason": verdict.reason,
+            "scores": {score.metric: score.value for score in verdict.scores},
+            "seconds": round(verdict.duration_s, 4),
+            "fresh": is_fresh,
+        }
+        for verdict, is_fresh in zip(verdicts, fresh, strict=True)
+        if which == "all" or (which == "failed" and any(score.passed is False for score in verdict.scores))
+    ]
+    if rows:
+        log.info("verdict", rows=rows)
