@@ -149,7 +149,7 @@ def __getattr__(name: str) -> Celery:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return make_app(load(os.environ), config_path(os.environ))
+        return make_app(load(os.environ, needs_broker=True), config_path(os.environ))
     except SettingsError as error:
         refuse_start(str(error))
 

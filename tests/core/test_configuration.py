@@ -521,11 +521,6 @@ MISTAKES: Mapping[str, Mistake] = {
         "partitions = 2", "partitions: needs a cluster; set redis_url to redis+cluster://host:6379, or leave it out"
     ),
     "too many partitions": in_file("partitions = 65", "partitions: must be a whole number from 1 to 64"),
-    "a cluster without a broker": Mistake(
-        "defaults: broker_url: is required with a cluster, which Celery cannot use as its broker; set it to another"
-        ' server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"',
-        'redis_url = "redis+cluster://a"',
-    ),
     "a cluster as the broker": in_file(
         'broker_url = "redis+cluster://a"', "broker_url: must be a URL, as amqp://host or redis://host:6379/0"
     ),
@@ -761,6 +756,17 @@ def test_a_mistake_is_one_line_with_place_key_and_fix(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     check_mistake(mistake)
+
+
+def test_a_worker_on_a_cluster_needs_a_broker_and_a_command_none() -> None:
+    variables = {"TRACEJUDGE_REDIS_URL": "redis+cluster://a"}
+    assert load(variables).broker_url is None
+    with pytest.raises(SettingsError) as caught:
+        load(variables, needs_broker=True)
+    assert str(caught.value) == (
+        "defaults: broker_url: is required with a cluster, which Celery cannot use as its broker; set it to another"
+        ' server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"'
+    )
 
 
 def test_an_error_names_the_source_that_set_the_value() -> None:

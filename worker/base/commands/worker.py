@@ -44,7 +44,7 @@ def command(  # noqa: PLR0917 - click calls by name
         raise SettingsError(wrong)
     chosen = [role.strip() for role in roles.split(",")] if roles else None
     arguments = {"redis_url": redis_url, "metrics_port": metrics_port, "roles": chosen, "served_partitions": partitions}
-    settings = load(os.environ, config, arguments)
+    settings = load(os.environ, config, arguments, needs_broker=True)
     logs.configure(settings.log_level, has_own_broker=settings.broker_url is not None)
     # Celery is imported after the settings are checked, so that a wrong configuration is reported at once.
     from worker.celery import make_app  # noqa: PLC0415

@@ -138,7 +138,9 @@ def examine(
     """Read and check a configuration as a worker does at its start, then look for probable mistakes."""
     try:
         faults, sources = run_faults(read(environment, config, arguments))
-        further, settings = run_faults(sources.with_places(build(sources, environment, of_worker=True)))
+        further, settings = run_faults(
+            sources.with_places(build(sources, environment, needs_broker=True, of_worker=True))
+        )
     except SettingsError as error:
         return Configuration([error.fault])
     faults += further

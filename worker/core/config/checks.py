@@ -29,9 +29,9 @@ _PEM_FILES: Final = ("metrics_tls_cert", "metrics_tls_key", "ca_file", "client_c
 _OUR_BROKERS: Final = frozenset({"unix", "redis+sentinel", "rediss+sentinel"})
 
 
-def setting_faults(settings: Settings) -> Iterator[Fault]:
-    """Check all settings but those of judges, models and rules."""
-    yield from _servers(settings)
+def setting_faults(settings: Settings, *, needs_broker: bool = False) -> Iterator[Fault]:
+    """Check all settings but those of judges, models and rules; only a worker needs a broker."""
+    yield from _servers(settings, needs_broker=needs_broker)
     yield from _broker_and_proxy(settings)
     yield from _metrics_page(settings)
     yield from _hash_keys(settings)
@@ -65,7 +65,7 @@ def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> It
         yield unknown(key, f"{owner}there is no [models.{name}]", name, settings.models)
 
 
-def _servers(settings: Settings) -> Iterator[Fault]:
+def _servers(settings: Settings, *, needs_broker: bool) -> Iterator[Fault]:
     """Check the address of Redis, the number of partitions, and those that this worker serves."""
     try:
         is_cluster = parse_redis_url(settings.redis_url).is_cluster
@@ -76,7 +76,7 @@ def _servers(settings: Settings) -> Iterator[Fault]:
         return
     if not is_cluster and settings.partition_count > 1:
         yield Fault("partitions", "needs a cluster", "set redis_url to redis+cluster://host:6379, or leave it out")
-    if is_cluster and settings.broker_url is None:
+    if needs_broker and is_cluster and settings.broker_url is None:
         fix = 'set it to another server, as broker_url = "amqp://rabbitmq" or "redis://host:6379/0"'
         yield Fault("broker_url", "is required with a cluster, which Celery cannot use as its broker", fix)
     if settings.served_partitions is not None and not _RANGES.fullmatch(settings.served_partitions):

@@ -40,6 +40,7 @@ def load(
     arguments: Mapping[str, object] | None = None,
     *,
     needs_rules: bool = True,
+    needs_broker: bool = False,
 ) -> Settings:
     """Load and check the settings.
 
@@ -48,16 +49,23 @@ def load(
         config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` if it exists.
         arguments: Settings of the command line; None is absent.
         needs_rules: Whether the rules are used. Without them no model need be called default.
+        needs_broker: Whether a worker starts with them.
 
     Raises:
         SettingsError: A value is wrong, or values do not go together.
     """
     sources = first_raised(read(environment, config, arguments))
-    return first_raised(sources.with_places(build(sources, environment, needs_rules=needs_rules)))
+    faults = build(sources, environment, needs_rules=needs_rules, needs_broker=needs_broker)
+    return first_raised(sources.with_places(faults))
 
 
 def build(
-    sources: ConfigSources, environment: Mapping[str, str], *, needs_rules: bool = True, of_worker: bool = False
+    sources: ConfigSources,
+    environment: Mapping[str, str],
+    *,
+    needs_rules: bool = True,
+    needs_broker: bool = False,
+    of_worker: bool = False,
 ) -> Faults[Settings]:
     """Convert and check what was read; ``of_worker`` opens all files that a worker opens at its start."""
     settings, wrong = yield from convert(sources)
@@ -67,7 +75,7 @@ def build(
             settings = yield from _without_followers(feature.complete(settings, sources, names), wrong)
     has_rules = "rules" in sources.origin or "default" in settings.models
     faults = chain(
-        setting_faults(settings),
+        setting_faults(settings, needs_broker=needs_broker),
         rule_faults(settings, names, needs_rules=needs_rules, has_rules=has_rules),
         with_files(settings, environment, endpoints_of(settings) if of_worker else None),
     )

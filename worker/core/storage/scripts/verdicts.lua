@@ -25,7 +25,7 @@ local refused = guard({
 })
 if refused then return refused end
 
-local ttl_s, now = tonumber(ARGV[2]), now_ms()
+local ttl_s, now, any_dead = tonumber(ARGV[2]), now_ms(), redis.call('HLEN', keys.dead) > 0
 local fresh, new, seen, letters = {}, {}, {}, {}
 local follow_ups, models = {}, {}
 
@@ -54,7 +54,7 @@ for first = 4, #ARGV, 9 do
   fresh[#fresh + 1] = is_new and 1 or 0
   if is_new then
     seen[field] = true
-    local letter = redis.call('HGET', keys.dead, id)
+    local letter = any_dead and redis.call('HGET', keys.dead, id)
     new[#new + 1] = {id = id, field = field, part = part, is_new = is_new_part, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
     if letter then letters[#letters + 1] = letter end
     count_lost_choice(state, letter, batch ~= '' and KEYS[11] .. ':' .. batch)
