@@ -127,7 +127,8 @@ def test_planted_errors_are_recovered_from_labelled_traces(served: Run) -> None:
         assert len(circles) == 10, name
 
 
-@pytest.mark.slow("6 s of CPU for two hundred draws")
+@pytest.mark.slow("10 s of CPU for two hundred draws")
+@pytest.mark.timeout(600)
 def test_intervals_hold_for_held_out_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fitted map, threshold and error are compared with the truth of 300 other traces."""
     monkeypatch.setattr(measured, "_RESAMPLES", 100)
