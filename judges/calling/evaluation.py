@@ -29,7 +29,7 @@ from judges.parsing.answer import (
     OutOfRangeError,
     without_thinking,
 )
-from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies
+from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, has_sign
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.parsing.retrievals import with_context
 from judges.requests.request import (
@@ -203,13 +203,15 @@ class _SingleRequest:
         trace, prompt = self._call.trace, self._prompt
         # The words of a template are no material, and often contain an example of the answer.
         material = [block.value for block in prompt.blocks] if prompt.messages else [self._messages[-1].content]
-        blocks, shown = frozenset(material), "\n".join(material)
+        shown = "\n".join(material)
+        # Blocks whose invisible characters were replaced are not shown as they are.
+        blocks = frozenset(material if has_sign(shown) else [*material, *(block.value for block in prompt.blocks)])
 
         def find() -> Copies | None:
             # A judge that shows sentences with keys divides the objects that are planted in them. Among thousands of
             # documents this takes a second: it belongs into the thread as well.
             texts = (trace.output, *texts_of(trace.context))
-            divided = [each for each in texts if each not in blocks and each not in shown]
+            divided = [each for each in texts if (each not in blocks or "\r" in each) and each not in shown]
             return find_copies(text, (*material, *divided), is_verdict)
 
         return await offload_if_large(len(shown) > LARGE_CHARS or len(text) > LARGE_CHARS // 10, find)
