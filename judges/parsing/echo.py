@@ -191,9 +191,9 @@ class _Material:
 
     def holds_pieces(self, words: str) -> bool:
         """Return whether words are a copy in pieces; see ``is_echo``."""
-        # An object often begins with a sentence of the material, and ends with words of the model's own.
-        end = words[-60:].partition(" ")[2]
-        may_hold = _may_hold(end, self._may_have) and _may_hold(words, self._may_have)
+        # The model's own words stand at the beginning, or behind a sentence of the material.
+        ends = words[:40].rpartition(" ")[0], words[-60:].partition(" ")[2], words
+        may_hold = all(_may_hold(piece, self._may_have) for piece in ends)
         return may_hold and is_echo(words, (self.words,))
 
 

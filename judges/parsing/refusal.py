@@ -111,7 +111,7 @@ def is_refusal_as_reason(text: str) -> bool:
 
     Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
     """
-    return not _ABOUT_MATERIAL.search(text.casefold()) and is_refusal(text)
+    return len(text) <= _MAX_CHARS and not _ABOUT_MATERIAL.search(text.casefold()) and is_refusal(text)
 
 
 def _declines(sentence: str) -> bool:
