@@ -260,12 +260,12 @@ class Table(Generic[T]):
     kinds: Mapping[str, Any] = field(default_factory=dict)
     is_secret: bool = False
 
-    def of(self, settings: "Extended") -> T:
+    def read(self, settings: "Extended") -> T:
         """Return the value in the settings or in a rule, or the default."""
         value: T = settings.tables.get(self.key, self.default)
         return value
 
-    def replace(self, settings: E, value: T) -> E:
+    def with_value(self, settings: E, value: T) -> E:
         """Return settings or a rule with another value."""
         return structs.replace(settings, tables={**settings.tables, self.key: value})
 

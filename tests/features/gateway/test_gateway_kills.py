@@ -203,7 +203,7 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
 def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
     stored: Stored, pipeline: Pipeline
 ) -> None:
-    gatherer = Gatherer(pipeline.store, GATEWAY.of(Settings()))
+    gatherer = Gatherer(pipeline.store, GATEWAY.read(Settings()))
     chance = random.Random(3)
     _, requests = pieces(chance)
     others = pieces(chance)[1][0]

@@ -378,7 +378,7 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
 
 def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
-    others = (COMBINE.replace(TOGETHER, "all"),)
+    others = (COMBINE.with_value(TOGETHER, "all"),)
     stranger = panel_worker(new_worker, rules=others, asked=lambda: frozenset(of))
     finish(keyspace, stranger)
     assert keyspace.batches().keys() == {of[PANEL]}
@@ -388,7 +388,7 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
 
 def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
-    others = (COMBINE.replace(TOGETHER, "all"),)
+    others = (COMBINE.with_value(TOGETHER, "all"),)
     finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
     assert balanced(keyspace).reasons == {"dead:unknown_judge_version": 1}
 

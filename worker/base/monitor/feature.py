@@ -85,7 +85,7 @@ SECOND_MODEL: Final[Table[str | None]] = Table("second_model", str | None, None,
 
 def monitor_faults(settings: Settings, _: "Mapping[str, Judge]", names: frozenset[str]) -> Iterator[Fault]:
     """Check the names of safety judges."""
-    for judge in MONITOR.of(settings).safety:
+    for judge in MONITOR.read(settings).safety:
         if judge not in names:
             yield unknown("monitor.safety", f"there is no judge {judge!r}", judge, names)
 
@@ -126,7 +126,7 @@ def _complete(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -
 
 
 def _exporters(settings: Settings) -> Mapping[str, Exporter]:
-    if not MONITOR.of(settings).enabled:
+    if not MONITOR.read(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
@@ -139,7 +139,7 @@ def _process_threads(
     """Make a thread for each partition, also of those that this worker does not serve: the sums are on the first."""
     from worker.base.monitor.sums import PartitionSums, QualitySums
 
-    if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
+    if not MONITOR.read(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
     return (sums, stores[0]), *((PartitionSums(store, sums), store) for store in stores[1:])
@@ -148,7 +148,7 @@ def _process_threads(
 FEATURE: Final = Feature(
     name="monitor",
     tables=(MONITOR,),
-    verdict_tags=lambda settings: MONITOR.of(settings).tags,
+    verdict_tags=lambda settings: MONITOR.read(settings).tags,
     rule_faults=monitor_faults,
     metrics="worker.base.monitor.gauges.QualityMetrics",
     keys=MonitorKeys,

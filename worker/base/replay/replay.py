@@ -451,7 +451,7 @@ class ReplayRun:
     def _find_gathered(self) -> WaitingWork | None:
         """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
-        most = MAX_SESSION_BYTES.of(self._settings) * SHARE_OF_WAITING
+        most = MAX_SESSION_BYTES.read(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None
 
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Chosen]) -> None:

@@ -124,7 +124,7 @@ class Graders:
             (judge, name)
             for rule in self._settings.rules
             for judge in rule.judges
-            if COMBINE.of(rule) is None or judge in self.model_by_judge
+            if COMBINE.read(rule) is None or judge in self.model_by_judge
             for name in self.models_of(rule, judge)
         )
         return self.combined_by_panels - {(judge, self._models[name].judge_model) for judge, name in alone}
@@ -212,7 +212,7 @@ class Graders:
 
 
 def _find_panel(settings: Settings, rule: Rule) -> Grader | None:
-    combine = COMBINE.of(rule)
+    combine = COMBINE.read(rule)
     return combine and make_panel(combine, [settings.models[name].judge_model for name in rule.models])
 
 

@@ -52,7 +52,7 @@ class Extended(Struct, frozen=True, kw_only=True):
     """A part of the configuration to which features add keys.
 
     Attributes:
-        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
+        tables: Values of features by key, without those that are as by default; read them by ``Table.read``.
     """
 
     extension: ClassVar = "tables"
@@ -315,7 +315,7 @@ class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
         left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
         shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
-        shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
+        shared |= {table.key: table.read(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
 

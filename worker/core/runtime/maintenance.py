@@ -66,7 +66,7 @@ class BacklogGauges:
             "outbox": settings.max_outbox_bytes,
             "batches": settings.max_waiting_bytes,
             "dead_letters": settings.max_dead_bytes,
-            "sessions": MAX_SESSION_BYTES.of(settings),
+            "sessions": MAX_SESSION_BYTES.read(settings),
         }
         self.lag: dict[str, Any] = {}
 

@@ -106,7 +106,9 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     week = _DAYS * DAY_S
     all_series = read_series(store)
     series = [series for series in all_series.values() if not series.segment][:_MOST_ROWS]
-    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now)
+    scope = Scope.from_options(
+        Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now
+    )
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
     incidents = read_incidents(store, [each.id for each in series])
     open_drops = {

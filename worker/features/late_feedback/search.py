@@ -270,7 +270,7 @@ class FeedbackChooser:
             }
             for feedback, publications in part
         ]
-        plan = {"wait_ms": int(WAIT.of(self._settings) * 1000), "traces": traces}
+        plan = {"wait_ms": int(WAIT.read(self._settings) * 1000), "traces": traces}
         return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
@@ -340,11 +340,11 @@ class LateFeedbackPasses(ServiceThread):
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
-        self._feedback = PendingFeedback(store, WAIT.of(settings))
+        self._feedback = PendingFeedback(store, WAIT.read(settings))
         self._chooser = FeedbackChooser(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
-        self._look_every_s = min(1.0, WAIT.of(settings))
+        self._look_every_s = min(1.0, WAIT.read(settings))
         self._index = TraceIndex()
         self._pass: _Pass | None = None
 

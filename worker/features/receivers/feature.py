@@ -123,7 +123,7 @@ def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
 
 
 def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not RECEIVERS.of(settings):
+    if not RECEIVERS.read(settings):
         return {}
     return receiver_exporters(settings, import_exporters())
 

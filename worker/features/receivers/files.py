@@ -168,7 +168,7 @@ class ArchiveEraser(Eraser):
             OSError: A file cannot be read or replaced.
         """
         run = self.run
-        for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
+        for options in RECEIVERS.read(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
                 run.result.archived += erase_lines(
                     Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run

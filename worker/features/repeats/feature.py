@@ -16,7 +16,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
     from worker.core.config.loading import form_faults, models_of_judge, price_faults
 
     for number, rule in enumerate(settings.rules):
-        name, key = SECOND_MODEL.of(rule), f"rules[{number}].second_model"
+        name, key = SECOND_MODEL.read(rule), f"rules[{number}].second_model"
         if name is None:
             continue
         yield from absent_model(settings, name, key)
@@ -32,7 +32,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
 
 
 def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
-    if not any(REPEAT.of(rule) or SECOND_MODEL.of(rule) for rule in context.settings.rules):
+    if not any(REPEAT.read(rule) or SECOND_MODEL.read(rule) for rule in context.settings.rules):
         return None
     from worker.features.repeats.repeats import Repeats
 

@@ -91,7 +91,7 @@ def _alternatives(
     for kind, name, tables in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
         if name not in tables:
             raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, tables)}")
-        rules = tuple(COMBINE.replace(structs.replace(rule, model=name), None) for rule in settings.rules)
+        rules = tuple(COMBINE.with_value(structs.replace(rule, model=name), None) for rule in settings.rules)
         alternatives[f"{kind} {name}"] = structs.replace(settings, rules=rules)
     return alternatives
 

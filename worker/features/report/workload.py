@@ -345,7 +345,7 @@ class Estimator:
         if is_installed("cascades"):
             from worker.features.cascades.feature import CASCADES  # noqa: PLC0415 - may be absent
 
-            self._cascades = CASCADES.of(settings)
+            self._cascades = CASCADES.read(settings)
         limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
@@ -455,7 +455,7 @@ class Estimator:
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
         asking = rules.find_rules(trace, *pair)
-        if repeated := max(map(REPEAT.of, asking), default=0.0):
+        if repeated := max(map(REPEAT.read, asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
         cascades, names = self._rated, self._settings.models

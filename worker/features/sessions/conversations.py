@@ -120,10 +120,10 @@ class SessionGathering(IngestHook):
         """Add the limits of worker/core/storage/scripts/sessions.lua."""
         settings = self._settings
         sessions = {
-            "max": SESSION_MAX.of(settings),
+            "max": SESSION_MAX.read(settings),
             "max_bytes": settings.max_trace_bytes,
-            "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
-            "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
+            "idle_ms": int(SESSION_IDLE.read(settings) * 1000),
+            "keep_ms": int(SESSION_KEEP.read(settings) * 1000),
             "ttl_s": settings.ledger_ttl_s,
         }
         return limits._replace(sessions=sessions)
@@ -205,7 +205,7 @@ class SessionChooser:
                 kept.append(group._replace(evaluations=evaluations))
             # Evaluations are shed only if they cannot wait for their judge model.
             waits = bool(away) and not drops
-            wait_s = SESSION_IDLE.of(self._settings) if waits else SESSION_KEEP.of(self._settings)
+            wait_s = SESSION_IDLE.read(self._settings) if waits else SESSION_KEEP.read(self._settings)
             sessions.append(
                 {
                     "key": writer.key(key_of(session_id)),
@@ -294,13 +294,13 @@ class SessionPasses(ServiceThread):
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics
-        self._max_bytes = MAX_SESSION_BYTES.of(settings)
+        self._max_bytes = MAX_SESSION_BYTES.read(settings)
         self._chooser = chooser
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
         self._next_log = 0.0
-        self._look_every_s = min(1.0, SESSION_IDLE.of(settings))
+        self._look_every_s = min(1.0, SESSION_IDLE.read(settings))
 
     def run_once(self) -> None:
         """Choose the evaluations of some conversations that are due, or wait."""
