@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings, Share
 from worker.core.features import Exporter, Feature, Table
 from worker.core.storage.keys import Key, KeySpace
@@ -87,7 +87,7 @@ def monitor_faults(settings: Settings, _: "Mapping[str, Judge]", names: frozense
     """Check the names of safety judges."""
     for judge in MONITOR.read(settings).safety:
         if judge not in names:
-            yield unknown("monitor.safety", f"there is no judge {judge!r}", judge, names)
+            yield unknown_name_fault("monitor.safety", f"there is no judge {judge!r}", judge, names)
 
 
 class MonitorKeys(KeySpace):

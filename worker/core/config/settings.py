@@ -28,7 +28,7 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
-_OF_ONE_PROCESS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_PROCESS_SETTINGS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -312,7 +312,7 @@ class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         """
-        left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
+        left_out = {"tables", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
         shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
         shared |= {table.key: table.read(self) for table in installed_tables().values() if not table.is_secret}

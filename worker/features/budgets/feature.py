@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from worker.core.config.checks import table_name_faults
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, SeriesLabel, Settings
 from worker.core.features import Feature, IngestHook, ModelWrapper, Table, TraceHookContext
@@ -121,7 +121,7 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     budgets = BUDGETS.read(settings)
     for number, rule in enumerate(settings.rules):
         if (own := BUDGET.read(rule)) is not None and own not in budgets:
-            yield unknown(f"rules[{number}].budget", f"there is no [budgets.{own}]", own, budgets)
+            yield unknown_name_fault(f"rules[{number}].budget", f"there is no [budgets.{own}]", own, budgets)
         if rule.unit == "session" and FIRST_PER_HOUR.read(rule):
             what = "counts traces, and the rule judges sessions"
             yield Fault(f"rules[{number}].first_per_hour", what, "take first_per_hour out", "conflict")
@@ -138,7 +138,7 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             for value in getattr(budget, part) if settings.rules or part == "models" else ():
                 if value not in names:
                     kind = "judge of a rule" if names is judges else part.removesuffix("s")
-                    yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
+                    yield unknown_name_fault(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
         # A limit in USD cannot be kept without a price.
         unpriced = [each for each in budget.models if each in settings.models and settings.models[each].price is None]
         if budget.in_usd and unpriced:

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.core.model import DECIDING
-from worker.core.config.checks import absent_model, table_name_faults
+from worker.core.config.checks import missing_model_faults, table_name_faults
 from worker.core.config.settings import COMBINE, Amount, Settings, Share
 from worker.core.features import Feature, Table, TraceHookContext, VerdictHook
 from worker.core.storage.keys import Key, KeySpace
@@ -87,8 +87,8 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
     yield from table_name_faults(key, name)
     if name in settings.models:
         yield Fault(key, f"there is a [models.{name}] too", "rename one of them", "conflict")
-    yield from absent_model(settings, cascade.first, f"{key}.first")
-    yield from absent_model(settings, cascade.then, f"{key}.then")
+    yield from missing_model_faults(settings, cascade.first, f"{key}.first")
+    yield from missing_model_faults(settings, cascade.then, f"{key}.then")
     first, then = map(settings.models.get, (cascade.first, cascade.then))
     if first is not None and not first.decides:
         fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
