@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from worker.base.doctor.command import diagnose
 from worker.base.doctor.finding import Check, ok
@@ -83,7 +83,7 @@ def test_an_exporter_reads_all_verdicts_and_counts_dropped_ones(keyspace: Keyspa
     keyspace.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
     exporter.run_once()
 
-    assert list(only(samples(metrics), "export_dropped_total").values()) == [1.0]
+    assert list(select_metrics(samples(metrics), "export_dropped_total").values()) == [1.0]
     reasons = {labels[1] for labels in metrics.export_dropped._metrics if labels[0] == "list"}
     assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
     assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0

@@ -217,7 +217,7 @@ def _count_waiting(store: Store) -> int:
         periods = {evaluation.id: evaluation.period for item in batch.items for evaluation in item.evaluations}
         # Evaluations with a retry under way are dead until their verdicts exist.
         states = evaluation_states(store, periods)
-        waiting += sum(not state.ended and not state.dead for state in states.values())
+        waiting += sum(not state.ended and not state.letter for state in states.values())
     return waiting
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.reading import ConfigSources
-    from worker.core.config.settings import Extended, Settings
+    from worker.core.config.settings import ExtensibleTable, Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     PartitionThread = tuple[ServiceThread, Store]
 
 A = ParamSpec("A")
-E = TypeVar("E", bound="Extended")
+E = TypeVar("E", bound="ExtensibleTable")
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -260,7 +260,7 @@ class Table(Generic[T]):
     kinds: Mapping[str, Any] = field(default_factory=dict)
     is_secret: bool = False
 
-    def read(self, settings: "Extended") -> T:
+    def read(self, settings: "ExtensibleTable") -> T:
         """Return the value in the settings or in a rule, or the default."""
         value: T = settings.tables.get(self.key, self.default)
         return value

@@ -17,7 +17,7 @@ from support.processes import free_port, wait_until
 from worker.core.config.settings import Settings
 from worker.features.gateway.admission import Form
 from worker.features.gateway.feature import GATEWAY
-from worker.features.gateway.gathering import Gatherer, Taken
+from worker.features.gateway.gathering import Gatherer, LeasedTrace
 from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 from worker.features.gateway.otlp import read_request
 
@@ -211,7 +211,7 @@ def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
     def add(content: bytes) -> None:
         gatherer.add(read_request(zlib.decompress(content, 31), Form.PROTOBUF, is_log=False, service=None))
 
-    def take() -> list[Taken]:
+    def take() -> list[LeasedTrace]:
         end_leases(stored)
         return gatherer.take(100)
 

@@ -22,7 +22,7 @@ from support.backends import BACKENDS, KEY, PUBLIC_KEY, Backend
 from support.cases import each_case
 from support.otlp import Accept, OtlpReceiver, failing
 from support.processes import wait_until
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
@@ -89,7 +89,7 @@ class Sending:
 
     @property
     def dropped(self) -> dict[str, float]:
-        metric_values = only(samples(self.metrics), "export_dropped_total")
+        metric_values = select_metrics(samples(self.metrics), "export_dropped_total")
         return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 
     def _wait(self, seconds: float) -> bool:

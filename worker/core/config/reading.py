@@ -20,7 +20,7 @@ from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
 from worker.core.config.checks import file_faults, setting_faults
-from worker.core.config.settings import Extended, JudgeCalibration, Rule, Seconds, Settings, Size
+from worker.core.config.settings import ExtensibleTable, JudgeCalibration, Rule, Seconds, Settings, Size
 from worker.core.features import installed_tables
 
 T = TypeVar("T")
@@ -246,7 +246,7 @@ def named_keys() -> frozenset[str]:
 def key_types(kind: type[Struct] = Settings) -> Mapping[str, Any]:
     """Return the keys of the configuration, or of a table, with their types: those of the core, then of features."""
     types: dict[str, Any] = {field.encode_name: field.type for field in structs.fields(kind)}
-    if issubclass(kind, Extended):
+    if issubclass(kind, ExtensibleTable):
         del types["tables"]
         types |= {key: table.type for key, table in installed_tables(kind.extension).items()}
     return types
@@ -315,4 +315,4 @@ def _convert_struct(key: str, value: Mapping[str, object], kind: type[Struct], w
                 yield missing_fault(f"{key}.{name}", inspect.type_info(kind), name)
             # An empty value, with which the rest of the table is checked.
             values[name] = getattr(field.type, "__origin__", field.type)()
-    return kind.from_keys(**values) if issubclass(kind, Extended) else kind(**values)
+    return kind.from_keys(**values) if issubclass(kind, ExtensibleTable) else kind(**values)

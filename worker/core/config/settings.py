@@ -48,7 +48,7 @@ NANO: Final = 10**9
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 
 
-class Extended(Struct, frozen=True, kw_only=True):
+class ExtensibleTable(Struct, frozen=True, kw_only=True):
     """A part of the configuration to which features add keys.
 
     Attributes:
@@ -87,7 +87,7 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     has: tuple[Has, ...] = ()
 
 
-class Rule(Extended, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Rule(ExtensibleTable, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[[rules]]`: which judges evaluate which traces, and what share of them.
 
     Attributes:
@@ -165,7 +165,7 @@ class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omi
         )
 
 
-class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
     Attributes:

@@ -141,8 +141,8 @@ class Planner:
         for entry in _bounded(entries, plan):
             if isinstance(entry, TraceEntry):
                 # Sample before anything is encoded, because at a low rate nearly all traces end with this.
-                choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
-                if choices or of_session:
+                choices, rules, session_choices = sampling = self.sampler.sample(entry.trace)
+                if choices or session_choices:
                     rules_of_chosen.append(rules)
                     self._choose(plan, entry, sampling, shed)
                 else:
@@ -175,7 +175,7 @@ class Planner:
         if shed:
             chosen, away = leave_out_shed(chosen, shed)
             shed_models = tuple(sorted(away.items()))
-        if not chosen and not sampling.of_session:
+        if not chosen and not sampling.session_choices:
             plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
             return
         plan.traces.append(entry)
@@ -186,8 +186,8 @@ class Planner:
                 "payload": plan.writer.trace(entry.trace) if chosen else 0,
                 "evaluations": plan.writer.evaluations(chosen, entry.trace),
                 "shed": dict(shed_models),
-                "session": self._gather(plan.writer, entry, sampling.of_session)
-                if sampling.of_session and self._gather is not None
+                "session": self._gather(plan.writer, entry, sampling.session_choices)
+                if sampling.session_choices and self._gather is not None
                 else None,
             }
         )

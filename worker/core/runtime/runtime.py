@@ -48,8 +48,8 @@ class _Pool:
 
     @property
     def pulse(self) -> Pulse:
-        """Dead once it accepts no more tasks."""
-        return Pulse(time.monotonic(), dead=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
+        """Ended once it accepts no more tasks."""
+        return Pulse(time.monotonic(), has_ended=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
 
 
 class Runtime:

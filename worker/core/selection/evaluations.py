@@ -20,14 +20,16 @@ _EARLIEST_S: Final = 946_684_800
 _LATEST_S: Final = 4_102_444_800
 
 
-class Chosen(NamedTuple):
+class ChosenEvaluation(NamedTuple):
     """One chosen evaluation, and its grader."""
 
     grader: Grader
     evaluation: Evaluation
 
 
-def leave_out_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
+def leave_out_shed(
+    chosen: Sequence[ChosenEvaluation], shed: Collection[str]
+) -> tuple[list[ChosenEvaluation], Counter[str]]:
     """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
     # A panel is shed with any of its members, since it would wait for their verdicts.
     shed_models = [
@@ -59,12 +61,14 @@ class EvaluationFactory:
         self._graders = graders
         self._templates: dict[tuple[str, str], _Template] = {}
 
-    def make(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
+    def make(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[ChosenEvaluation]:
         """Make all evaluations that are chosen for a trace."""
         prefix = publication_parts(entry)
         return self._make_all(prefix, period_of(entry), choices, origin)
 
-    def make_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
+    def make_session(
+        self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session
+    ) -> list[ChosenEvaluation]:
         """Make the evaluations of a conversation; ``trace`` is any of its traces."""
         # The period is a day, so that a conversation gathered anew on another day is found (scripts/ledger.lua).
         period = f"d{int(time.time()) // _DAY_S}"
@@ -72,7 +76,7 @@ class EvaluationFactory:
 
     def _make_all(
         self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
-    ) -> list[Chosen]:
+    ) -> list[ChosenEvaluation]:
         made = []
         for judge, name, probability in choices:
             template = self._templates.get((judge, name))
@@ -93,7 +97,7 @@ class EvaluationFactory:
             members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
             evaluation_id = _id(prefix, suffix)
             evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members, session)
-            made.append(Chosen(grader, evaluation))
+            made.append(ChosenEvaluation(grader, evaluation))
         return made
 
 

@@ -368,9 +368,9 @@ class HttpServer(WebServer):
         return gzip.compress(page, 1) if is_gzip else page
 
     async def _healthz(self, _: Mapping[str, str]) -> _Reply:
-        dead = ", ".join(self._readiness.dead())
-        status = HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK
-        return _Reply(status, f"threads ended: {dead}\n" if dead else "alive\n")
+        ended = ", ".join(self._readiness.ended_threads())
+        status = HTTPStatus.SERVICE_UNAVAILABLE if ended else HTTPStatus.OK
+        return _Reply(status, f"threads ended: {ended}\n" if ended else "alive\n")
 
     async def _readyz(self, headers: Mapping[str, str]) -> _Reply:
         roles = self._readiness.roles()

@@ -20,7 +20,7 @@ from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import VerdictHook
-from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
+from worker.core.queue.batch import Batch, Evaluation, FirstVerdict, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.telemetry.metrics import Metric, MetricTable
 
@@ -65,7 +65,9 @@ class Repeats(VerdictHook):
         if not (is_drawn or is_failure):
             return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
-        first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
+        first = FirstVerdict(
+            evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version
+        )
         graders, batches = self._rules.graders, []
         seconds = [graders.grader(name) for name in map(SECOND_MODEL.read, rules) if name is not None]
         different = [

@@ -143,7 +143,7 @@ def expected_work(
         selected = chooser.choose(entry)
         # What is drawn is certain: a replay draws the same traces again.
         drawn = [Choice(draw.evaluation.judge, draw.grader.name, 1.0) for draw in selected.evaluations]
-        of_session = [choice._replace(probability=1.0) for choice in selected.of_session]
-        return Sampling(tuple(drawn), (), tuple(of_session))
+        session_choices = [choice._replace(probability=1.0) for choice in selected.session_choices]
+        return Sampling(tuple(drawn), (), tuple(session_choices))
 
     return Estimator(settings, history).estimate(f"replay {name}", chooser.rules, choose, period_s=history.span_s)

@@ -393,8 +393,8 @@ class Estimator:
         notes: set[str] = set()
         for number, (entry, stands_for, hour) in enumerate(history.traces):
             chosen, weight = choose(entry), stands_for * scale
-            for choice in chosen.of_session:
-                grader = rules.graders.grader(choice.model)
+            for choice in chosen.session_choices:
+                grader = rules.graders.grader(choice.grader)
                 of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
                 conversations = weight / history.per_conversation
                 of_pair.judgements += conversations * choice.probability
@@ -436,7 +436,7 @@ class Estimator:
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
         (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
-        grader = graders.grader(choice.model)
+        grader = graders.grader(choice.grader)
         pair = choice.judge, grader.judge_model
         of_pair, share = totals.sums[trace.service, *pair], weight * choice.probability
         judge = graders.judge_form(*pair)

@@ -30,7 +30,7 @@ from worker.core.features import ChooseLimits, IngestHook, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import Chosen, EvaluationFactory, leave_out_shed, publication_parts
+from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory, leave_out_shed, publication_parts
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
@@ -147,7 +147,7 @@ class SessionGathering(IngestHook):
 class SessionAnswer(Struct):
     """The answer of ``session_choose``."""
 
-    made: tuple[str, ...] = ()  # The new batches.
+    batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")  # The new batches.
     ended: Mapping[str, int] = {}  # The number of conversations by outcome.
     waiting: Mapping[str, int] = {}  # The bytes of waiting batches by judge model.
     shed: Mapping[str, int] = {}  # The number of shed evaluations by judge model.
@@ -164,7 +164,7 @@ class _Group(NamedTuple):
     """Evaluations that see the same traces of a conversation."""
 
     trace: Trace
-    evaluations: Sequence[Chosen]
+    evaluations: Sequence[ChosenEvaluation]
 
 
 class SessionChooser:
@@ -314,13 +314,13 @@ class SessionPasses(ServiceThread):
             return
         for due in self._read(ids):
             answer = self._chooser.choose(due, self._pressure.bounds.shed, drops=is_early)
-            if answer.made:
+            if answer.batch_ids:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
                 self._metrics.table(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
-            self._notifier.batches_made(answer.made)
+            self._notifier.notify_batches(answer.batch_ids)
             self.record_progress()
 
     def stop(self, timeout_s: float) -> bool:
