@@ -14,7 +14,7 @@ from worker.cli import cli
 from worker.core import features
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import Exporter, Feature, installed
+from worker.core.features import ExporterSpec, Feature, installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.runtime.runtime import Runtime
 from worker.core.telemetry.metrics import Metrics
@@ -39,7 +39,7 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     def keeps(settings: Settings) -> str:
         return f"the list keeps everything of {settings.prefix}"
 
-    row = Exporter(ListExporter.role, ListExporter, checks, keeps)
+    row = ExporterSpec(ListExporter.role, ListExporter, checks, keeps)
     feature = Feature(name="list", exporters=lambda _: {"list": row})
     monkeypatch.setattr(features, "installed", lambda: (*installed(), feature))
 

@@ -511,7 +511,7 @@ def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path
 
             assert values() == [("ok", "receiver mine")], kind.kind
             assert server.refusals == []
-            assert (server.root_url in (row.keeps(settings) or ""), server.evaluations()) == (True, [])
+            assert (server.root_url in (row.retained_data(settings) or ""), server.evaluations()) == (True, [])
             server.answers.append(401)
             assert values() == [("broken", "receiver mine")], kind.kind
             with pytest.MonkeyPatch.context() as patched:
@@ -725,7 +725,7 @@ def test_doctor_names_the_data_of_receivers_without_their_keys(
         options = receiver({"kind": kind, "url": "http://peer:1", "api_key_env": "RECEIVER_KEY"})
         settings = settings_of(keyspace, receivers={"mine": options})
         row = find_exporters(settings)["receiver:mine"]
-        assert "http://peer:1" in (row.keeps(settings) or ""), kind
+        assert "http://peer:1" in (row.retained_data(settings) or ""), kind
         (check,) = row.checks(settings)
         (finding,) = check.run()
         assert (finding.result, "RECEIVER_KEY" in finding.what) == ("broken", True), kind

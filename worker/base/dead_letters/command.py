@@ -157,7 +157,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.answering)
+    total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.reachable)
     NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 

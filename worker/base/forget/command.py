@@ -83,7 +83,7 @@ def command(
             note(f"{trace_id} is the beginning of {name}")
             forgotten = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
     exporters = find_exporters(settings).values()
-    kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
+    kept = (*filter(None, (exporter.retained_data(settings) for exporter in exporters)), *_KEPT)
     if as_json:
         print_json({**msgspec.to_builtins(forgotten), "dry_run": dry_run, "kept": kept})
     else:

@@ -46,7 +46,7 @@ from worker.core.config.settings import Settings
 from worker.core.features import import_attribute, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
-from worker.core.selection.lenient import Lenient, NoTraceError
+from worker.core.selection.lenient import LenientPayload, NoTraceError
 from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 
@@ -524,7 +524,7 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
     try:
         if kind in {b"t", b"f"}:
             # Any language may have written the entry, and ingest accepts these names and types too.
-            fields = Lenient(payload)
+            fields = LenientPayload(payload)
             return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
         return _decode_named(payload).owner
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NoTraceError):
@@ -532,7 +532,7 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
         return Owner(None)
 
 
-def _text_in(fields: Lenient, name: str) -> str | None:
+def _text_in(fields: LenientPayload, name: str) -> str | None:
     """Return an id as the text that it is in the trace that ingest has made of the entry."""
     value = next((candidate for candidate in fields.values(name) if candidate is not None), None)
     text: str | None = value if isinstance(value, str) else convert_field(name, value)

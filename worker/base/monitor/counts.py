@@ -64,7 +64,7 @@ def read_horizon(store: Store, now: float) -> float:
     A partition that does not answer is left out: it must not delay detection for the others.
     """
     until = now
-    for partition in store.answering:
+    for partition in store.reachable:
 
         def read(pipe: Any, keys: Keys = partition.keys) -> None:
             pipe.hget(keys.groups, f"verdicts:{MONITOR_GROUP}")

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from judges.core.faults import Fault
 from judges.custom.definition import unknown_name_fault
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings, Share
-from worker.core.features import Exporter, Feature, Table
+from worker.core.features import ExporterSpec, Feature, PartitionThread, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
-    from worker.core.telemetry.service import ServiceThread
 
 
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
@@ -119,30 +118,33 @@ class MonitorKeys(KeySpace):
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
 
-def _complete(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
+def _complete_settings(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
     from worker.base.monitor.objectives import load_objectives
 
     return load_objectives(settings, sources)
 
 
-def _exporters(settings: Settings) -> Mapping[str, Exporter]:
+def _exporters(settings: Settings) -> Mapping[str, ExporterSpec]:
     if not MONITOR.read(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
-    return {QualitySums.exporter: Exporter(QualitySums.role, None)}
+    return {QualitySums.exporter: ExporterSpec(QualitySums.role, None)}
 
 
 def _process_threads(
     settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
-) -> "Sequence[tuple[ServiceThread, Store]]":
+) -> Sequence[PartitionThread]:
     """Make a thread for each partition, also of those that this worker does not serve: the sums are on the first."""
     from worker.base.monitor.sums import PartitionSums, QualitySums
 
     if not MONITOR.read(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
-    return (sums, stores[0]), *((PartitionSums(store, sums), store) for store in stores[1:])
+    return [
+        PartitionThread(sums, stores[0]),
+        *(PartitionThread(PartitionSums(store, sums), store) for store in stores[1:]),
+    ]
 
 
 FEATURE: Final = Feature(
@@ -153,7 +155,7 @@ FEATURE: Final = Feature(
     metrics="worker.base.monitor.gauges.QualityMetrics",
     keys=MonitorKeys,
     scripts=__package__,
-    complete=_complete,
+    complete_settings=_complete_settings,
     exporters=_exporters,
     process_threads=_process_threads,
 )

@@ -1,6 +1,6 @@
 """Checks of relations between settings, which no field shows by itself: addresses, credentials, files, access.
 
-``loading`` has those of judges, models and rules, which a process that judges nothing does without.
+``loading`` checks judges, models and rules, which a process that judges nothing does not need.
 """
 
 import re

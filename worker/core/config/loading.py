@@ -44,7 +44,6 @@ def load(
     """Load and check the settings.
 
     Args:
-        environment: The environment variables.
         config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` if it exists.
         arguments: Settings of the command line; None is absent.
         needs_rules: Whether the rules are used. Without them no model need be called default.
@@ -63,8 +62,8 @@ def build(
     settings, wrong = yield from convert(sources)
     settings, names = yield from _with_judges(settings, sources)
     for feature in installed():
-        if feature.complete is not None:
-            settings = yield from _without_followers(feature.complete(settings, sources, names), wrong)
+        if feature.complete_settings is not None:
+            settings = yield from _without_followers(feature.complete_settings(settings, sources, names), wrong)
     has_rules = "rules" in sources.origin or "default" in settings.models
     faults = chain(
         setting_faults(settings),
@@ -125,14 +124,7 @@ def judge_names(settings: Settings) -> frozenset[str]:
 def rule_faults(
     settings: Settings, names: frozenset[str], *, needs_rules: bool = True, has_rules: bool = True
 ) -> Iterator[Fault]:
-    """Check models, and the tables that name models and judges.
-
-    Args:
-        settings: The settings, with judges that are right.
-        names: The names of all judges.
-        needs_rules: Whether the process uses the rules.
-        has_rules: Whether there are rules that can be checked.
-    """
+    """Check models, and what names models and judges; ``has_rules`` is whether there are rules that can be checked."""
     yield from _model_faults(settings)
     if needs_rules and not has_rules:
         fix = "call one default, or write [[rules]] with the model of each"

@@ -26,10 +26,11 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
-_SMALL_READ: Final = 128  # entries of a read while many are chosen, and of a claim
-_FEW_CHOSEN: Final = 16  # of up to a thousand
+# Entries of a read while more than a few of up to a thousand are chosen, and of a claim.
+_SMALL_READ: Final = 128
+_FEW_CHOSEN: Final = 16
+# Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected.
 _STALE_MS: Final = 10_000
-"""Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
 _PRESSURE_PAUSE_S: Final = 0.2
 
 

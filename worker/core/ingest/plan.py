@@ -10,7 +10,7 @@ from worker.core.features import IngestHook, collect_limits, find_single
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed
 from worker.core.selection.sampling import RuleTally, Sampler, Sampling
-from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, ReportEntry, StreamEntry, TraceEntry
 from worker.core.storage.keys import Keys
 
 # Redis serves no other client while the script of a plan runs: about 3 ms for so much, where a chosen trace takes
@@ -105,7 +105,7 @@ class Plan:
         )
 
 
-def _bounded(entries: Iterator[Read], plan: Plan) -> Iterator[Read]:
+def _bounded(entries: Iterator[StreamEntry], plan: Plan) -> Iterator[StreamEntry]:
     """Yield entries until the plan costs Redis as much as it may."""
     for number, entry in enumerate(entries, 1):
         yield entry
@@ -125,7 +125,7 @@ class Planner:
         self._gather, self._limits = find_single(hooks, "gather"), collect_limits(hooks)
         self._keep_feedback = find_single(hooks, "feedback")
 
-    def plan(self, entries: Iterator[Read], shed: Collection[str] = frozenset()) -> Plan:
+    def plan(self, entries: Iterator[StreamEntry], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.
 
         Args:

@@ -154,13 +154,7 @@ class JudgingConsumer:
         """Make the windows of all judge models; ``start`` begins.
 
         Args:
-            settings: The settings.
-            store: The store of the partition.
-            evaluator: Evaluates its batches.
-            ledger: Its ledger.
             limits: The limits of each judge model's endpoint.
-            notifier: Requests notifications for its batches.
-            serves: Whether this worker consumes a queue now.
             slots: The slots by judge model, if several consumers share them.
             loop: The event loop that they share, which outlives them; by default a new one.
         """

@@ -33,8 +33,8 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-# A combined verdict costs nothing, because the members' verdicts include the cost.
 FREE: Final = Price(input=0.0, output=0.0)
+"""The price of a combined verdict, because the members' verdicts include the cost."""
 CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in code in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
@@ -149,7 +149,7 @@ class _BatchRun(NamedTuple):
 
     batch: Batch
     tries: Mapping[str, CallTotals]
-    ended: Callable[[], None]
+    on_ended: Callable[[], None]
     count_outcome: Callable[[str, CallTotals, CallTotals], None]
     # The results of ``prepare`` of each assessor.
     prepared: Sequence[object]
@@ -179,7 +179,6 @@ class GroupCommit(Generic[T, R]):
         """Prepare a thread of that name.
 
         Args:
-            name: The name of the thread.
             commit: Returns a result or an error for each item.
             repeats: Whether it is repeated while it raises ``StoreError``, however long Redis is away.
         """
@@ -270,11 +269,6 @@ class BatchEvaluator:
         """Build the hooks of features.
 
         Args:
-            settings: The settings.
-            judges: The judges by name.
-            models: The models by name.
-            ledger: Where verdicts are written.
-            rules: The rules.
             metrics: Where features count; None counts nothing.
             slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
                 judges too, and do not close them.
@@ -303,15 +297,13 @@ class BatchEvaluator:
         self,
         batch: Batch,
         tries: Mapping[str, CallTotals],
-        ended: Callable[[], None],
+        on_ended: Callable[[], None],
         count_outcome: Callable[[str, CallTotals, CallTotals], None] = lambda *_: None,
     ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
         Args:
-            batch: The evaluations that are not finished.
             tries: Calls and cost of earlier rounds, by evaluation id.
-            ended: Called as each evaluation ends.
             count_outcome: Receives the outcome of each evaluation, and its calls and cost before and after this round.
 
         Raises:
@@ -331,7 +323,7 @@ class BatchEvaluator:
         model = next((other for other in candidates if other and other.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
         price = FREE if batch.judge_model in self._graders.panels else own_price
-        run = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
+        run = _BatchRun(batch, tries, on_ended, count_outcome, prepared, user_key, model, price)
         calls = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -385,7 +377,7 @@ class BatchEvaluator:
             metrics = tuple(metric.name for metric in metrics_of(judge.metrics))
         batch, earlier = run.batch, run.tries.get(evaluation.id, _NO_CALLS)
         assessment = await self._assess(run, item, trace, evaluation)
-        run.ended()
+        run.on_ended()
         build = partial(
             make_verdict,
             item=item,

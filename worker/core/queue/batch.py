@@ -211,11 +211,7 @@ def made_at_ms(batch_id: str) -> int:
 
 
 def batch_header(batch_id: str, grader: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
-    """Write the beginning of a batch's JSON, up to its items.
-
-    Args:
-        version: The highest version among its evaluations.
-    """
+    """Write the beginning of a batch's JSON, up to its items."""
     empty = msgspec.json.encode(RawBatch(version, batch_id, grader, judge_model, created_at, []))
     return empty.decode().removesuffix("]}")
 

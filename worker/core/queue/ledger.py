@@ -88,14 +88,7 @@ class FinalVerdict(NamedTuple):
     def encode(
         cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", follow_ups: Sequence[Batch] = ()
     ) -> "FinalVerdict":
-        """Encode a verdict.
-
-        Args:
-            period: The period of its evaluation.
-            keep: Whether its scores are to be combined with others.
-            batch_id: The batch that held it.
-            follow_ups: Batches of one evaluation each that hooks add in this step.
-        """
+        """Encode a verdict; ``keep`` keeps its scores, to be combined with others."""
         name, scores = verdict.evaluation_id, b""
         if keep:
             kept = [Score(score.metric, score.value, score.raw, score.label, score.passed) for score in verdict.scores]

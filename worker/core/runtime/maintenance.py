@@ -135,15 +135,7 @@ class Maintenance(ServiceThread):
         is_read: bool = True,
         chores: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Maintain one partition.
-
-        Args:
-            groups: The groups of the outbox.
-            capacity: Says which judge models may fetch more.
-            gauges: The gauges of all partitions that this worker reads.
-            is_read: Whether this worker reads the partition; it judges the batches of all.
-            chores: Run once a minute.
-        """
+        """Maintain one partition; ``is_read`` is whether this worker reads it, because it judges the batches of all."""
         super().__init__("maintenance")
         self._settings = settings
         self._store = store

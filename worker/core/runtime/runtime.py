@@ -61,9 +61,7 @@ class Runtime:
         """Build what the configured roles need.
 
         Args:
-            settings: The settings.
             send: Sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
-            serves: Returns whether this worker consumes a queue now.
             config: The configuration file, for errors.
 
         Raises:

@@ -100,11 +100,7 @@ class BatchWriter:
         return written
 
     def put(self, grader: Grader, version: int) -> int:
-        """Count an evaluation into the open batch of its grader, and return the batch's number.
-
-        Args:
-            version: The batch version that the evaluation needs.
-        """
+        """Count an evaluation, which needs a batch version, into its grader's open batch; return the batch's number."""
         batch = self._open.get(grader)
         if batch is None or batch.filled >= self._settings.batch_size:
             created_at, judge_model = time.time(), grader.judge_model

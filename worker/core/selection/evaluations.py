@@ -13,6 +13,7 @@ from worker.core.config.graders import Grader, Graders
 from worker.core.queue.batch import Evaluation, Member, Session
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.group_reader import entry_position
 
 _DAY_S: Final = 86_400
 # Times outside the years from 2000 to 2100 are wrong.
@@ -106,7 +107,7 @@ def period_of(entry: TraceEntry) -> str:
     for time_s in (entry.trace.ended_at, entry.trace.started_at):
         if time_s is not None and _EARLIEST_S <= time_s < _LATEST_S:
             return str(int(time_s) // 3_600)
-    return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
+    return f"d{entry_position(entry.entry_id)[0] // (_DAY_S * 1000)}"
 
 
 def publication_parts(entry: TraceEntry) -> bytes:

@@ -18,7 +18,7 @@ import structlog
 from judges.core.judge import has_text
 from judges.parsing.retrievals import has_context
 from tracejudge import Trace
-from worker.core.config.graders import CODE, Graders
+from worker.core.config.graders import CODE, Graders, JudgeGrader
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import IngestHook, find_overrides
 
@@ -58,10 +58,10 @@ class Sampling(NamedTuple):
 
 
 class CompiledRule(NamedTuple):
-    """A rule, and the evaluations that it asks for: judges with the names of graders."""
+    """A rule, and the evaluations that it asks for."""
 
     rule: Rule
-    evaluations: tuple[tuple[str, str], ...]
+    evaluations: tuple[JudgeGrader, ...]
 
 
 class MatchingRules(NamedTuple):
@@ -243,9 +243,9 @@ class Sampler:
         )
         if trace_position >= matching.highest_rate and session_position >= matching.session_rate and not always:
             return matching.not_chosen
-        by_trace: dict[tuple[str, str], float] = {}
-        by_session: dict[tuple[str, str], float] = {}
-        gathered: dict[tuple[str, str], float] = {}
+        by_trace: dict[JudgeGrader, float] = {}
+        by_session: dict[JudgeGrader, float] = {}
+        gathered: dict[JudgeGrader, float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
             chooses = rule.name in chosen_by_hooks or (rule.always and is_always(rule, trace))
@@ -315,8 +315,8 @@ def _duration_s(trace: Trace) -> float:
 
 
 def choose_either(
-    by_trace: Mapping[tuple[str, str], float],
-    by_session: Mapping[tuple[str, str], float],
+    by_trace: Mapping[JudgeGrader, float],
+    by_session: Mapping[JudgeGrader, float],
     trace_position: float,
     session_position: float,
 ) -> list[Choice]:

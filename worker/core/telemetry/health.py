@@ -171,12 +171,10 @@ class Readiness:
         }
         with self._lock:
             flows = [
-                (state.flow.stalled, state.moved_at, state.updated_at)
-                for state in self._flows.values()
-                if state.flow.role == role and state.flow.partition == partition
+                state for state in self._flows.values() if state.flow.role == role and state.flow.partition == partition
             ]
             paused = role in self._paused.get(partition, ())
-        moved = [*(pulse.progressed_at for pulse in pulses.values()), *(moved_at for _, moved_at, _ in flows)]
+        moved = [*(pulse.progressed_at for pulse in pulses.values()), *(flow.moved_at for flow in flows)]
         seconds = max(0.0, now - min(moved))
         if self._stopping:
             return RoleState(role, ready=False, state="stopping", seconds=seconds)
@@ -187,7 +185,7 @@ class Readiness:
             return RoleState(role, ready=False, state="starting", seconds=seconds)
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
-    def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
+    def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[_FlowState], now: float) -> str:
         """Return the cause that blocks a thread or a flow, in words for a probe; empty if there is none."""
         for name, pulse in pulses.items():
             if pulse.has_ended:
@@ -196,12 +194,12 @@ class Readiness:
                 return f"{name}: {pulse.blocked_by} for {now - pulse.blocked_since:.0f} s"
             if now - pulse.progressed_at > self._stalled_s:
                 return f"{name}: {pulse.blocked_by or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
-        for stalled, moved_at, updated_at in flows:
-            if now - updated_at > self._stalled_s:
+        for state in flows:
+            if now - state.updated_at > self._stalled_s:
                 # Nothing is known of the flow itself, because the maintenance thread lacks CPU or hangs.
-                return f"backlog not measured for {now - updated_at:.0f} s"
-            if now - moved_at > self._stalled_s:
-                return f"{stalled} for {now - moved_at:.0f} s"
+                return f"backlog not measured for {now - state.updated_at:.0f} s"
+            if now - state.moved_at > self._stalled_s:
+                return f"{state.flow.stalled} for {now - state.moved_at:.0f} s"
         return ""
 
 

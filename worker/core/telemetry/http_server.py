@@ -1,4 +1,4 @@
-"""HTTP servers: the one of gateway and board, and the worker's pages `/metrics`, `/healthz`, `/readyz` on top of it.
+"""The HTTP server of gateway and board, and on top of it the worker's pages `/metrics`, `/healthz`, `/readyz`.
 
 uvicorn reads and writes HTTP. It bounds neither connections nor the time for a handshake, a head and a reply, so those
 bounds are here. No page of the worker asks Redis or the broker; nothing of a request for one is logged or repeated.

@@ -26,11 +26,7 @@ _MAX_BACKOFF_S: Final = 5.0
 
 
 class Outage:
-    """Logs outages of Redis: one line for each server, not one for each thread and retry.
-
-    Attributes:
-        fix: How to fix it, for the log.
-    """
+    """Logs outages of Redis: one line for each server, not one for each thread and retry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.fix = "start Redis there, or correct redis_url"

@@ -61,7 +61,7 @@ class FileExporter(ReceiverExporter):
         return () if files is None else [Check(f"receiver {name}", partial(_check, name, files.path))]
 
     @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
+    def retained_data(cls, settings: Settings, name: str) -> str:
         """Name the folder, or the collector of the output."""
         files = _files(settings, name)
         if files is None:

@@ -9,7 +9,7 @@ from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
 from worker.base.replay.replay import Chooser, parse_time
-from worker.core.config.graders import Graders
+from worker.core.config.graders import Graders, JudgeGrader
 from worker.core.config.settings import COMBINE, Settings
 from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
 from worker.core.selection.stream_entry import TraceEntry
@@ -117,9 +117,9 @@ def probabilities(rules: Rules, trace: Trace) -> Sampling:
 
     Traces that are chosen for a new value are left out: which traces these are depends on all others of their hour.
     """
-    best: dict[tuple[str, str], float] = {}
-    by_session: dict[tuple[str, str], float] = {}
-    gathered: dict[tuple[str, str], float] = {}
+    best: dict[JudgeGrader, float] = {}
+    by_session: dict[JudgeGrader, float] = {}
+    gathered: dict[JudgeGrader, float] = {}
     for rule, evaluations in rules.matching(trace).rules:
         probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
         highest = gathered if rule.unit == "session" else by_session if is_by_session(rule) else best

@@ -151,7 +151,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
     low, high = str(max(0, int(since_s * 1000))), str(int(until_s * 1000))
     ends = [
         entries[0][0]
-        for each in store.answering
+        for each in store.reachable
         for read, *bounds in (("xrange", low, high), ("xrevrange", high, low))
         if (entries := each.call(methodcaller(read, each.keys.traces, *bounds, count=1)))
     ]
@@ -191,11 +191,11 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     samples: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    length = sum(each.call(methodcaller("xlen", each.keys.traces)) for each in store.answering)
+    length = sum(each.call(methodcaller("xlen", each.keys.traces)) for each in store.reachable)
     is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
-    for (low, high), partition in product(_slots(begin, end), store.answering):
+    for (low, high), partition in product(_slots(begin, end), store.reachable):
         entries: list[Entry] = partition.call(
             lambda client: client.xrange(partition.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
@@ -235,7 +235,7 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
                 of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
-    for (low, high), partition in product(_slots(begin, end), store.answering):
+    for (low, high), partition in product(_slots(begin, end), store.reachable):
         entries = partition.call(
             lambda client: client.xrange(partition.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
         )

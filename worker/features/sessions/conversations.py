@@ -34,6 +34,7 @@ from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactor
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
+from worker.core.storage.group_reader import entry_position
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.core.telemetry.service import ServiceThread
@@ -106,7 +107,7 @@ def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
             except msgspec.DecodeError:
                 continue
     # Several workers read the stream at once, so that the numbers do not follow it.
-    traces.sort(key=lambda stored: tuple(map(int, stored.gathered.entry_id.split("-"))))
+    traces.sort(key=lambda stored: entry_position(stored.gathered.entry_id))
     return StoredSession(total, judged, generation, size, traces)
 
 
