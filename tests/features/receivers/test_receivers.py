@@ -207,7 +207,8 @@ def test_a_slow_or_cut_answer_is_no_second_verdict(keyspace: Keyspace, backend: 
     worker = sender(backend.settings())
     backend.answers.append(cut)
     worker.turn()
-    assert (backend.evaluations(), worker.dropped, pending(keyspace)) != ([], {}, 3)
+    assert worker.dropped == {}
+    assert backend.evaluations() or pending(keyspace) == 0
 
     async def late() -> web.Response:
         await asyncio.sleep(30)
