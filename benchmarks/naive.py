@@ -7,7 +7,7 @@ import msgspec
 from celery import Celery
 
 import tracejudge
-from judges.core.judge import Answered
+from judges.core.judge import AnsweredPrompt
 from judges.core.prompt import render
 from judges.registry import catalogue
 
@@ -26,6 +26,6 @@ def evaluate(payload: str) -> None:
     with httpx.Client() as client:
         reply = client.post(f"{os.environ['NAIVE_ENDPOINT']}/chat/completions", json=body)
     answer = _JUDGE.read(reply.json()["choices"][0]["message"]["content"])
-    _JUDGE.score(trace, [Answered(prompt, answer)])
+    _JUDGE.score(trace, [AnsweredPrompt(prompt, answer)])
     with app.connection_or_acquire() as connection:
         connection.default_channel.client.incr("naive:done")

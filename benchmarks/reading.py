@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.figures import Figure, per_call
 from benchmarks.traces import make
-from judges.core.judge import Answered, Judge
+from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.prompt import render
 from judges.parsing.evidence import Source
 from judges.parsing.sentences import split
@@ -52,8 +52,8 @@ def _rendering(judge: Judge, trace: Trace) -> float:
 def _scoring(name: str, trace: Trace, answer: str) -> str:
     judge = catalogue()[name]
     (prompt,) = judge.prompts(trace)
-    assert judge.score(trace, [Answered(prompt, judge.read(answer))]).scores  # noqa: S101 - else nothing was measured
-    return f"{per_call(lambda: judge.score(trace, [Answered(prompt, judge.read(answer))])):.1f} µs"
+    assert judge.score(trace, [AnsweredPrompt(prompt, judge.read(answer))]).scores  # noqa: S101 - else nothing was measured
+    return f"{per_call(lambda: judge.score(trace, [AnsweredPrompt(prompt, judge.read(answer))])):.1f} µs"
 
 
 def _sentence(number: int) -> str:

@@ -24,7 +24,7 @@ from tracejudge import Trace
 from worker.base.embedded import EmbeddedRedis
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger, field_of
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger, field_of
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.backlog import Caps, measure, read_memory
@@ -105,7 +105,7 @@ class Filling:
         keys, ledger, period = self.store.keys, Ledger(self.store, self.settings), str(int(time.time()) // 3600)
         for _ in range(0, amount, _RECORDED):
             names = [secrets.token_hex(16) for _ in range(_RECORDED)]
-            ledger.record([Finished(name, field_of(name), period, b"{}", "scored", "") for name in names])
+            ledger.record([FinalVerdict(name, field_of(name), period, b"{}", "scored", "") for name in names])
         self.store.call(lambda client: client.delete(keys.verdicts))
         return -(-amount // _RECORDED) * _RECORDED
 

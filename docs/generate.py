@@ -43,7 +43,7 @@ from tracejudge import (
 from tracejudge.content.field_names import INPUT_TOKENS, OTHER_NAMES, OUTPUT_TOKENS, SYSTEM_PROMPTS
 from worker.base.doctor.lint import CODES
 from worker.base.monitor.feature import Monitor
-from worker.core.config.settings import Extended, JudgeCalibration, Rule, Settings, Where
+from worker.core.config.settings import ExtensibleTable, JudgeCalibration, Rule, Settings, Where
 from worker.core.features import installed_tables
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
@@ -272,7 +272,7 @@ def _configuration() -> str:
 
 def _keys(struct: type[Struct]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys of a table: those of the core, then those of features."""
-    if not issubclass(struct, Extended):
+    if not issubclass(struct, ExtensibleTable):
         yield from _fields(struct)
         return
     yield from (row for row in _fields(struct) if row[0] != "tables")

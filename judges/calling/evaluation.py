@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from judges.core.decision import Decision, Problem
-from judges.core.judge import RESULT, Answer, Answered, Judge, JudgeFailedError, PassingError, Reading, has_text
+from judges.core.judge import RESULT, Answer, AnsweredPrompt, Judge, JudgeFailedError, PassingError, Reading, has_text
 from judges.core.model import ChatModel, ModelError
 from judges.core.prompt import Prompt, render, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
@@ -163,7 +163,7 @@ def _details(stats: "ExplorationStats | None", left_out: Mapping[str, int]) -> d
     return details
 
 
-async def _in_time(loop: "AnswerLoop", prompts: Sequence[Prompt], deadline: Deadline | None) -> list[Answered]:
+async def _in_time(loop: "AnswerLoop", prompts: Sequence[Prompt], deadline: Deadline | None) -> list[AnsweredPrompt]:
     try:
         async with deadline or nullcontext():
             return await loop.all(prompts)
@@ -223,14 +223,14 @@ class AnswerLoop(NamedTuple):
     call: JudgeCall
     stats: "ExplorationStats | None"
 
-    async def all(self, prompts: Sequence[Prompt]) -> list[Answered]:
+    async def all(self, prompts: Sequence[Prompt]) -> list[AnsweredPrompt]:
         """Answer all requests, some concurrently; after a failure no further one is sent.
 
         As many as the judge's ``max_missing`` allows may stay without an answer, unless all of them do. Requests in
         flight are awaited: they are paid for, and their calls must be recorded.
         """
         if len(prompts) == 1:
-            return [Answered(prompts[0], await self._answer(prompts[0]))]
+            return [AnsweredPrompt(prompts[0], await self._answer(prompts[0]))]
         waiting, answers, failures = deque(enumerate(prompts)), dict[int, Answer](), list[UnscoredError]()
         # The share is a decimal fraction, so that the product may lie just below a whole number.
         may_miss, missing = math.floor(self.call.judge.max_missing * len(prompts) + 1e-9), list[UnscoredError]()
@@ -249,7 +249,7 @@ class AnswerLoop(NamedTuple):
                 group.create_task(work())
         if failures or (missing and not answers):
             raise (failures or missing)[0]
-        return [Answered(prompt, answers[place]) for place, prompt in enumerate(prompts) if place in answers]
+        return [AnsweredPrompt(prompt, answers[place]) for place, prompt in enumerate(prompts) if place in answers]
 
     async def _answer(self, prompt: Prompt) -> Answer:
         """Return one parsed answer, after at most one repair request."""

@@ -11,7 +11,16 @@ from typing import Annotated, Final, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from judges.core.decision import Calibration, Question
-from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Judge, Metric, Reading, has_text, text_tokens
+from judges.core.judge import (
+    MIN_OUTPUT_TOKENS,
+    AnsweredPrompt,
+    DecisionForm,
+    Judge,
+    Metric,
+    Reading,
+    has_text,
+    text_tokens,
+)
 from judges.core.prompt import Block, Prompt, documents, history, texts_of, with_earlier_messages
 from judges.core.verdict import ReasonBudget, Score
 from judges.forms import typed_questions
@@ -154,7 +163,7 @@ def _decision_form(settings: Settings) -> DecisionForm:
         about = tuple(unit.text for unit in shown)
         return typed_questions.requests(Prompt(fixed, (*history(trace), *blocks), about), questions)
 
-    def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         answers = list(typed_questions.joined(answered))
         labels = [options[answer.best].value for answer in answers]
         each_fine = [sum(compress(answer.probabilities, fine)) for answer in answers]
@@ -200,7 +209,7 @@ def _read(menu: Menu, text: str) -> tuple[Line, ...]:
     return tuple(Line(text[0], label, *text[1:]) for text, label in zip(texts, labels, strict=True))
 
 
-def _score(menu: Menu, trace: Trace, answered: Sequence[Answered]) -> Reading:
+def _score(menu: Menu, trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     ((_, lines),) = answered
     names = [document.id for document in trace.context or () if not isinstance(document, str) and document.id]
     source = Source(texts_of(trace.context), names)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from judges.core.decision import Calibration, Question
-from judges.core.judge import Answer, Answered, AnyOf, DecisionForm, Judge, Reading, field_of, has_text
+from judges.core.judge import Answer, AnsweredPrompt, AnyOf, DecisionForm, Judge, Reading, field_of, has_text
 from judges.core.prompt import (
     OBJECT_RULES,
     Block,
@@ -153,7 +153,7 @@ def make(settings: Settings) -> Judge:
     # Normalised rules: one rule as a string and as a list of one are the same judge version.
     kept = Settings(configured, UNSET if fields is None else fields, settings.score_cut or UNSET)
 
-    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         reading, ((_, answer),) = judge.score(trace, answered), answered
         named = _naming(reading, len(rules(trace.guidelines)), broken_rules(trace, answer))
         return named if reading.scores else reading
@@ -237,7 +237,7 @@ def _decision_form(shown: Callable[[Trace], tuple[Block, ...]], *, history: bool
         texts = (STATEMENT.format(rule=neutralise(rule)) for rule in rules(trace.guidelines))
         return typed_questions.requests(Prompt(fixed, shown(trace)), [Question("predicate", text) for text in texts])
 
-    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         obeyed = [each.probability for each in typed_questions.joined(answered)]
         raw = min(obeyed)
         whole = typed_questions.binary("guidelines", raw, calibrations)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
@@ -116,7 +116,7 @@ def make(settings: Settings) -> Judge:
         blocks, shown = _material(trace)
         return blocks, shown.documents
 
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         ((prompt, answer),) = answered
         shown: Shown = prompt.about
         measured = support.measure(

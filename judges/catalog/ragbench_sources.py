@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.core.prompt import Block, Prompt, history, texts_of, with_earlier_messages
 from judges.core.verdict import ReasonBudget
 from judges.forms import document_support as support
@@ -118,7 +118,7 @@ def make(settings: Settings) -> Judge:
         schema = _schema(support.keys_of(documents.sentences, _KEY)) if settings.enum_keys else None
         return (Prompt(_FIXED, blocks, documents, schema),)
 
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         ((prompt, answer),) = answered
         measured = support.measure(
             answer, prompt.about, lengths=settings.lengths, empty_completeness=settings.empty_completeness

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from judges.core.decision import Calibration, Question
-from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
+from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, conversation, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
@@ -282,7 +282,7 @@ def _decision_form() -> DecisionForm:
     fixed = typed_questions.fixed_part()
     questions = tuple(Question("score", step.question, typed_questions.levels(step.rubric)) for step in STEPS)
 
-    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         steps = zip(STEPS, questions, answered[0].answer, strict=True)
         answers = {step.metric: (question.options, answer) for step, question, answer in steps}
         return typed_questions.grading(answers, _PASSES_AT, calibrations)
@@ -338,7 +338,7 @@ def _grade(step: Step, grade: int, reasoning: str, labels: Sequence[str]) -> Gra
     return Grade(step.metric, grade, reasoning.strip(), allowed_codes, len(codes) - len(allowed_codes))
 
 
-def _score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+def _score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     grades: Sequence[Grade]
     ((_, grades),) = answered
     scores = tuple(

@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 
 from judges.core.decision import Calibration, Question
-from judges.core.judge import Answered, DecisionForm, Judge, Metric, Reading
+from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Metric, Reading
 from judges.core.prompt import Block, Prompt, history, history_rules, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions, yes_no
@@ -85,7 +85,7 @@ class _Judged(NamedTuple):
 def make(settings: Settings) -> Judge:
     """Build the judge with its settings."""
 
-    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         relevance = {"yes": True, "no": False}
         judged = [
             _Judged(prompt.about, relevance.get(answer["result"]), answer["rationale"]) for prompt, answer in answered
@@ -101,7 +101,7 @@ def make(settings: Settings) -> Judge:
         counts = {"documents_missing": asked - len(judged), "documents_left_out": total - asked}
         return {name: count for name, count in counts.items() if count}
 
-    def decided(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def decided(trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         relevant = [answer.answer[0].probability for answer in answered]
         if not relevant:
             return Reading((), "No document was judged.", missing(trace, ()))

@@ -64,7 +64,7 @@ class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
 _NO_SETTINGS: Final = NoSettings()
 
 
-class Answered(NamedTuple):
+class AnsweredPrompt(NamedTuple):
     """One request of a judge with the parsed answer."""
 
     prompt: Prompt
@@ -107,13 +107,13 @@ def output_tokens_of_reasons(trace: Trace, _prompt: Prompt) -> int:
 class DecisionForm:
     """How a judge asks a decision model or a classifier: typed questions in place of instructions and an answer form.
 
-    ``score`` receives in each ``Answered.answer`` one usable ``Decision`` for each question of the prompt, and the
-    calibrations of the judge's metrics by name; a metric without one is uncalibrated.
+    ``score`` receives in each ``AnsweredPrompt.answer`` one usable ``Decision`` for each question of the prompt, and
+    the calibrations of the judge's metrics by name; a metric without one is uncalibrated.
     """
 
     prompts: Callable[[Trace], tuple[Prompt, ...]]  # Requests with ``questions``.
     fixed_parts: tuple[str, ...]  # Every fixed part and instruction that it may send; part of the version.
-    score: Callable[[Trace, Sequence[Answered], Mapping[str, Calibration]], Reading]
+    score: Callable[[Trace, Sequence[AnsweredPrompt], Mapping[str, Calibration]], Reading]
     scoring: str  # Revision of the questions' order and of ``score``.
     has_pairs: bool = False  # Whether each question is a pair of evidence and claim, which classifiers can answer.
     options: int = 0  # The largest number of options of one question.
@@ -132,7 +132,7 @@ class Judge:
     prompts: Callable[[Trace], tuple[Prompt, ...]]  # Requests for a trace, usually one; several are sent concurrently.
     read: Callable[[str], Answer]  # Parses one answer; raises only ``AnswerError``
     # Computes scores from the answers to all requests, in their order; never raises.
-    score: Callable[[Trace, Sequence[Answered]], Reading]
+    score: Callable[[Trace, Sequence[AnsweredPrompt]], Reading]
     # Answer of the built-in lexical model to one request: an object for JSON, or a text.
     heuristic: Callable[[Trace, Prompt], object]
     scoring: str  # Revision of ``read``, ``check`` and ``score``. Raise it whenever either may judge differently.

@@ -73,7 +73,7 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
         return self.cost_usd(used.input_tokens, used.output_tokens, used.cached_tokens, used.written_tokens)
 
 
-class Spent(Struct, frozen=True, array_like=True):
+class CallTotals(Struct, frozen=True, array_like=True):
     """Calls and cost of all rounds of an evaluation; stored while it waits, and in its dead letter."""
 
     calls: int = 0  # Requests to the judge model.
@@ -84,16 +84,16 @@ class Spent(Struct, frozen=True, array_like=True):
     refusals: Refusals = Refusals()  # Those that count towards a final `bad_request`.
 
     @property
-    def reported(self) -> "Spent":
+    def reported(self) -> "CallTotals":
         """The sum for verdicts: no tokens and cost if some are unknown, since a part would look like the whole."""
-        return self if self.is_known else Spent(self.calls, cost_usd=None)
+        return self if self.is_known else CallTotals(self.calls, cost_usd=None)
 
-    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "Spent":  # noqa: B008 - frozen
+    def plus(self, calls: Sequence[Call], price: Price | None, refusals: Refusals = Refusals()) -> "CallTotals":  # noqa: B008 - frozen
         """Add a round."""
         answered = [call for call in calls if call.status == "ok"]
         has_cost = price is not None and self.cost_usd is not None and all(map(price.is_known, answered))
         hides_tokens = any(not call.input_tokens and not call.output_tokens for call in answered)
-        return Spent(
+        return CallTotals(
             self.calls + len(calls),
             self.input_tokens + sum(call.input_tokens for call in calls),
             self.output_tokens + sum(call.output_tokens for call in calls),

@@ -235,7 +235,7 @@ def conversion_fault(key: str, kind: Any, error: msgspec.ValidationError) -> Fau
     schema = type_at(inspect.type_info(kind), path)
     example = ", as { input = 0.10, output = 0.50 }" if ".price" in key else ""
     if name := UNKNOWN.search(text):
-        return unknown(f"{key}.{name[1]}", "unknown key", name[1], fields_of(schema), "unknown-key")
+        return unknown_name_fault(f"{key}.{name[1]}", "unknown key", name[1], fields_of(schema), "unknown-key")
     if name := MISSING.search(text):
         return missing_fault(f"{key}.{name[1]}", schema, name[1], example)
     return fault_of(key, f"must be {expected(schema)}{example}")
@@ -246,7 +246,7 @@ def missing_fault(key: str, table: inspect.Type, name: str, example: str = "") -
     return Fault(key, "is missing", f"it must be {expected(fields_of(table)[name])}{example}", "missing-key")
 
 
-def unknown(key: str, text: str, name: str, known: Iterable[str], code: Kind = "unknown-name") -> Fault:
+def unknown_name_fault(key: str, text: str, name: str, known: Iterable[str], code: Kind = "unknown-name") -> Fault:
     """Report a name that is not among the known ones, and suggest one."""
     return fault_of(key, f"{text}{nearest(name, known)}", code)
 

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from judges.catalog import catalogue
 from judges.core.decision import Calibration
-from judges.core.judge import Answered, DecisionForm, Judge, Reading, has_text
+from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Reading, has_text
 from judges.core.prompt import MATERIAL_RULES, Prompt, neutralise
 from judges.custom.definition import DefinitionError, ModelName, Temperature, checked_asks, convert, nearest, short
 from judges.forms import typed_questions
@@ -83,7 +83,7 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     def own(metric: str) -> str:
         return name if metric == base.name else metric
 
-    def score(trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         reading = base.score(trace, answered)
         scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)
         return reading._replace(scores=scores)
@@ -112,7 +112,7 @@ def _with_guidance(
     """Add guidance to the fixed part of typed questions, and rename metrics by ``own``."""
     end = f"\n\n{guidance}" if guidance else ""
 
-    def score(trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         of_base = {metric: calibrations[own(metric)] for metric in metrics if own(metric) in calibrations}
         reading = form.score(trace, answered, of_base)
         scores = tuple(structs.replace(score, metric=own(score.metric)) for score in reading.scores)

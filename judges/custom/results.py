@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 from msgspec import structs
 
 from judges.core.decision import Calibration, Decision, Kind, Question
-from judges.core.judge import FREE_FORMS, RESULT, Answered, DecisionForm, Metric, Reading
+from judges.core.judge import FREE_FORMS, RESULT, AnsweredPrompt, DecisionForm, Metric, Reading
 from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
@@ -117,7 +117,7 @@ class Result:
         rationale = None if rationale_key is None else yes_no.without_opening(reasons_field(answer, rationale_key))
         return ParsedAnswer(rationale, self.scale.read(answer, result_key))
 
-    def score(self, metric: str, answered: Sequence[Answered]) -> Reading:
+    def score(self, metric: str, answered: Sequence[AnsweredPrompt]) -> Reading:
         """Score the one answer under the name of a metric; no score if it has no value or the model cannot tell."""
         answer: ParsedAnswer = answered[0].answer
         if self.scale.words in FREE_FORMS:
@@ -146,7 +146,9 @@ class Result:
         else:
             question = Question(cast("Kind", kind), task, options)
 
-        def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+        def score(
+            _trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]
+        ) -> Reading:
             answer: Decision = answered[0].answer[0]
             if question.kind != "predicate":
                 return self._decided(metric, values, answer, calibrations)

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import UNSET, Struct, UnsetType
 
 from judges.catalog.guidelines import numbered
-from judges.core.judge import FREE_FORMS, Answered, Judge, Metric, Reading, Unit, has_text
+from judges.core.judge import FREE_FORMS, AnsweredPrompt, Judge, Metric, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, Block, Message, Prompt, conversation, neutralise
 from judges.core.sessions import lacking
 from judges.core.verdict import Score
@@ -353,7 +353,7 @@ class _DocumentResult(NamedTuple):
         return {**entry, "rationale": self.rationale} if self.rationale else entry
 
 
-def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered: Sequence[Answered]) -> Reading:
+def _document_score(form: AnswerForm, pass_share: float, trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Combine the answers about all documents: the mean of their values, and whether enough of them pass."""
     rows = []
     for answer in answered:

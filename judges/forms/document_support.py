@@ -11,7 +11,7 @@ from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 from msgspec import Meta, Struct, structs
 
 from judges.core.decision import Calibration, Question
-from judges.core.judge import MIN_OUTPUT_TOKENS, Answered, DecisionForm, Metric, Reading
+from judges.core.judge import MIN_OUTPUT_TOKENS, AnsweredPrompt, DecisionForm, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, history_rules
 from judges.core.verdict import Score
 from judges.forms import typed_questions
@@ -271,7 +271,7 @@ def decision_form(
         questions = [Question("predicate", text) for text in (ADHERENCE, *texts)]
         return typed_questions.requests(Prompt(fixed, blocks, documents), questions)
 
-    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         documents: Keyed = answered[0].prompt.about
         whole, *rest = (answer.probability for answer in typed_questions.joined(answered))
         keys = tuple(documents.sentences)

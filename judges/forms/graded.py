@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from judges.core.judge import Answer, Answered, Judge, Metric, Needs, Reading
+from judges.core.judge import Answer, AnsweredPrompt, Judge, Metric, Needs, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
@@ -86,7 +86,7 @@ def make(
     def configured(settings: Settings) -> Judge:
         pass_at = settings.pass_at
 
-        def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+        def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
             ((_, answer),) = answered
             raw = answer["score"]
             return Reading((Score(name, _normalised(raw), float(raw), passed=raw >= pass_at),), answer["justification"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from judges.core.decision import UNCALIBRATED, Calibration, Decision, Option, Question
-from judges.core.judge import Answered, DecisionForm, Reading
+from judges.core.judge import AnsweredPrompt, DecisionForm, Reading
 from judges.core.prompt import HISTORY, Block, Prompt
 from judges.core.verdict import Score
 from tracejudge import Trace
@@ -81,7 +81,7 @@ def yes_no(
         question = Question("predicate", statements[kind(trace)], pair=None if pair is None else pair(trace))
         return (Prompt(fixed, blocks(trace), questions=(question,)),)
 
-    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         raw = answered[0].answer[0].probability
         return Reading((binary(metric, raw, calibrations),), details=details({metric: raw}, calibrations))
 
@@ -126,7 +126,7 @@ def graded(
     """
     fixed, asked = fixed_part(history=history), Question("score", question, levels(grades))
 
-    def score(_trace: Trace, answered: Sequence[Answered], calibrations: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], calibrations: Mapping[str, Calibration]) -> Reading:
         return grading({metric: (asked.options, answered[0].answer[0])}, pass_at, calibrations)
 
     return DecisionForm(
@@ -158,7 +158,7 @@ def requests(prompt: Prompt, questions: Sequence[Question]) -> tuple[Prompt, ...
     return tuple(prompt._replace(questions=part) for part in parts)
 
 
-def joined(answered: Sequence[Answered]) -> Iterator[Decision]:
+def joined(answered: Sequence[AnsweredPrompt]) -> Iterator[Decision]:
     """Yield the answers to the questions of all requests, in order."""
     for reply in answered:
         yield from reply.answer

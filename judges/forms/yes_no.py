@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from judges.core import sessions
-from judges.core.judge import Answer, Answered, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
+from judges.core.judge import Answer, AnsweredPrompt, AnyOf, Judge, Metric, Needs, Reading, Unit, has_text
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, with_earlier_messages
 from judges.core.verdict import Score
 from judges.forms import typed_questions
@@ -73,7 +73,7 @@ def make(
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         return (Prompt(fixed if isinstance(fixed, str) else fixed[reference(trace)], blocks(trace)),)
 
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         ((_, answer),) = answered
         result, rationale = answer["result"], str(answer["rationale"])
         if result == "unknown":

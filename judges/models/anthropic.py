@@ -81,7 +81,7 @@ class AnthropicModel:
         if request.tools and not request.may_call:
             options["tool_choice"] = {"tool_choice": {"type": "none"}}
         if request.schema and not request.offers_tools:
-            options |= self._schemas.of(request)
+            options |= self._schemas.options(request)
         options["temperature"] = {"temperature": request.temperature}
         if system:
             body["system"] = system

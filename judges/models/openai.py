@@ -105,7 +105,7 @@ class OpenAIModel:
         }
         options: dict[str, Parts] = {}
         if request.schema and not request.offers_tools:
-            options |= self._schemas.of(request)
+            options |= self._schemas.options(request)
         options["temperature"] = {"temperature": request.temperature}
         if self.settings.reasoning_effort is not None:
             options["reasoning_effort"] = {"reasoning_effort": self.settings.reasoning_effort}

@@ -148,7 +148,7 @@ class SchemaOptions:
         # By identity, with the schema itself, so that no other one gets its identity.
         self._made: dict[tuple[str, int], tuple[Mapping[str, object], Mapping[str, Parts]]] = {}
 
-    def of(self, request: ChatRequest) -> Mapping[str, Parts]:
+    def options(self, request: ChatRequest) -> Mapping[str, Parts]:
         """Return the options of a request by their names."""
         key = request.schema_name, id(request.schema)
         if key not in self._made:

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.otlp import OtlpReceiver
 from support.processes import PATIENCE_S
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
@@ -66,7 +66,7 @@ class Sending:
     @property
     def dropped(self) -> dict[str, float]:
         """Count what was dropped, by reason."""
-        metric_values = only(samples(self.metrics), "export_dropped_total")
+        metric_values = select_metrics(samples(self.metrics), "export_dropped_total")
         assert all(exporter == "exporter=otel" for _, exporter, _ in metric_values)
         return {reason.removeprefix("reason="): amount for (_, _, reason), amount in metric_values.items()}
 

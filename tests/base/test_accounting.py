@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.judging_parts import MODEL, Workers, choose
 from support.processes import wait_until
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, make_verdict, samples, settings_of
 
 import tracejudge
 from judges.core.verdict import Score
@@ -18,7 +18,7 @@ from worker.base.accounting import Account, read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.queue.batch import Batch, Evaluation, Item, batch_header, fresh_id
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.runtime.maintenance import PRODUCER_SILENCE_S, forget_producers
 
 RULES = (Rule(name="shops", judges=("safety", "relevance_to_query"), where=Where(service="shop*")),)
@@ -77,14 +77,14 @@ def judge(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]], **fi
     """Write final verdicts."""
     ledger = Ledger(keyspace.store, settings_of(keyspace))
     verdicts = [(make_verdict(evaluation_id=evaluation.id, **fields), evaluation.period) for _, _, evaluation in chosen]
-    assert all(ledger.record([Finished.encode(verdict, period) for verdict, period in verdicts]))
+    assert all(ledger.record([FinalVerdict.encode(verdict, period) for verdict, period in verdicts]))
 
 
 def add_dead_letter(keyspace: Keyspace, chosen: list[tuple[Batch, Item, Evaluation]]) -> None:
     """Add evaluations as dead letters."""
     for batch, item, evaluation in chosen:
         verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason="timeout")
-        letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
+        letter = DeadLetter(1, evaluation, batch.grader, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
         assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, verdict)]) == [True]
 
 
@@ -100,7 +100,7 @@ def test_before_anything_happens_all_is_zero(keyspace: Keyspace) -> None:
 
 
 def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Keyspace, start: Start) -> None:
-    chosen = Chosen(keyspace, rules=RULES, batch_size=8)
+    chosen = IngestHarness(keyspace, rules=RULES, batch_size=8)
     start()
     publish(12)
     publish(3, service="lab")
@@ -108,12 +108,12 @@ def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Key
     assert balanced(keyspace) == changed(published=15, unread=15)
     entries = keyspace.read(5)
     assert balanced(keyspace) == changed(published=15, unread=15), "read, but not yet dealt with"
-    chosen.take(entries)
+    chosen.process(entries)
     # The producer's report stands wherever a batch ended.
     taken = sum(b"t" in (fields or {}) for _, fields in entries)
     some = {"unread": 15 - taken, "sampled": taken, "chosen": 2 * taken, "waiting": 2 * taken}
     assert balanced(keyspace) == changed(published=15, **some)
-    chosen.take()
+    chosen.process()
     done = {"published": 15, "no_rule": 3, "sampled": 12, "chosen": 24}
     assert balanced(keyspace) == changed(**done, waiting=24)
     first, *others = work(keyspace)
@@ -137,30 +137,30 @@ def test_every_state_from_publication_to_the_last_verdict_balances(keyspace: Key
 
 
 def test_several_producers_living_and_ended_add_up(keyspace: Keyspace, start: Start) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     for round_ in range(3):
         start(f"shop-{round_}")
         publish(10)
         tracejudge.feedback("1", score=1)
         tracejudge.shutdown(60)
-        chosen.take(keyspace.read(4))
+        chosen.process(keyspace.read(4))
         balanced(keyspace)
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.sampled, account.unread) == (30, 30, 0)
 
 
 def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start: Start) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     start(max_items=4)
     for _ in range(3):
         publish(50)
         tracejudge.flush(60)
         tracejudge.publish(user_id="a trace without content")
         tracejudge.flush(60)
-        chosen.take(keyspace.read(3))
+        chosen.process(keyspace.read(3))
         balanced(keyspace)
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.unread) == (153, 0)
     assert account.reasons == {"dropped:buffer_full": account.dropped - 3, "dropped:invalid": 3}
@@ -171,12 +171,12 @@ def test_traces_dropped_by_a_full_buffer_are_accounted(keyspace: Keyspace, start
 
 
 def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, start: Start) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     start(max_stream=10)
     publish(40, context=["x" * 4100])
     assert tracejudge.flush(60)
     assert 9 <= balanced(keyspace).unread <= 10, "before anybody has read"
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert account == changed(published=40, cut_off=31, sampled=9, chosen=18, waiting=18), (
         "nine traces and a report are ten entries"
@@ -184,52 +184,52 @@ def test_traces_trimmed_unread_at_the_cap_are_accounted(keyspace: Keyspace, star
 
 
 def test_traces_trimmed_by_producers_are_accounted_without_their_entries(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     for place, producer in enumerate(("p1", "p2", "p3")):
         keyspace.append(producer, make_traces(range(10 * place, 10 * place + 10), context=["x" * 4100]), cap=10)
-    chosen.take()
+    chosen.process()
     assert balanced(keyspace) == changed(published=30, cut_off=20, sampled=10, chosen=20, waiting=20)
 
 
 def test_bare_traces_are_published_when_they_are_read(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     for trace in make_traces(range(6)):
         keyspace.add(trace)
     keyspace.append("p1", make_traces(range(6, 8)))
     assert balanced(keyspace) == changed(published=2, unread=2)
-    chosen.take(keyspace.read(4))
+    chosen.process(keyspace.read(4))
     assert balanced(keyspace) == changed(published=6, unread=2, sampled=4, chosen=8, waiting=8)
-    chosen.take()
+    chosen.process()
     assert balanced(keyspace) == changed(published=8, sampled=8, chosen=16, waiting=16)
 
 
 def test_reported_traces_that_were_not_sent_are_in_the_buffer(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(4)))
     keyspace.report("p1", 10, buffer_full=1)
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.dropped, account.sampled, account.unread) == (10, 1, 4, 5)
     keyspace.append("p1", make_traces(range(4, 9)))
     assert balanced(keyspace).unread == 5, "now in the stream"
-    chosen.take()
+    chosen.process()
     assert balanced(keyspace) == changed(
         published=10, dropped=1, sampled=9, chosen=18, waiting=18, reasons={"dropped:buffer_full": 1}
     )
 
 
 def test_a_duplicate_is_an_end_of_its_own(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", [make_trace(1), make_trace(1), make_trace(2)])
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.sampled, account.duplicate, account.chosen) == (3, 2, 1, 4)
 
 
 def test_a_batch_that_vanished_is_lost(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES, batch_size=6)
+    chosen = IngestHarness(keyspace, rules=RULES, batch_size=6)
     keyspace.append("p1", make_traces(range(9)))
-    chosen.take()
+    chosen.process()
     judge(keyspace, work(keyspace)[:2], **SCORED)
     whole = max(keyspace.batches())
     keyspace.client.delete(keyspace.keys.batch(whole))
@@ -251,12 +251,12 @@ def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_
     expire(keyspace.keys.traces, *map(keyspace.keys.batch, expired))
     # A service publishes before a worker finds out.
     keyspace.append("p1", make_traces(range(15, 18)))
-    chosen = Chosen(keyspace, models={"default": MODEL})
+    chosen = IngestHarness(keyspace, models={"default": MODEL})
     assert keyspace.read() == []
     first, *others = keyspace.read()
-    chosen.take([first])
+    chosen.process([first])
     assert read_account(keyspace.store).lost_by_redis == 5, "while others are unread"
-    chosen.take(others)
+    chosen.process(others)
     worker.run(kept, *expired, *keyspace.batches())
     account = balanced(keyspace)
     assert (account.published, account.sampled, account.lost_by_redis) == (18, 13, 5)
@@ -267,9 +267,9 @@ def test_batches_that_expired_by_a_foreign_ttl_are_lost(keyspace: Keyspace, new_
 
 
 def test_a_verdict_that_counts_twice_makes_the_lost_negative(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(3)))
-    chosen.take()
+    chosen.process()
     first = work(keyspace)[:1]
     judge(keyspace, first, **SCORED)
     keyspace.client.delete(*keyspace.client.keys(f"{keyspace.keys.evaluations}:*"))
@@ -278,9 +278,9 @@ def test_a_verdict_that_counts_twice_makes_the_lost_negative(keyspace: Keyspace)
 
 
 def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounting_as_lost(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(5)))
-    chosen.take()
+    chosen.process()
     keyspace.client.hincrby(keyspace.keys.account_all, "sampled", -2)
     assert read_account(keyspace.store).lost == 2
     keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 5)
@@ -288,9 +288,9 @@ def test_a_trace_missing_from_the_stream_counts_as_cut_off_and_from_the_accounti
 
 
 def test_lost_evaluations_are_not_evened_out_by_duplicates(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", make_traces(range(5)))
-    chosen.take()
+    chosen.process()
     keyspace.client.hincrby(keyspace.keys.account_all, "sampled", 2)
     keyspace.client.hincrby(keyspace.keys.account_all, "chosen", 2)
     assert read_account(keyspace.store).lost == 2
@@ -303,14 +303,14 @@ def test_lost_evaluations_are_not_evened_out_by_duplicates(keyspace: Keyspace) -
 
 def test_trimmed_feedback_is_no_unread_trace(keyspace: Keyspace) -> None:
     """Feedback that the cap had removed unread made as many unread traces look cut off, for as long as they waited."""
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     keyspace.append("p1", [{"trace_id": "1", "score": 1}] * 5, kind="f")
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=0, approximate=False)
     keyspace.measure()
     keyspace.append("p1", make_traces(range(5)))
-    chosen.take([])
+    chosen.process([])
     assert balanced(keyspace) == changed(published=5, unread=5)
-    chosen.take()
+    chosen.process()
     assert balanced(keyspace) == changed(published=5, sampled=5, chosen=10, waiting=10)
 
 
@@ -321,18 +321,18 @@ def forget_all(keyspace: Keyspace) -> None:
 
 
 def test_traces_lost_by_a_flush_are_counted_when_the_producer_sends_again(keyspace: Keyspace, start: Start) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     start()
     publish(12)
     assert tracejudge.flush(60)
-    chosen.take(keyspace.read(5))
+    chosen.process(keyspace.read(5))
     forget_all(keyspace)
     assert balanced(keyspace) == EMPTY
     publish(3)
     assert tracejudge.flush(60)
     assert balanced(keyspace) == changed(published=15, lost_by_redis=12, unread=3), "before anybody has read"
     keyspace.store.make_group(keyspace.keys.traces, "ingest")
-    chosen.take()
+    chosen.process()
     assert balanced(keyspace) == changed(published=15, lost_by_redis=12, sampled=3, chosen=6, waiting=6)
     assert ("lost_by_redis_total",) in samples(chosen.metrics)
     forget_all(keyspace)
@@ -343,33 +343,35 @@ def test_traces_lost_by_a_flush_are_counted_when_the_producer_sends_again(keyspa
 
 def test_a_leased_evaluation_ends_once_after_redis_lost_its_counts(keyspace: Keyspace) -> None:
     """A verdict of an evaluation that Redis no longer knew as chosen counted as one too many for ever."""
-    chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
+    chosen, ledger = IngestHarness(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
     keyspace.append("p1", make_traces(range(2)))
-    chosen.take()
+    chosen.process()
     (batch, _, scored), (_, item, dead), *_ = work(keyspace)
     forget_all(keyspace)
     verdict = make_verdict(evaluation_id=scored.id, **SCORED)
-    letter = DeadLetter(1, dead, batch.model, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
+    letter = DeadLetter(1, dead, batch.grader, batch.judge_model, "timeout", 2, 1.0, 2.0, item=item)
     dead_verdict = make_verdict(evaluation_id=dead.id, outcome="unscored", reason="timeout")
     for fresh in (True, False):
-        assert ledger.record([Finished.encode(verdict, scored.period, batch_id=batch.id)]) == [fresh]
+        assert ledger.record([FinalVerdict.encode(verdict, scored.period, batch_id=batch.id)]) == [fresh]
         assert ledger.add_dead_letter([(letter, dead_verdict)], batch.id) == [fresh]
         assert balanced(keyspace) == changed(chosen=2, scored=1, dead=1, reasons={"dead:timeout": 1})
     keyspace.store.make_group(keyspace.keys.traces, "ingest")
     keyspace.append("p1", make_traces(range(2)))
-    chosen.take()
+    chosen.process()
     account = balanced(keyspace)
     assert (account.published, account.lost_by_redis, account.chosen, account.waiting) == (4, 2, 4, 2)
 
 
 def test_a_verdict_without_its_mark_counts_once_as_chosen(keyspace: Keyspace) -> None:
-    chosen, ledger = Chosen(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
+    chosen, ledger = IngestHarness(keyspace, rules=RULES), Ledger(keyspace.store, settings_of(keyspace))
     keyspace.append("p1", make_traces(range(1)))
-    chosen.take()
+    chosen.process()
     (batch, _, first), *_ = work(keyspace)
     for part in keyspace.client.scan_iter(match=f"{keyspace.keys.evaluations}:*"):
         keyspace.client.delete(part)
-    ledger.record([Finished.encode(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)])
+    ledger.record(
+        [FinalVerdict.encode(make_verdict(evaluation_id=first.id, **SCORED), first.period, batch_id=batch.id)]
+    )
     assert balanced(keyspace).chosen == 2
 
 
@@ -379,11 +381,11 @@ def silent(keyspace: Keyspace, *producers: str, for_s: float = PRODUCER_SILENCE_
 
 
 def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=RULES)
+    chosen = IngestHarness(keyspace, rules=RULES)
     for producer in ("gone", "lives"):
         keyspace.append(producer, make_traces(range(3), service="lab"))
         keyspace.report(producer, 10, buffer_full=2)
-    chosen.take()
+    chosen.process()
     keyspace.append("gone", make_traces(range(3, 4)))
     keyspace.measure(oldest="99999999999999-0")
     before = balanced(keyspace)
@@ -398,7 +400,7 @@ def test_a_producer_that_is_gone_leaves_its_sums_and_no_key(keyspace: Keyspace) 
 
 
 def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(keyspace: Keyspace) -> None:
-    chosen, now_ms = Chosen(keyspace, rules=RULES), int(time.time() * 1000)
+    chosen, now_ms = IngestHarness(keyspace, rules=RULES), int(time.time() * 1000)
     payload = msgspec.json.encode(make_trace(1))
     keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": payload, "p": "p1"}, id=f"{now_ms - 4 * DAY_MS}-0")
     keyspace.client.hset(keyspace.keys.producer("p1"), mapping={"batch": 1, "sent": 1})
@@ -406,7 +408,7 @@ def test_a_producer_stays_while_entries_may_be_unread_that_are_its_own(keyspace:
     assert forget_producers(keyspace.store) == 0
     entries = keyspace.read()
     assert forget_producers(keyspace.store) == 0, "read, but not yet dealt with"
-    chosen.take(entries)
+    chosen.process(entries)
     assert balanced(keyspace).published == 1
     assert forget_producers(keyspace.store) == 1
     assert balanced(keyspace).published == 1

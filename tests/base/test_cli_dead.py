@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 from support.cli_parts import Run, words
-from support.dead_parts import balanced, dead, marks
+from support.dead_parts import dead, marks, read_balanced_account
 from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 
 from tracejudge import Feedback, Usage
@@ -180,7 +180,7 @@ def test_retry_chooses_again_once(served: Run, keyspace: Keyspace) -> None:
     again = served("dead", "retry", "--all")
     assert "1 evaluation chosen again; 3 under way already" in again.out
     assert len(keyspace.batches()) == 2
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.waiting) == (4, 0)
     assert [line["retrying"] for line in served("dead", "list", "--json").lines] == [True] * 4
     assert "(6h)" in served("dead", "list").out
@@ -240,7 +240,7 @@ def test_drop_removes_for_good(served: Run, keyspace: Keyspace) -> None:
     ended = served("dead", "drop", "--reason", "timeout", "--yes", "--json")
     assert ended.document == {"found": 1, "dropped": 1, "unreadable": 0, "dry_run": False}
     assert dead(keyspace) == [kept]
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.chosen) == (1, 1, 2)
     assert "0 dead letters dropped" in served("dead", "drop", "--reason", "timeout", "--yes").out
 

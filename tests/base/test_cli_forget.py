@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.cli_parts import SECRET, Run, words
-from support.stage_parts import Chosen, Keyspace, make_trace
+from support.stage_parts import IngestHarness, Keyspace, make_trace
 
 from worker.base.forget.forget import Forgetting
 from worker.core.storage.client import StoreError
@@ -17,7 +17,7 @@ TRACE = make_trace(1, user_id="u-1729")
 def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
     with Keyspace(redis_url, prefix) as keyspace:
         keyspace.append("p1", [TRACE, make_trace(2)])
-        Chosen(keyspace).take()
+        IngestHarness(keyspace).process()
         yield keyspace
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from support.cli_parts import Run, words
 from support.doctor_parts import be_present, examined
-from support.stage_parts import Chosen, Keyspace
+from support.stage_parts import IngestHarness, Keyspace
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 
@@ -18,8 +18,8 @@ def keyspace(redis_url: str, prefix: str) -> Iterator[Keyspace]:
 
 
 def take(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
-    chosen.take()
+    chosen = IngestHarness(keyspace)
+    chosen.process()
     chosen.write_unusable()
 
 

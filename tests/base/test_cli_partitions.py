@@ -12,7 +12,7 @@ from support.cluster import Cluster, running_cluster
 from support.partition_parts import PARTITIONS, home
 from support.processes import wait_until
 from support.published import TRACES
-from support.stage_parts import HOUR, Chosen, Keyspace, make_trace, make_verdict, settings_of
+from support.stage_parts import HOUR, IngestHarness, Keyspace, make_trace, make_verdict, settings_of
 
 from worker.core.queue.batch import Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, Ledger
@@ -50,8 +50,8 @@ def test_commands_sum_and_merge_what_all_partitions_hold(published: list[Keyspac
     assert run("replay", "--continue", replayed["replay"], "--json").document["chosen"] == 24
     for keyspace in published:
         keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": "no JSON"})
-        chosen = Chosen(keyspace)
-        chosen.take()
+        chosen = IngestHarness(keyspace)
+        chosen.process()
         chosen.write_unusable()
     assert len(run("invalid", "list", "--json").lines) == PARTITIONS
     dry = run("forget", "--user-id", "u-1", "--dry-run", "--json").document

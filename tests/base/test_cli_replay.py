@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.cli_parts import Ended, Run, words
 from support.replay_parts import NOTHING, SAFETY, in_batches, take
-from support.stage_parts import Keyspace, balanced, make_traces
+from support.stage_parts import Keyspace, make_traces, read_balanced_account
 
 from worker.base.commands.feature import ProgressKeys
 from worker.base.replay import command as replay
@@ -71,7 +71,7 @@ def test_json_output_is_one_document_of_counts(ruled: Run, keyspace: Keyspace) -
         "chosen": 10,
         "cut_off_s": 0.0,
     }
-    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 10
+    assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 10
 
 
 def test_for_people_a_table_and_progress_beside_it(ruled: Run, keyspace: Keyspace) -> None:
@@ -95,7 +95,7 @@ def test_a_second_one_finds_everything_judged(ruled: Run, keyspace: Keyspace) ->
     assert (found(dry), dry.document["dry_run"]) == ({"traces": 10, "chosen": 10}, True)
     assert found(first) == {"traces": 10, "chosen": 10}
     assert found(second) == {"traces": 10, "already_judged": 10}
-    assert balanced(keyspace).chosen == 10
+    assert read_balanced_account(keyspace).chosen == 10
 
 
 def test_a_judge_that_no_rule_names_is_told_of(
@@ -109,7 +109,7 @@ def test_a_judge_that_no_rule_names_is_told_of(
     everything = served(*WANTED, "--json")
     assert "no rule names safety: [models.default] judges every trace\n" in everything.err
     assert everything.document["chosen"] == 100 - ended.document["chosen"]
-    assert balanced(keyspace).chosen == 100
+    assert read_balanced_account(keyspace).chosen == 100
 
 
 def test_an_empty_period_is_a_replay_of_nothing(ruled: Run, keyspace: Keyspace) -> None:
@@ -134,7 +134,7 @@ def test_a_stopped_replay_prints_its_counts_and_can_be_resumed(
     assert (resumed.code, resumed.document["replay"]) == (0, name_of(stopped))
     assert (resumed.document["finished"], found(resumed)) == (True, {"traces": 30, "chosen": 30})
     assert found(ruled("replay", "--continue", name_of(stopped), "--json")) == found(resumed), "it is over"
-    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 30
+    assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 30
 
 
 def _stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: BaseException) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import each_case
-from support.dead_parts import balanced, dead, give_up, make_retryable, marks, retry_all, scheduled
+from support.dead_parts import dead, give_up, make_retryable, marks, read_balanced_account, retry_all, scheduled
 from support.judging_parts import Workers, assert_settled, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
 
@@ -73,7 +73,7 @@ def test_where_a_probe_may_be_made_one_is_taken_up(keyspace: Keyspace, new_worke
     assert len(under_way(keyspace)) == 1
     new_worker().sweep()
     stage.look()
-    assert (balanced(keyspace).scored, len(under_way(keyspace))) == (1, 1)
+    assert (read_balanced_account(keyspace).scored, len(under_way(keyspace))) == (1, 1)
     healthy.append("scripted")
     stage.look()
     assert len(under_way(keyspace)) > MIN_PACE
@@ -120,7 +120,7 @@ def test_few_again_once_one_dies_again(
     new_worker(failing(*range(90)), give_up_after=0.001).sweep()
     stage.look()
     assert len(under_way(keyspace)) == MIN_PACE
-    assert balanced(keyspace).dead == 90 - MIN_PACE
+    assert read_balanced_account(keyspace).dead == 90 - MIN_PACE
 
 
 def test_each_at_most_five_times_with_growing_waits(
@@ -143,7 +143,7 @@ def test_each_at_most_five_times_with_growing_waits(
     assert retried.chosen == [name], "who asks for it gets it"
     worker = new_worker(failing(0), give_up_after=0.001)
     worker.sweep()
-    assert (scheduled(keyspace), balanced(keyspace).dead) == ({}, 1)
+    assert (scheduled(keyspace), read_balanced_account(keyspace).dead) == ({}, 1)
 
 
 def test_dead_letters_without_a_judge_here_are_postponed(

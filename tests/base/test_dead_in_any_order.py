@@ -12,7 +12,7 @@ from judges.core.verdict import Score, Verdict
 from worker.base.accounting import read_account
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.core.queue.batch import Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 
 CHOSEN_AT = 1_700_000_000.0
 NUMBERS = (0, 1, 2)
@@ -43,7 +43,7 @@ def do(keyspace: Keyspace, doing: str, number: int, reason: str) -> None:
     config, name = settings_of(keyspace), verdict(number).evaluation_id
     match doing:
         case "record":
-            Ledger(keyspace.store, config).record([Finished.encode(verdict(number), HOUR)])
+            Ledger(keyspace.store, config).record([FinalVerdict.encode(verdict(number), HOUR)])
         case "give up":
             add_dead_letter(keyspace, number, reason, CHOSEN_AT)
         case "give up the retry":

@@ -1,7 +1,7 @@
 """Dead letters are bounded by count and age; what goes is removed in the accounting, and counts nowhere else later."""
 
 import pytest
-from support.dead_parts import balanced, dead, dead_bytes, give_up, retry_all
+from support.dead_parts import dead, dead_bytes, give_up, read_balanced_account, retry_all
 from support.judging_parts import Workers
 from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settings_of
 
@@ -33,7 +33,7 @@ def test_the_oldest_of_too_many_go(keyspace: Keyspace, new_worker: Workers) -> N
         make_older(keyspace, [name], 1000 * (5 - place))
     assert prune(keyspace.store, settings_of(keyspace, max_dead=2)) == 3
     assert dead(keyspace) == ids[3:]
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.chosen) == (2, 3, 5)
     assert prune(keyspace.store, settings_of(keyspace, max_dead=2)) == 0
 
@@ -56,7 +56,7 @@ def test_old_dead_letters_are_removed(keyspace: Keyspace, new_worker: Workers) -
     make_older(keyspace, ids[:2], 2 * DAY_MS)
     assert prune(keyspace.store, settings_of(keyspace, dead_retention=86_400)) == 2
     assert dead(keyspace) == ids[2:]
-    assert balanced(keyspace).removed == 2
+    assert read_balanced_account(keyspace).removed == 2
 
 
 def test_the_oldest_of_too_large_ones_go_and_no_more_than_must(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -70,7 +70,7 @@ def test_the_oldest_of_too_large_ones_go_and_no_more_than_must(keyspace: Keyspac
     assert dead(keyspace) == ids[3:]
     assert dead_bytes(keyspace) <= whole * 11 // 20
     assert prune(keyspace.store, settings_of(keyspace, max_dead_bytes=1)) == 3
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.chosen) == (0, 6, 6)
     assert not keyspace.client.exists(*keyspace.keys.dead_letters)
 
@@ -99,7 +99,7 @@ def test_a_trace_of_several_dead_letters_counts_its_bytes_once(keyspace: Keyspac
         whole[first].item.trace
     ]
     retry_all(keyspace)
-    assert balanced(keyspace).dead == 1
+    assert read_balanced_account(keyspace).dead == 1
     assert ledger.remove([first]) == [True]
     assert dead(keyspace) == []
 
@@ -112,7 +112,7 @@ def test_a_call_is_bounded_and_the_next_goes_on(
     monkeypatch.setattr(store_module, "_MAX_PRUNE_CHUNKS", 3)
     settings = settings_of(keyspace, max_dead=1)
     assert [prune(keyspace.store, settings) for _ in range(3)] == [6, 3, 0]
-    assert balanced(keyspace).removed == 9
+    assert read_balanced_account(keyspace).removed == 9
 
 
 def test_a_verdict_that_comes_after_the_cut_counts_no_more(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -123,6 +123,6 @@ def test_a_verdict_that_comes_after_the_cut_counts_no_more(keyspace: Keyspace, n
     make_older(keyspace, dead(keyspace), 8 * DAY_MS)
     assert prune(keyspace.store, settings_of(keyspace)) == 2
     worker.end()
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.removed, account.scored, account.dead, keyspace.batches()) == (2, 0, 0, {})
     assert keyspace.outbox("j") == []

@@ -2,7 +2,7 @@
 
 import threading
 
-from support.dead_parts import OLD_S, balanced, dead, give_up, marks, retry_all, scheduled
+from support.dead_parts import OLD_S, dead, give_up, marks, read_balanced_account, retry_all, scheduled
 from support.judging_parts import Workers, assert_settled, choose, failing, judged, letters
 from support.stage_parts import Keyspace, settings_of
 
@@ -13,14 +13,14 @@ from worker.base.dead_letters.store import DeadLetterStore
 
 def test_a_retry_is_judged_once_under_the_same_id(keyspace: Keyspace, new_worker: Workers) -> None:
     ids = give_up(keyspace, new_worker, 3)
-    assert balanced(keyspace).dead == 3
+    assert read_balanced_account(keyspace).dead == 3
     (retried,) = retry_all(keyspace)
     assert sorted(retried.chosen) == sorted(ids)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.waiting, account.chosen) == (3, 0, 3), "dead until the verdicts are there"
     worker = new_worker()
     worker.sweep()
-    assert len(worker.asked) == 3
+    assert len(worker.judged_texts) == 3
     assert sorted(entry["evaluation_id"] for entry in keyspace.outbox("j")) == sorted(ids)
     assert (dead(keyspace), marks(keyspace)) == ([], {})
     assert len(keyspace.outbox("d")) == 3
@@ -32,7 +32,7 @@ def test_the_batch_holds_each_trace_once_and_the_letters_of_one_model(keyspace: 
     assert [len(retried.chosen) for retried in retry_all(keyspace)] == [32, 8]
     batches = keyspace.batches().values()
     assert sorted(len(batch.items) for batch in batches) == [8, 32]
-    assert {(batch.model, batch.judge_model) for batch in batches} == {("default", "scripted")}
+    assert {(batch.grader, batch.judge_model) for batch in batches} == {("default", "scripted")}
     assert keyspace.waiting()["scripted"] == sum(
         keyspace.client.strlen(keyspace.keys.batch(name)) for name in keyspace.batches()
     )
@@ -84,7 +84,7 @@ def test_of_many_at_once_each_letter_goes_into_one_batch(keyspace: Keyspace, new
     assert sorted(chosen) == sorted(ids)
     worker = new_worker()
     worker.sweep()
-    assert len(worker.asked) == 60
+    assert len(worker.judged_texts) == 60
     assert_settled(keyspace, scored=60)
 
 
@@ -99,7 +99,7 @@ def test_a_mark_without_its_batch_does_not_prevent_a_retry(keyspace: Keyspace, n
     worker.sweep()
     worker.sweep()
     assert len(judged(keyspace)) == 1
-    assert balanced(keyspace).scored == 1
+    assert read_balanced_account(keyspace).scored == 1
 
 
 def test_a_retry_that_fails_renews_the_letter(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -112,7 +112,7 @@ def test_a_retry_that_fails_renews_the_letter(keyspace: Keyspace, new_worker: Wo
     assert (renewed.reason, renewed.attempts, renewed.chosen_at) == ("judge_rejected", 2, first.chosen_at)
     assert renewed.given_up_at > first.given_up_at
     assert renewed.item == first.item
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.chosen, account.reasons) == (
         1, 1, {"dead:judge_rejected": 1, "dead:judge_unavailable": 0},
     )  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_retry_interrupted_by_a_kill_is_judged_once(keyspace: Keyspace, new_wo
     retry_all(keyspace)
     killed = new_worker(failing(2, 3))
     killed.sweep()
-    assert balanced(keyspace).dead == 2, "two are judged, two are parked"
+    assert read_balanced_account(keyspace).dead == 2, "two are judged, two are parked"
     killed.judging.stop(0.0)
     keyspace.make_due()
     new_worker().sweep()

@@ -47,7 +47,7 @@ def die(keyspace: Keyspace, reason: str, judge: str) -> None:
     """Make the first waiting evaluation a dead letter as well."""
     batch = next(iter(keyspace.batches().values()))
     evaluation = msgspec.structs.replace(batch.items[0].evaluations[0], id=f"{reason} {judge}", judge=judge)
-    letter = DeadLetter(1, evaluation, batch.model, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
+    letter = DeadLetter(1, evaluation, batch.grader, batch.judge_model, reason, 1, 1.0, 2.0, item=batch.items[0])
     dead_verdict = make_verdict(evaluation_id=evaluation.id, outcome="unscored", reason=reason)
     assert Ledger(keyspace.store, settings_of(keyspace)).add_dead_letter([(letter, dead_verdict)]) == [True]
 

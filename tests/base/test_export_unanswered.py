@@ -9,7 +9,7 @@ from otel_parts import Sending, evaluated, names, numbered
 from support import otlp as collector
 from support.otlp import OtlpReceiver
 from support.proxy import PASSES, Proxy, cuts_replies
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from worker.base.embedded import EmbeddedRedis
 from worker.core.export.consumer import ExportConsumer
@@ -46,7 +46,7 @@ class Counting:
 
     @property
     def counted(self) -> float:
-        return sum(only(samples(self.metrics), "verdicts_total").values())
+        return sum(select_metrics(samples(self.metrics), "verdicts_total").values())
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_an_entry_that_cannot_be_read_holds_up_nothing(keyspace: Keyspace, count
     keyspace.send(make_verdict(1))
     counting.exporter.run_once()
     assert (counting.counted, keyspace.pending("metrics", keyspace.keys.verdicts)) == (1, 0)
-    assert only(samples(counting.metrics), "export_dropped_total") == {
+    assert select_metrics(samples(counting.metrics), "export_dropped_total") == {
         ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1
     }
 

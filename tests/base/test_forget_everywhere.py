@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support.dead_parts import balanced, dead, give_up, retry_all
+from support.dead_parts import dead, give_up, read_balanced_account, retry_all
 from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.judging_parts import Workers, choose, judged
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, settings_of
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, settings_of
 
 from tracejudge.content.convert import MAX_NAME_CHARS
 from tracejudge.ids import bounded
@@ -22,7 +22,7 @@ from worker.core.storage.keys import INGEST_GROUP
 
 
 def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(keyspace: Keyspace) -> None:
-    Chosen(keyspace)
+    IngestHarness(keyspace)
     long = "x" * 300
     for number, ids in enumerate(
         (
@@ -43,19 +43,19 @@ def test_ids_as_services_of_any_language_write_them_and_as_the_sdk_cuts_them(key
 
 @pytest.mark.parametrize("state", ["unread", "read", "dealt with"])
 def test_a_trace_in_any_state_is_removed_from_the_stream(keyspace: Keyspace, state: str) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(6), output=SECRET))
     entries = [] if state == "unread" else keyspace.read(4)
     if state == "dealt with":
-        chosen.take(entries)
+        chosen.process(entries)
     assert forget(keyspace, 2).traces == 1
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert account.published == 6
     assert account.cut_off == (0 if state == "dealt with" else 1)
     if state == "read":
-        chosen.take(entries)
-    chosen.take()
-    account = balanced(keyspace)
+        chosen.process(entries)
+    chosen.process()
+    account = read_balanced_account(keyspace)
     sampled = 6 if state == "dealt with" else 5
     assert (account.published, account.sampled, account.unread) == (6, sampled, 0)
     assert keyspace.measure().traces == (0, 0, 0)
@@ -72,16 +72,16 @@ def test_workers_tell_of_no_loss(keyspace: Keyspace) -> None:
 
 def test_forgotten_entries_are_never_counted_as_lost(keyspace: Keyspace) -> None:
     """The lag in the midst of the stream holds for each version of Redis."""
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(20)))
-    chosen.take(keyspace.read(7))
+    chosen.process(keyspace.read(7))
     for number in (0, 3, 8, 12, 19):
         assert forget(keyspace, number).traces == 1
-        assert balanced(keyspace).published == 20
-    chosen.take(keyspace.read(6))
-    balanced(keyspace)
-    chosen.take()
-    account = balanced(keyspace)
+        assert read_balanced_account(keyspace).published == 20
+    chosen.process(keyspace.read(6))
+    read_balanced_account(keyspace)
+    chosen.process()
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.cut_off, account.unread) == (17, 3, 0)
 
 
@@ -92,18 +92,18 @@ def test_before_any_worker_was_there(any_redis_url: str, prefix: str) -> None:
         keyspace.append("p1", make_traces(range(3)))
         assert forget(keyspace, 1).traces == 1
         keyspace.store.make_group(keyspace.keys.traces, "ingest")
-        Chosen(keyspace).take()
-        assert balanced(keyspace).sampled == 2
+        IngestHarness(keyspace).process()
+        assert read_balanced_account(keyspace).sampled == 2
 
 
 def test_late_feedback_goes_as_well(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=settings_of(keyspace).rules)
+    chosen = IngestHarness(keyspace, rules=settings_of(keyspace).rules)
     keyspace.append("p1", make_traces(range(2)))
     for number in (0, 1):
         keyspace.add({"trace_id": make_trace(number).trace_id, "score": -1, "comment": SECRET}, kind="f")
     assert forget(keyspace, 1) == forgotten(traces=1, feedback=1)
-    chosen.take()
-    assert balanced(keyspace).sampled == 1
+    chosen.process()
+    assert read_balanced_account(keyspace).sampled == 1
     assert forget(keyspace, 0).feedback == 1
     assert_nowhere(keyspace, SECRET)
 
@@ -125,10 +125,10 @@ def test_out_of_batches_the_others_are_judged(keyspace: Keyspace, new_worker: Wo
     assert forget(keyspace, 2) == forgotten(traces=1, evaluations=1)
     assert len(keyspace.batches()[batch_id].items) == 4
     assert keyspace.waiting()["scripted"] == keyspace.client.strlen(keyspace.keys.batch(batch_id))
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.chosen, account.waiting, account.removed) == (5, 4, 1)
     new_worker().run(batch_id)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.removed, account.waiting) == (4, 1, 0)
     assert make_trace(2).trace_id not in judged(keyspace)
 
@@ -138,7 +138,7 @@ def test_a_batch_with_nothing_left_is_finished(keyspace: Keyspace) -> None:
     assert forget(keyspace, 0).evaluations == 1
     assert (keyspace.batches(), keyspace.leases(), keyspace.waiting()) == ({}, {}, {"scripted": 0})
     assert "ready:scripted" not in keyspace.everything()
-    assert balanced(keyspace).removed == 1
+    assert read_balanced_account(keyspace).removed == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -149,9 +149,9 @@ def test_a_trace_forgotten_while_it_is_judged_gets_no_verdict(
     worker = new_worker()
     worker.begin(batch_id)
     assert forget(keyspace, 0).evaluations == 1
-    assert balanced(keyspace).waiting == count - 1
+    assert read_balanced_account(keyspace).waiting == count - 1
     worker.end()
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.removed, account.waiting) == (count - 1, 1, 0)
     assert keyspace.batches() == {}
     assert make_trace(0).trace_id not in judged(keyspace)
@@ -163,7 +163,7 @@ def test_a_forgotten_evaluation_that_is_given_up_is_no_dead_letter(keyspace: Key
     worker.begin(batch_id)
     assert forget(keyspace, 0).evaluations == 1
     worker.end()
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.waiting) == (1, 1, 0)
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
@@ -183,7 +183,7 @@ def test_a_dead_letter_added_during_forget_is_found(
 
     monkeypatch.setattr(Forgetting, "_erase_from_batches", late)
     assert forget(keyspace, 0) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, account.waiting) == (1, 1, 0)
     assert_nowhere(keyspace, make_trace(0).trace_id)
 
@@ -201,7 +201,7 @@ def test_a_batch_that_changes_during_forget_is_read_again(keyspace: Keyspace, mo
     monkeypatch.setattr(keyspace.store, "run", meanwhile)
     assert forget(keyspace, 0).evaluations == 1
     assert len(next(iter(keyspace.batches().values())).items) == 2
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.removed, account.waiting) == (2, 2)
 
 
@@ -210,10 +210,10 @@ def test_evaluations_of_a_parked_batch_are_forgotten(keyspace: Keyspace, new_wor
     new_worker(RuntimeError("no")).run(batch_id)
     assert forget(keyspace, 0).evaluations == 1
     assert_nowhere(keyspace, make_trace(0).trace_id)
-    assert balanced(keyspace).waiting == 1
+    assert read_balanced_account(keyspace).waiting == 1
     keyspace.make_due()
     new_worker().sweep()
-    assert (balanced(keyspace).scored, keyspace.batches()) == (1, {})
+    assert (read_balanced_account(keyspace).scored, keyspace.batches()) == (1, {})
 
 
 def test_a_batch_of_another_version_is_left_and_told_of(keyspace: Keyspace) -> None:
@@ -229,7 +229,7 @@ def test_a_batch_of_another_version_is_left_and_told_of(keyspace: Keyspace) -> N
 def test_dead_letters_and_the_news_of_them(keyspace: Keyspace, new_worker: Workers) -> None:
     give_up(keyspace, new_worker, 3)
     assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.dead, account.removed, len(dead(keyspace))) == (2, 1, 2)
     assert_nowhere(keyspace, make_trace(1).trace_id)
 
@@ -242,7 +242,7 @@ def test_a_dead_letter_under_retry_is_forgotten(keyspace: Keyspace, new_worker: 
     assert forget(keyspace, 1) == forgotten(traces=1, dead_letters=1, verdicts=1)
     assert len(next(iter(keyspace.batches().values())).items) == 1
     worker.end()
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.dead, account.removed) == (1, 0, 1)
     assert_nowhere(keyspace, make_trace(1).trace_id)
 
@@ -261,7 +261,7 @@ def test_verdicts_go_and_their_counts_stay(keyspace: Keyspace, new_worker: Worke
     keyspace.store.run("acknowledge", names, ("metrics", ids[-1], *ids))
     after = keyspace.measure(groups=("metrics",), report_cuts=True).outbox["metrics"]
     assert (after.lag, after.newly_cut) == (0, 0)
-    assert balanced(keyspace).scored == 4
+    assert read_balanced_account(keyspace).scored == 4
     assert keyspace.outbox("j") == []
 
 
@@ -273,25 +273,25 @@ def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> N
     others = [make_trace(number, user_id="u-2") for number in (2, 3)]
     part = make_trace(0, id="f" * 16, output=SECRET)
     shared = make_trace(1, id="e" * 16, user_id="u-2")
-    chosen = Chosen(keyspace, models=settings_of(keyspace).models)
+    chosen = IngestHarness(keyspace, models=settings_of(keyspace).models)
     keyspace.append("p1", [*theirs, *others, part, shared])
     for trace in theirs:
         keyspace.add({"trace_id": trace.trace_id, "score": 1, "comment": SECRET}, kind="f")
     keyspace.add({"trace_id": others[0].trace_id, "score": 1}, kind="f")
-    chosen.take()
+    chosen.process()
     dry = forget(keyspace, user_id=PERSON, dry_run=True)
     before = keyspace.everything()
     assert forget(keyspace, user_id="nobody") == forgotten()
     assert keyspace.everything() == before
     assert forget(keyspace, user_id=PERSON) == dry == forgotten(traces=3, feedback=2, evaluations=3)
     assert_nowhere(keyspace, SECRET, PERSON)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.chosen, account.removed, account.waiting) == (6, 3, 3)
 
 
 def test_a_person_s_verdicts_are_found_by_the_hash(keyspace: Keyspace, new_worker: Workers) -> None:
     keyspace.append("p1", [make_trace(number, user_id=PERSON if number else "u-2") for number in range(3)])
-    Chosen(keyspace, models=new_worker().settings.models).take()
+    IngestHarness(keyspace, models=new_worker().settings.models).process()
     new_worker().run(*keyspace.batches())
     assert len(keyspace.outbox("j")) == 3
     assert forget(keyspace, user_id=PERSON) == forgotten(traces=2, verdicts=2)
@@ -305,7 +305,7 @@ def test_verdicts_of_a_person_are_found_under_the_made_the_configured_and_the_fo
     keys: tuple[dict[str, Any], ...] = ({}, {"user_key": "first"}, {"user_key": "second"})
     for number, key in enumerate(keys):
         keyspace.append("p1", [make_trace(number, user_id=PERSON)])
-        Chosen(keyspace, models=new_worker().settings.models).take()
+        IngestHarness(keyspace, models=new_worker().settings.models).process()
         new_worker(**key).run(*keyspace.batches())
     hashes = {verdict["user_id"] for verdict in keyspace.outbox("j")}
     assert len(hashes) == 3
@@ -339,10 +339,10 @@ def test_entries_that_ingest_refused_are_forgotten(keyspace: Keyspace) -> None:
     keyspace.add({"trace_id": "2", "service": None, "output": SECRET, "user_id": "1729"})
     keyspace.add({"traceId": "3", "content": SECRET, "endUser": "1729"})
     keyspace.add(b"{", kind="t")
-    Chosen(keyspace).take()
+    IngestHarness(keyspace).process()
     assert forget(keyspace, user_id="1729") == forgotten(traces=3, evaluations=1)
     assert_nowhere(keyspace, SECRET)
-    assert balanced(keyspace).invalid == 3
+    assert read_balanced_account(keyspace).invalid == 3
 
 
 def test_entries_with_other_field_names_are_forgotten(keyspace: Keyspace) -> None:
@@ -381,5 +381,5 @@ def test_a_forgotten_trace_that_is_published_again_is_a_duplicate(keyspace: Keys
     choose(keyspace, 1)
     forget(keyspace, 0)
     choose(keyspace, 1)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.chosen, account.removed, account.duplicate, keyspace.batches()) == (1, 1, 1, {})

@@ -20,12 +20,12 @@ def test_the_worker_and_the_rules_read_the_same_rows() -> None:
 def test_the_file_is_found_beside_the_configuration_or_by_name(tmp_path: Path) -> None:
     config, beside = tmp_path / "tracejudge.toml", tmp_path / "objectives.toml"
     config.touch()
-    assert MONITOR.of(load_settings({}, str(config))).objectives is None
+    assert MONITOR.read(load_settings({}, str(config))).objectives is None
     beside.write_text(ROW.format("safety", 0.99))
-    assert MONITOR.of(load_settings({}, str(config))).objectives == str(beside)
+    assert MONITOR.read(load_settings({}, str(config))).objectives == str(beside)
     (tmp_path / "other.toml").write_text(ROW.format("safety", 0.9))
     config.write_text('monitor = { objectives = "other.toml" }')
-    names = MONITOR.of(load_settings({}, str(config))).objectives
+    names = MONITOR.read(load_settings({}, str(config))).objectives
     assert [row.objective for row in read_objectives(Path(str(names)))] == [0.9]
 
 

@@ -12,7 +12,7 @@ from support import otlp as collector
 from support.cases import each_case
 from support.otlp import Dribbler, Log, OtlpReceiver
 from support.processes import PATIENCE_S
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Verdict
 from worker.base.delivery import receiver_delivery as delivery
@@ -168,7 +168,7 @@ def test_a_partial_success_that_cannot_be_true_drops_nothing_and_is_counted(
     worker = sender()
     for case, behaviour in ABSURD.items():
         otlp.behaviour = behaviour
-        ignored = sum(only(samples(worker.metrics), "export_answers_ignored_total").values())
+        ignored = sum(select_metrics(samples(worker.metrics), "export_answers_ignored_total").values())
         keyspace.send(*numbered(4))
         worker.turn()
         assert (len(otlp.spans), len(otlp.logs), worker.dropped, worker.waits, pending(keyspace)) == (
@@ -178,7 +178,9 @@ def test_a_partial_success_that_cannot_be_true_drops_nothing_and_is_counted(
             [],
             0,
         ), case
-        assert sum(only(samples(worker.metrics), "export_answers_ignored_total").values()) == ignored + 2, case
+        assert sum(select_metrics(samples(worker.metrics), "export_answers_ignored_total").values()) == ignored + 2, (
+            case
+        )
         otlp.forget()
 
 
@@ -353,7 +355,13 @@ def test_meanwhile_the_metrics_go_on(keyspace: Keyspace, otlp: OtlpReceiver, sen
     def count() -> None:
         counting.run_once()
         outbox = keyspace.measure(groups=("metrics", "otel")).outbox
-        seen.append((sum(only(samples(metrics), "verdicts_total").values()), outbox["metrics"].lag, outbox["otel"].lag))
+        seen.append(
+            (
+                sum(select_metrics(samples(metrics), "verdicts_total").values()),
+                outbox["metrics"].lag,
+                outbox["otel"].lag,
+            )
+        )
 
     worker.meanwhile = count
     worker.turn()

@@ -34,7 +34,7 @@ class Days:
         self.sums.prepare()
         self.now = 0.0
         self._written = 0
-        self.pruning = SeriesPruning(keyspace.store, MONITOR.of(settings), self.sums.relist, lambda: self.now)
+        self.pruning = SeriesPruning(keyspace.store, MONITOR.read(settings), self.sums.relist, lambda: self.now)
 
     def count(self, day: int, verdicts: Iterable[Verdict]) -> None:
         for each in verdicts:

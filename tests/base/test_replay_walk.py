@@ -15,7 +15,7 @@ from support.replay_parts import (
     in_batches,
     take,
 )
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -64,11 +64,11 @@ def test_a_replay_with_a_new_judge_chooses_retained_traces(keyspace: Keyspace) -
 def test_it_keeps_the_accounting_balanced(keyspace: Keyspace) -> None:
     keyspace.append("p1", make_traces(range(20)))
     take(keyspace)
-    before = balanced(keyspace)
+    before = read_balanced_account(keyspace)
     replay = Replays(keyspace).begin()
     while replay.step():
-        balanced(keyspace)
-    after = balanced(keyspace)
+        read_balanced_account(keyspace)
+    after = read_balanced_account(keyspace)
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (20, 20, 0)
@@ -143,7 +143,7 @@ def test_entries_that_are_no_traces_are_skipped(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(2), version="9")
     take(keyspace)
     assert Replays(keyspace).make() == {"traces": 1, "chosen": 1}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_an_empty_stream_is_a_replay_of_nothing(keyspace: Keyspace) -> None:
@@ -163,7 +163,7 @@ def test_judged_waiting_and_dead_evaluations_are_not_replayed(keyspace: Keyspace
     before = in_batches(keyspace)
     assert Replays(keyspace).make() == {"traces": 4, "already_judged": 4}
     assert in_batches(keyspace) == before
-    assert (balanced(keyspace).chosen, balanced(keyspace).waiting) == (4, 2)
+    assert (read_balanced_account(keyspace).chosen, read_balanced_account(keyspace).waiting) == (4, 2)
 
 
 def test_the_ledger_and_the_dead_letters_decide_where_the_mark_of_choosing_is_gone(keyspace: Keyspace) -> None:
@@ -198,15 +198,15 @@ def test_a_replay_chooses_shed_evaluations(keyspace: Keyspace) -> None:
     only_away = rules[1:]
     for number in range(6):
         keyspace.add(make_trace(number))
-        chosen = Chosen(keyspace, models=models, rules=rules if number % 2 else only_away)
+        chosen = IngestHarness(keyspace, models=models, rules=rules if number % 2 else only_away)
         chosen.pressure.set_waiting({"away": chosen.settings.max_waiting_bytes + 1})
-        chosen.pressure.set_dead({"away": 60.0})
-        chosen.take()
-    before = balanced(keyspace)
+        chosen.pressure.set_open_circuits({"away": 60.0})
+        chosen.process()
+    before = read_balanced_account(keyspace)
     assert (before.shed, before.sampled, before.chosen) == (3, 3, 3)
     replayed = Replays(keyspace, models=models, rules=rules).make("relevance_to_query")
     assert replayed == {"traces": 6, "chosen": 6}
-    after = balanced(keyspace)
+    after = read_balanced_account(keyspace)
     assert (after.shed, after.sampled, after.chosen, after.duplicate) == (3, 3, 9, 0)
     assert {(evaluation.judge, evaluation.origin) for _, evaluation in in_batches(keyspace)} == {
         ("safety", "live"),
@@ -231,7 +231,7 @@ def test_two_at_the_same_time_choose_everything_once(keyspace: Keyspace) -> None
     replays = Replays(keyspace)
     first_run, other = replays.begin(), replays.begin()
     while any([first_run.step(), other.step()]):
-        balanced(keyspace)
+        read_balanced_account(keyspace)
     assert counts(first_run.state) == {"traces": 60, "chosen": 60}
     assert counts(other.state) == {"traces": 60, "already_judged": 60}
     assert len(in_batches(keyspace)) == 60
@@ -254,7 +254,7 @@ def test_a_reply_that_is_lost_changes_nothing(keyspace: Keyspace, monkeypatch: p
             with pytest.raises(StoreError):
                 replay.step()
     assert finish_replay(replay) == {"traces": 20, "chosen": 20}
-    assert len(in_batches(keyspace)) == balanced(keyspace).chosen == 20
+    assert len(in_batches(keyspace)) == read_balanced_account(keyspace).chosen == 20
 
 
 def test_a_dry_run_only_counts(keyspace: Keyspace) -> None:
@@ -344,10 +344,10 @@ def test_a_replay_leaves_unread_and_pending_entries_to_ingest(keyspace: Keyspace
     entries = keyspace.read() if state == "read and not decided" else None
     replays = Replays(keyspace)
     assert replays.make() == {"traces": 2, "already_judged": 1, "not_read": 1}
-    chosen.take(entries)
+    chosen.process(entries)
     assert replays.make() == {"traces": 2, "already_judged": 2}
     assert {evaluation.origin for _, evaluation in in_batches(keyspace)} == {"live"}
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.duplicate, account.chosen) == (2, 0, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.stage_parts import (
-    Chosen,
+    IngestHarness,
     Keyspace,
     make_maintenance,
     make_trace,
@@ -51,9 +51,9 @@ def old(keyspace: Keyspace, minutes: int, count: int = 1) -> None:
 
 
 @pytest.fixture
-def reader(keyspace: Keyspace) -> Chosen:
+def reader(keyspace: Keyspace) -> IngestHarness:
     """An ingest that samples nothing."""
-    return Chosen(keyspace, rules=NOTHING)
+    return IngestHarness(keyspace, rules=NOTHING)
 
 
 def test_without_streams_the_backlog_is_zero(keyspace: Keyspace) -> None:
@@ -66,16 +66,16 @@ def test_without_streams_the_backlog_is_zero(keyspace: Keyspace) -> None:
     assert measure(keyspace.store).traces == nothing, "without any caps as well"
 
 
-def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: Chosen) -> None:
+def test_lag_counts_unread_and_pending_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", make_traces(range(10)))
     lags = [keyspace.measure().traces.lag]
     first = keyspace.read(4)
     lags.append(keyspace.measure().traces.lag)
-    reader.take(first)
+    reader.process(first)
     lags.append(keyspace.measure().traces.lag)
     keyspace.append("p1", make_traces(range(10, 13)))
     lags.append(keyspace.measure().traces.lag)
-    reader.take()
+    reader.process()
     lags.append(keyspace.measure().traces.lag)
     assert lags == [10, 10, 6, 9, 0]
     assert keyspace.counted("cut_off", "drift") == {"cut_off": 0, "drift": 0}
@@ -87,16 +87,16 @@ def test_without_a_group_the_lag_is_the_whole_stream(keyspace: Keyspace) -> None
     assert keyspace.measure().traces == Position(10, 0, 0)
 
 
-def test_age_is_that_of_the_oldest_not_dealt_with(keyspace: Keyspace, reader: Chosen) -> None:
+def test_age_is_that_of_the_oldest_not_dealt_with(keyspace: Keyspace, reader: IngestHarness) -> None:
     for minutes in (9, 6, 3):
         old(keyspace, minutes)
     first, second = keyspace.read(1), keyspace.read(1)
     ages = [keyspace.measure().traces.oldest_ms]
-    reader.take(first)
+    reader.process(first)
     ages.append(keyspace.measure().traces.oldest_ms)
-    reader.take(second)
+    reader.process(second)
     ages.append(keyspace.measure().traces.oldest_ms)
-    reader.take()
+    reader.process()
     ages.append(keyspace.measure().traces.oldest_ms)
     assert ages == [pytest.approx(minutes * MINUTE_MS, abs=MINUTE_MS) for minutes in (9, 6, 3)] + [0]
 
@@ -132,9 +132,9 @@ def test_the_stream_is_trimmed_by_bytes(keyspace: Keyspace) -> None:
 
 
 def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, batch_size=1)
+    chosen = IngestHarness(keyspace, batch_size=1)
     keyspace.append("p1", make_traces(range(4)))
-    chosen.take()
+    chosen.process()
     leases = Leases(keyspace.store, tries_ttl_s=60)
     _, second = leases.take("lexical", "a", 2)
     leases.put_back(second.lease, delay_s=10)
@@ -142,7 +142,9 @@ def test_batches_their_bytes_and_dead_letters_are_counted(keyspace: Keyspace) ->
     backlog = keyspace.measure()
     waiting = sum(keyspace.client.strlen(keyspace.keys.batch(batch_id)) for batch_id in keyspace.batches())
     assert (backlog.batches, backlog.parked, backlog.waiting, backlog.dead) == (4, 1, {"lexical": waiting}, 3)
-    assert measure(keyspace.store, dead_models=["lexical", "other"]).parked == 3, "two that nobody holds are parked too"
+    assert measure(keyspace.store, open_circuits=["lexical", "other"]).parked == 3, (
+        "two that nobody holds are parked too"
+    )
 
 
 def by_producer(keyspace: Keyspace) -> None:
@@ -164,7 +166,7 @@ def by_age(keyspace: Keyspace) -> None:
 @pytest.mark.parametrize("cut", [by_producer, by_count, by_age])
 @pytest.mark.parametrize("group", [True, False], ids=["idle reader", "no reader yet"])
 def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
-    keyspace: Keyspace, reader: Chosen, cut: Callable[[Keyspace], None], *, group: bool
+    keyspace: Keyspace, reader: IngestHarness, cut: Callable[[Keyspace], None], *, group: bool
 ) -> None:
     if not group:
         keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
@@ -173,7 +175,7 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
     assert length(keyspace) == 10
     keyspace.store.make_group(keyspace.keys.traces, INGEST_GROUP)
     assert keyspace.measure().traces.lag == 10
-    reader.take()
+    reader.process()
     cut_off = 30 if cut is by_age else 21
     assert [keyspace.measure(report_cuts=True).traces for _ in range(3)] == [
         Position(0, cut_off, 0),
@@ -184,9 +186,9 @@ def test_entries_trimmed_before_a_group_reads_count_once_as_cut_off(
     assert (account.cut_off, account.not_sampled, account.unread, account.lost) == (cut_off, 10, 0, 0)
 
 
-def test_entries_that_aged_out_unread_are_cut_off_and_no_lag(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_that_aged_out_unread_are_cut_off_and_no_lag(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(range(30)))
-    reader.take(keyspace.read(5))
+    reader.process(keyspace.read(5))
     assert keyspace.measure(oldest="99999999999999-0", report_cuts=True).traces == Position(0, 25, 0)
     assert length(keyspace) == 0
     account = read_account(keyspace.store)
@@ -216,14 +218,14 @@ def test_of_two_workers_one_counts_a_cut_off_in_its_metrics(keyspace: Keyspace) 
     assert [samples(metrics)["stream_capacity",] for metrics in both] == [10, 10]
 
 
-def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(range(30)))
-    reader.take(keyspace.read(5))
+    reader.process(keyspace.read(5))
     keyspace.append("p1", big(range(30, 40)), cap=20)  # 15 of those unread go
-    reader.take(keyspace.read(5))  # and nobody measured while that could be seen
+    reader.process(keyspace.read(5))  # and nobody measured while that could be seen
     behind = keyspace.measure(report_cuts=True).traces
     assert (behind.lag + behind.newly_cut, behind.lag <= length(keyspace)) == (30, True)
-    reader.take()
+    reader.process()
     reported = (
         behind.newly_cut
         + keyspace.measure(report_cuts=True).traces.newly_cut
@@ -234,105 +236,111 @@ def test_a_late_reader_that_catches_up_reports_all_trimmed_entries(keyspace: Key
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (40, 15, 25, 0)
 
 
-def test_a_reader_that_stays_behind_still_reports_trimmed_entries(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_reader_that_stays_behind_still_reports_trimmed_entries(keyspace: Keyspace, reader: IngestHarness) -> None:
     reported = 0
     for turn in range(10):
         keyspace.append("p1", big(range(turn * 20, turn * 20 + 20)), cap=20)
-        reader.take(keyspace.read(5))
+        reader.process(keyspace.read(5))
         backlog = keyspace.measure(report_cuts=True).traces
         reported += backlog.newly_cut
         assert backlog.lag <= 20
     # 200 came, 50 were read, 15 are there; those of the last round may not be noticed yet.
     assert 120 <= reported <= 135
-    reader.take()
+    reader.process()
     reported += keyspace.measure(report_cuts=True).traces.newly_cut
     assert (reported, keyspace.accounting()["cut_off"]) == (135, 135)
 
 
-def test_trimming_entries_that_were_read_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_trimming_entries_that_were_read_cuts_nothing_off(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(range(30)))
-    reader.take()
+    reader.process()
     keyspace.append("p1", big(range(30, 40)), cap=15)
     assert keyspace.measure(max_entries=12, report_cuts=True).traces.newly_cut == 0
-    reader.take()
+    reader.process()
     assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_entries_trimmed_by_another_client_after_reading_are_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_trimmed_by_another_client_after_reading_are_not_cut_off(
+    keyspace: Keyspace, reader: IngestHarness
+) -> None:
     keyspace.append("p1", big(range(30)))
-    reader.take()
+    reader.process()
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=3, approximate=False)
     assert [keyspace.measure(report_cuts=True).traces for _ in range(2)] == [Position(0, 0, 0)] * 2
     keyspace.append("p1", big(range(30, 40)))
     assert keyspace.measure(report_cuts=True).traces[:2] == (10, 0)
     keyspace.measure(max_entries=4)
-    reader.take()
+    reader.process()
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 6), "what is really cut off afterwards is still seen"
 
 
-def test_a_foreign_trim_beside_pending_entries_cuts_nothing_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_foreign_trim_beside_pending_entries_cuts_nothing_off(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(range(30)))
-    reader.take(keyspace.read(20))
+    reader.process(keyspace.read(20))
     pending = keyspace.read(5)
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=10, approximate=False)
     keyspace.measure()
-    reader.take(pending)
+    reader.process(pending)
     keyspace.measure()
-    reader.take()
+    reader.process()
     assert [keyspace.measure(report_cuts=True).traces for _ in range(2)] == [Position(0, 0, 0)] * 2
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_entries_trimmed_between_reading_and_accounting_are_not_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_entries_trimmed_between_reading_and_accounting_are_not_cut_off(
+    keyspace: Keyspace, reader: IngestHarness
+) -> None:
     """At its cap a stream loses an old entry for each new one: measured between reading and dealing with these."""
     keyspace.append("p1", big(range(20)), cap=20)
-    reader.take()
+    reader.process()
     keyspace.append("p1", big(range(20, 40)), cap=20)
     entries = keyspace.read()
     assert keyspace.measure(report_cuts=True).traces[:2] == (20, 0)
-    reader.take(entries)
+    reader.process(entries)
     assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
     assert "cut_off" not in keyspace.accounting()
 
 
-def test_pending_entries_of_a_dead_reader_that_were_trimmed_are_cut_off(keyspace: Keyspace, reader: Chosen) -> None:
+def test_pending_entries_of_a_dead_reader_that_were_trimmed_are_cut_off(
+    keyspace: Keyspace, reader: IngestHarness
+) -> None:
     keyspace.append("p1", big(range(30)))
     dead = keyspace.read(20, consumer="dead")
     keyspace.measure(max_entries=15)
     claimed = keyspace.claim()
     assert claimed == [(each, None) for each, _ in dead[:15]] + dead[15:]
-    reader.take(claimed)
+    reader.process(claimed)
     behind = keyspace.measure(report_cuts=True).traces
     assert behind.lag + behind.newly_cut == 25, "in the midst of the stream some of it is seen later"
-    reader.take()
+    reader.process()
     assert keyspace.measure(report_cuts=True).traces == Position(0, 15 - behind.newly_cut, 0)
     account = read_account(keyspace.store)
     assert (account.published, account.cut_off, account.not_sampled, account.lost) == (30, 15, 15, 0)
 
 
-def test_trimmed_entries_that_are_still_chosen_from_count_as_read(keyspace: Keyspace, reader: Chosen) -> None:
+def test_trimmed_entries_that_are_still_chosen_from_count_as_read(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", big(range(30)))
     entries = keyspace.read(20)
     assert keyspace.measure(max_entries=5, report_cuts=True).traces[:2] == (25, 5)
-    reader.take(entries)
+    reader.process(entries)
     assert keyspace.measure(report_cuts=True).traces[:2] == (5, 0)
     assert keyspace.counted("read", "cut_off", "not_sampled") == {"read": 20, "cut_off": 5, "not_sampled": 20}
 
 
-def test_a_stream_that_vanished_begins_anew(keyspace: Keyspace, reader: Chosen) -> None:
+def test_a_stream_that_vanished_begins_anew(keyspace: Keyspace, reader: IngestHarness) -> None:
     keyspace.append("p1", make_traces(range(10)))
-    reader.take()
+    reader.process()
     keyspace.client.delete(keyspace.keys.traces)
     assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
     keyspace.append("p1", make_traces(range(10, 15)))
     assert keyspace.measure(report_cuts=True).traces == Position(5, 0, 0)
     assert keyspace.read() == [], "the group is made anew"
-    reader.take()
+    reader.process()
     assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
     keyspace.append("p1", make_traces(range(15, 18)))
     assert keyspace.measure(report_cuts=True).traces.lag == 3
-    reader.take()
+    reader.process()
     assert keyspace.measure(report_cuts=True).traces == Position(0, 0, 0)
     assert keyspace.counted("read", "cut_off") == {"read": 18, "cut_off": 0}
 
@@ -487,7 +495,7 @@ class Play:
 
     def __init__(self, keyspace: Keyspace) -> None:
         self.keyspace = keyspace
-        self.chosen = Chosen(keyspace, rules=NOTHING)
+        self.chosen = IngestHarness(keyspace, rules=NOTHING)
         self.came = self.told = 0
         self.held: list[list[Entry]] = []
 
@@ -505,12 +513,12 @@ class Play:
 
     def take(self, place: int) -> None:
         if place < len(self.held):
-            self.chosen.take(self.held.pop(place))
+            self.chosen.process(self.held.pop(place))
 
     def claim(self, held: bool) -> None:  # noqa: FBT001 - drawn by hypothesis
         claimed = self.keyspace.claim()
         self.held += [claimed] if held else []
-        self.chosen.take([] if held else claimed)
+        self.chosen.process([] if held else claimed)
 
     def measure(self, cap: int) -> None:
         backlog = self.keyspace.measure(max_entries=cap, report_cuts=True).traces
@@ -523,7 +531,7 @@ class Play:
         for producer in ("p1", "p2"):
             self.append(producer, 1, 10**6)
         for entries in (*self.held, self.keyspace.read(), self.keyspace.claim()):
-            self.chosen.take(entries)
+            self.chosen.process(entries)
         self.measure(10**6)
 
 

@@ -22,7 +22,7 @@ def pressure_of(*events: tuple[str, dict[str, Any]]) -> Backpressure:
     """Make a pressure that has heard this."""
     pressure = Backpressure(BOUND, KNOWN)
     for kind, heard in events:
-        (pressure.set_waiting if kind == "waiting" else pressure.set_dead)(heard)
+        (pressure.set_waiting if kind == "waiting" else pressure.set_open_circuits)(heard)
     return pressure
 
 
@@ -69,9 +69,9 @@ def test_a_slow_model_is_shed_only_once_it_is_surely_dead(dead_s: float, expecte
 def test_a_model_that_comes_back_with_much_to_do_is_slow_until_it_has_done_it() -> None:
     pressure = pressure_of(("dead", {"a": 1.0}), ("waiting", {"a": BOUND + 1}))
     assert pressure.bounds == SHED
-    pressure.set_dead({})
+    pressure.set_open_circuits({})
     assert pressure.bounds == PAUSED
-    pressure.set_dead({"a": 1.0})
+    pressure.set_open_circuits({"a": 1.0})
     assert pressure.bounds == PAUSED, "it may be that it opened for a moment"
     pressure.set_waiting({"a": BOUND})
     assert pressure.bounds == FREE
@@ -124,7 +124,7 @@ def test_short_openings_never_shed_a_model_that_was_slow_before(
 ) -> None:
     pressure = pressure_of(*history, ("dead", {}), ("waiting", {"a": BOUND + 1}))
     for dead in openings:
-        pressure.set_dead(dead)
+        pressure.set_open_circuits(dead)
         assert pressure.bounds == PAUSED
         pressure.set_waiting({"a": BOUND + 2})
         assert pressure.bounds == PAUSED

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, only, planner_of, samples
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, planner_of, samples, select_metrics
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -39,7 +39,7 @@ def below(numbers: range, rate: float) -> list[int]:
 def evaluations(keyspace: Keyspace) -> list[tuple[str, str, str]]:
     """List all chosen evaluations: model, trace and judge."""
     return [
-        (batch.model, item.trace.trace_id, evaluation.judge)
+        (batch.grader, item.trace.trace_id, evaluation.judge)
         for batch in keyspace.batches().values()
         for item in batch.items
         for evaluation in item.evaluations
@@ -47,7 +47,7 @@ def evaluations(keyspace: Keyspace) -> list[tuple[str, str, str]]:
 
 
 def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=(HALF,), max_trace_bytes=2000)
+    chosen = IngestHarness(keyspace, rules=(HALF,), max_trace_bytes=2000)
     picked = below(range(40), 0.5)
     passed = len(range(40)) - len(picked)
     assert picked
@@ -64,7 +64,7 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(keyspace: Ke
         keyspace.add(make_trace(number))
     keyspace.add(FEEDBACK, kind="f")
     keyspace.report("p1", published=4)
-    chosen.take()
+    chosen.process()
     sampled = len(picked) + 1
     assert keyspace.accounting() == {
         "published": 51,
@@ -104,10 +104,10 @@ def test_every_trace_of_a_mixed_read_ends_under_exactly_one_outcome(keyspace: Ke
 def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keyspace: Keyspace) -> None:
     both = Rule(name="both", judges=("safety", "relevance_to_query"))
     other = Rule(name="other", judges=("safety",), model="other", rate=0.4)
-    chosen = Chosen(keyspace, rules=(both, other), models=MODELS, batch_size=3)
+    chosen = IngestHarness(keyspace, rules=(both, other), models=MODELS, batch_size=3)
     for trace in make_traces(range(10)):
         keyspace.add(trace)
-    chosen.take()
+    chosen.process()
     picked = below(range(10), 0.4)
     expected = [
         *(("default", make_trace(number).trace_id, judge) for number in range(10) for judge in both.judges),
@@ -117,8 +117,8 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
     batches = keyspace.batches()
     sizes = {"default": [], "other": []}
     for batch_id, batch in batches.items():
-        assert (batch.v, batch.id, batch.judge_model) == (1, batch_id, MODELS[batch.model].judge_model)
-        sizes[batch.model].append(sum(len(item.evaluations) for item in batch.items))
+        assert (batch.v, batch.id, batch.judge_model) == (1, batch_id, MODELS[batch.grader].judge_model)
+        sizes[batch.grader].append(sum(len(item.evaluations) for item in batch.items))
     full, rest = divmod(len(picked), 3)
     assert sorted(sizes["default"]) == [2, 3, 3, 3, 3, 3, 3]
     assert sorted(sizes["other"], reverse=True) == [3] * full + [rest] * bool(rest)
@@ -126,10 +126,10 @@ def test_batches_hold_the_chosen_evaluations_of_one_model_up_to_their_size(keysp
 
 
 def test_an_evaluation_carries_id_judge_version_and_probability(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=(HALF,))
+    chosen = IngestHarness(keyspace, rules=(HALF,))
     first = make_trace(below(range(40), 0.5)[0], feedback=Feedback(score=1), tags={"a": "b"}, input="Grüße \U0001f600")
     keyspace.add(first)
-    chosen.take()
+    chosen.process()
     (batch,) = keyspace.batches().values()
     (item,) = batch.items
     assert item.trace == first
@@ -149,9 +149,9 @@ def test_an_evaluation_carries_id_judge_version_and_probability(keyspace: Keyspa
 
 def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(keyspace: Keyspace) -> None:
     other = Rule(name="other", judges=("safety",), model="other")
-    chosen = Chosen(keyspace, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
+    chosen = IngestHarness(keyspace, rules=(other, Rule(name="all", judges=("safety",))), models=MODELS, retention=3600)
     keyspace.add(make_trace(1))
-    chosen.take()
+    chosen.process()
     batches = keyspace.batches()
     assert len(batches) == 2
     assert set(keyspace.leases()) == set(batches)
@@ -173,16 +173,16 @@ def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(k
 
 
 def test_the_accounting_of_the_day_and_of_all_days_grow_alike(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
     keyspace.add(b"{")
-    chosen.take()
+    chosen.process()
     assert keyspace.daily_accounting() == keyspace.accounting()
 
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
 def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace, again: str) -> None:
-    chosen = Chosen(keyspace, rules=(HALF,), max_trace_bytes=2000)
+    chosen = IngestHarness(keyspace, rules=(HALF,), max_trace_bytes=2000)
     keyspace.append("p1", make_traces(range(20)))
     keyspace.report("p1", 25, buffer_full=2)
     for entry in INVALID.values():
@@ -201,39 +201,39 @@ def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace, again: st
         assert keyspace.everything() == before
         assert keyspace.accounting()["cut_off"] == 1
         return
-    chosen.take(entries)
+    chosen.process(entries)
     before, counted, woken = keyspace.everything(), samples(chosen.metrics), chosen.woken.copy()
-    chosen.take(entries)
+    chosen.process(entries)
     assert keyspace.everything() == before
     assert samples(chosen.metrics) == counted
     assert chosen.woken == woken
 
 
 def test_a_trace_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.add(make_trace(1))
-    chosen.take()
+    chosen.process()
     keyspace.add(make_trace(1))
     keyspace.add(make_trace(1, output="says something else under the same id"))
-    chosen.take()
+    chosen.process()
     assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 1, "duplicate": 2, "chosen": 1}
     assert len(evaluations(keyspace)) == len(chosen.woken) == 1
 
 
 def test_another_publication_of_the_same_trace_is_no_duplicate(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
         keyspace.add(make_trace(1, **fields))
-    chosen.take()
+    chosen.process()
     assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 4, "duplicate": 0, "chosen": 4}
 
 
 def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Keyspace) -> None:
-    Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()
+    IngestHarness(keyspace, rules=(Rule(name="one", judges=("safety",)),)).process()
     keyspace.add(make_trace(1))
-    Chosen(keyspace, rules=(Rule(name="one", judges=("safety",)),)).take()
+    IngestHarness(keyspace, rules=(Rule(name="one", judges=("safety",)),)).process()
     keyspace.add(make_trace(1))
-    Chosen(keyspace, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).take()
+    IngestHarness(keyspace, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).process()
     assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 2, "duplicate": 0, "chosen": 2}
     assert sorted(judge for _, _, judge in evaluations(keyspace)) == ["relevance_to_query", "safety"]
 
@@ -241,10 +241,10 @@ def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Ke
 def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(keyspace: Keyspace) -> None:
     rare = Rule(name="rare", judges=("safety",), rate=0.2)
     often = Rule(name="often", judges=("safety", "relevance_to_query"), rate=0.7)
-    chosen = Chosen(keyspace, rules=(rare, often))
+    chosen = IngestHarness(keyspace, rules=(rare, often))
     for trace in make_traces(range(40)):
         keyspace.add(trace)
-    chosen.take()
+    chosen.process()
     picked = below(range(40), 0.7)
     expected = Counter(("default", make_trace(number).trace_id, judge) for number in picked for judge in often.judges)
     assert Counter(evaluations(keyspace)) == expected
@@ -255,18 +255,18 @@ def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(keyspa
         for evaluation in item.evaluations
     }
     assert probabilities == {0.7}
-    assert only(samples(chosen.metrics), "effective_sampling_ratio") == {
+    assert select_metrics(samples(chosen.metrics), "effective_sampling_ratio") == {
         ("effective_sampling_ratio", "rule=rare"): len(below(range(40), 0.2)) / 40,
         ("effective_sampling_ratio", "rule=often"): len(picked) / 40,
     }
 
 
 def test_feedback_is_acknowledged_and_counted_once(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", [FEEDBACK, FEEDBACK], kind="f")
     entries = keyspace.read()
-    chosen.take(entries)
-    chosen.take(entries)
+    chosen.process(entries)
+    chosen.process(entries)
     assert (keyspace.pending(), keyspace.accounting()) == (0, {"read": 2, "feedback": 2, "feedback:no_rule": 2})
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=no_rule"): 2}
 
@@ -281,9 +281,9 @@ def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, m
 
     monkeypatch.setattr(keyspace.store, "run", counted)
     for rate, first, last, least, most in ((1.0, 0, 500, 8, 9), (0.0, 500, 3_000, 3, 3)):
-        chosen = Chosen(keyspace, rules=(Rule(name="r", judges=("safety",), rate=rate),))
+        chosen = IngestHarness(keyspace, rules=(Rule(name="r", judges=("safety",), rate=rate),))
         keyspace.append("p1", make_traces(range(first, last)))
         calls.clear()
-        chosen.take()
+        chosen.process()
         assert least <= sum(calls) <= most, (rate, calls)
     assert keyspace.counted("sampled", "not_sampled") == {"sampled": 500, "not_sampled": 2_500}

@@ -28,7 +28,7 @@ JUDGES = {name: catalogue()[name] for name in ("safety", "relevance_to_query")}
 
 def graders_of(labels: list[str], judges: Mapping[str, Judge] | None = None) -> Graders:
     models = {f"m{number}": ModelSettings(provider="lexical", label=label) for number, label in enumerate(labels)}
-    rule = COMBINE.replace(Rule(name="together", judges=("safety",), model=tuple(models)), "majority")
+    rule = COMBINE.with_value(Rule(name="together", judges=("safety",), model=tuple(models)), "majority")
     return Graders(Settings(models=models, rules=(rule,)), JUDGES if judges is None else judges)
 
 

@@ -8,7 +8,7 @@ from redis import Redis
 from support.cluster import Cluster, Node
 from support.partition_parts import three_partitions
 from support.processes import wait_until
-from support.stage_parts import Chosen, make_traces
+from support.stage_parts import IngestHarness, make_traces
 
 import tracejudge
 from worker.base.embedded import EmbeddedRedis
@@ -32,7 +32,7 @@ def test_every_script_declares_a_key_that_exists_and_one_that_never_does(cluster
         assert tracejudge.flush(30)
         tracejudge.shutdown()
         first = keyspaces[0]
-        Chosen(first).take()
+        IngestHarness(first).process()
         first.measure()
         held = [ScriptCall("hold", (first.keys.sweeper,), (holder, 1000)) for holder in ("a", "b")]
         assert first.store.run_each(held) == [1, 0]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from support.processes import PATIENCE_S, wait_until
-from support.stage_parts import Chosen, Keyspace, make_traces
+from support.stage_parts import IngestHarness, Keyspace, make_traces
 
 from worker.core.ingest import consumer as reader
 from worker.core.storage import client as store
@@ -50,7 +50,7 @@ def test_a_name_that_was_silent_for_a_moment_only_stays(keyspace: Keyspace) -> N
 def test_a_dead_readers_name_goes_once_its_entries_were_taken_over(keyspace: Keyspace) -> None:
     read(keyspace, "dead", 3, acknowledge=False)
     assert retired(keyspace) == 0
-    Chosen(keyspace).take(keyspace.claim("successor"))
+    IngestHarness(keyspace).process(keyspace.claim("successor"))
     assert retired(keyspace) == 2
     assert (names(keyspace), keyspace.accounting()["sampled"]) == (set(), 3)
 
@@ -106,7 +106,7 @@ def test_a_consumer_with_pending_entries_is_not_removed(keyspace: Keyspace) -> N
 
 def test_an_ingest_that_stops_takes_its_name_out(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    first, second = Chosen(keyspace), Chosen(keyspace)
+    first, second = IngestHarness(keyspace), IngestHarness(keyspace)
     for chosen in (first, second):
         keyspace.append("p1", make_traces(range(2)))
         chosen.ingest.run_once()
@@ -119,6 +119,6 @@ def test_a_redis_that_is_away_hinders_no_stop(keyspace: Keyspace, monkeypatch: p
     def away(*_: object) -> None:
         raise StoreError("Redis does not answer (ConnectionError)")
 
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     monkeypatch.setattr(keyspace.store, "run", away)
     assert chosen.ingest.stop(60)

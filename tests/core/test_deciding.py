@@ -56,7 +56,7 @@ def test_a_worker_asks_typed_questions_and_the_threshold_of_the_calibration_deci
 
 def test_versions_are_those_of_judge_and_model() -> None:
     chat = ModelSettings(provider="lexical", label="words")
-    rule = COMBINE.replace(Rule(name="all", judges=("safety",), model=("cheap", "words")), "mean")
+    rule = COMBINE.with_value(Rule(name="all", judges=("safety",), model=("cheap", "words")), "mean")
     safety = catalogue()["safety"]
     versions = {}
     for name, calibrations in (("plain", ()), ("strict", (STRICT,))):

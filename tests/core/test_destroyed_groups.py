@@ -3,7 +3,16 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces, make_verdict, rules_of, samples, settings_of
+from support.stage_parts import (
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    make_verdict,
+    rules_of,
+    samples,
+    settings_of,
+)
 
 from worker.base.accounting import read_account
 from worker.base.monitor.sums import QualitySums
@@ -27,21 +36,21 @@ def read(keyspace: Keyspace, consumer: str = "reader") -> list[Entry]:
 
 @pytest.mark.parametrize("how", ["group", "stream"])
 def test_ingest_goes_on_where_it_stood(keyspace: Keyspace, how: str) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     publish(keyspace, range(5))
-    chosen.take()
+    chosen.process()
     publish(keyspace, range(5, 8))
     held = keyspace.read(count=3)
     if how == "group":
         keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
     else:
         keyspace.client.delete(keyspace.keys.traces)
-    chosen.take(held)  # what was in its hands: nobody knows of it any more
+    chosen.process(held)  # what was in its hands: nobody knows of it any more
     publish(keyspace, range(8, 10))
     entries = read(keyspace)
     numbers = [5, 6, 7, 8, 9] if how == "group" else [8, 9]
     assert len(entries) == len(numbers)
-    chosen.take(entries)
+    chosen.process(entries)
     account = read_account(keyspace.store)
     assert account.sampled == 5 + len(numbers)
     assert account.duplicate == 0
@@ -50,10 +59,10 @@ def test_ingest_goes_on_where_it_stood(keyspace: Keyspace, how: str) -> None:
 
 
 def test_entries_pending_for_another_reader_are_cut_off(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(10)))
     keyspace.read(count=4, consumer="other")
-    chosen.take(keyspace.read(count=6))
+    chosen.process(keyspace.read(count=6))
     keyspace.client.xgroup_destroy(keyspace.keys.traces, INGEST_GROUP)
     assert read(keyspace) == []
     assert keyspace.measure(report_cuts=True).traces[:2] == (0, 4)
@@ -84,9 +93,9 @@ def test_an_exporter_goes_on_where_it_stood(keyspace: Keyspace) -> None:
 
 
 def test_a_stream_that_is_younger_than_the_position_is_read_from_its_beginning(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     publish(keyspace, range(2))
-    chosen.take()
+    chosen.process()
     keyspace.client.delete(keyspace.keys.traces)
     keyspace.client.xadd(keyspace.keys.traces, {"v": "1", "t": "{"}, id="5-1")
     assert [entry_id for entry_id, _ in read(keyspace)] == [b"5-1"]
@@ -95,7 +104,7 @@ def test_a_stream_that_is_younger_than_the_position_is_read_from_its_beginning(k
 @pytest.mark.parametrize(("back", "producer"), [("0", "p1"), ("middle", None)])
 def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace, back: str, producer: str | None) -> None:
     rules = (Rule(name="some", judges=("safety",), where=Where(environment=("prod",))),)
-    chosen = Chosen(keyspace, rules=rules)
+    chosen = IngestHarness(keyspace, rules=rules)
 
     def send(numbers: range) -> None:
         traces = [make_trace(number, environment="prod" if number % 2 else "test") for number in numbers]
@@ -106,7 +115,7 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace, ba
 
     def take(consumer: str = "reader") -> None:
         while entries := keyspace.read(count=20, consumer=consumer):
-            chosen.take(entries)
+            chosen.process(entries)
 
     send(range(60))
     take()
@@ -121,8 +130,8 @@ def test_an_ingest_that_is_set_back_counts_no_trace_twice(keyspace: Keyspace, ba
     take()
     keyspace.client.xgroup_setid(keyspace.keys.traces, INGEST_GROUP, "0")
     again = keyspace.read(count=20)
-    chosen.take(held)
-    chosen.take(again)
+    chosen.process(held)
+    chosen.process(again)
     send(range(70, 75))
     take("another")
     account = read_account(keyspace.store)

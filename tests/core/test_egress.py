@@ -73,7 +73,7 @@ def test_only_models_that_all_matching_rules_allow_are_chosen() -> None:
 def test_egress_limits_always_rules_too(always: Any) -> None:
     under_test = sampler(KEPT, rule("free", "outside", always=(always,), rate=0.0))
     unhappy = trace(error="broken", feedback=Feedback(score=-1))
-    assert {choice.model for choice in under_test.sample(unhappy).choices} == {"inside"}
+    assert {choice.grader for choice in under_test.sample(unhappy).choices} == {"inside"}
     assert evaluations(under_test, unhappy)["free"] == ()
 
 
@@ -131,7 +131,7 @@ def test_no_choice_ever_leaves_the_egress_of_any_matching_rule(drawn: list[Any],
     ]
     under_test = sampler(*drawn_rules)
     matching = {tally.rule for tally in under_test.sample(random_trace).rules}
-    chosen = {choice.model for choice in under_test.sample(random_trace).choices}
+    chosen = {choice.grader for choice in under_test.sample(random_trace).choices}
     # Late feedback may choose all of these.
     chosen.update(model for asks in evaluations(under_test, random_trace).values() for _, model in asks)
     for each in drawn_rules:

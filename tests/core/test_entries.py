@@ -16,8 +16,8 @@ from worker.core.selection.stream_entry import (
     FeedbackEntry,
     GoneEntry,
     InvalidEntry,
-    Read,
     ReportEntry,
+    StreamEntry,
     TraceEntry,
     read_entry,
 )
@@ -29,7 +29,7 @@ NEEDED = {"trace_id": W3C, "service": "shop", "output": "It is."}
 REPORT = {"producer": "p1", "seq": 3, "service": "shop", "published": 5, "accepted": 4, "dropped": {"buffer_full": 1}}
 
 
-def read(fields: dict[bytes, bytes] | None, max_bytes: int = MAX_BYTES) -> Read:
+def read(fields: dict[bytes, bytes] | None, max_bytes: int = MAX_BYTES) -> StreamEntry:
     return read_entry((ID, fields), max_bytes)
 
 
@@ -37,11 +37,11 @@ def encoded(record: Any) -> bytes:
     return record if isinstance(record, bytes) else json.dumps(record).encode()
 
 
-def read_trace(record: Any) -> Read:
+def read_trace(record: Any) -> StreamEntry:
     return read({b"v": b"1", b"t": encoded(record)})
 
 
-def read_report(**fields: Any) -> Read:
+def read_report(**fields: Any) -> StreamEntry:
     return read({b"v": b"1", b"r": encoded({**REPORT, **fields})})
 
 
@@ -49,7 +49,7 @@ def invalid(reason: Any, producer: str | None = None) -> tuple[object, ...]:
     return (ID.decode(), producer, reason)
 
 
-def ending(entry: Read) -> tuple[object, ...]:
+def ending(entry: StreamEntry) -> tuple[object, ...]:
     """The id, the producer and the reason of an invalid entry."""
     assert isinstance(entry, InvalidEntry)
     return entry[:3]
@@ -377,8 +377,8 @@ fields = st.dictionaries(
 )
 
 
-def check(got: Read) -> None:
-    assert isinstance(got, Read)
+def check(got: StreamEntry) -> None:
+    assert isinstance(got, StreamEntry)
     if isinstance(got, TraceEntry):
         again = read_trace(msgspec.json.encode(got.trace))
         assert isinstance(again, TraceEntry)

@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from worker.base.doctor.command import diagnose
 from worker.base.doctor.finding import Check, ok
@@ -14,7 +14,7 @@ from worker.cli import cli
 from worker.core import features
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
-from worker.core.features import Exporter, Feature, installed
+from worker.core.features import ExporterSpec, Feature, installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.runtime.runtime import Runtime
 from worker.core.telemetry.metrics import Metrics
@@ -39,7 +39,7 @@ def _row(monkeypatch: pytest.MonkeyPatch) -> None:
     def keeps(settings: Settings) -> str:
         return f"the list keeps everything of {settings.prefix}"
 
-    row = Exporter(ListExporter.role, ListExporter, checks, keeps)
+    row = ExporterSpec(ListExporter.role, ListExporter, checks, keeps)
     feature = Feature(name="list", exporters=lambda _: {"list": row})
     monkeypatch.setattr(features, "installed", lambda: (*installed(), feature))
 
@@ -83,7 +83,7 @@ def test_an_exporter_reads_all_verdicts_and_counts_dropped_ones(keyspace: Keyspa
     keyspace.send(make_verdict(1), make_verdict(2, outcome="unscored", reason="refusal"))
     exporter.run_once()
 
-    assert list(only(samples(metrics), "export_dropped_total").values()) == [1.0]
+    assert list(select_metrics(samples(metrics), "export_dropped_total").values()) == [1.0]
     reasons = {labels[1] for labels in metrics.export_dropped._metrics if labels[0] == "list"}
     assert reasons == {"unreadable", "refused"}, "each reason exists from the start"
     assert keyspace.measure(groups=("list",)).outbox["list"].lag == 0

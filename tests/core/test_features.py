@@ -107,7 +107,7 @@ def test_each_ingest_hook_adjusts_the_rates_of_the_one_before() -> None:
     sampler = Sampler(rules_of(Settings()), (Halving(), IngestHook(), Halving()))
     matching = sampler._matching(make_trace(1))
     assert [match.rule.rate for match in matching.rules] == [0.25]
-    assert [choose() for choose in matching.first] == [["first 1.0"], ["first 0.5"]]
+    assert [choose() for choose in matching.choosers] == [["first 1.0"], ["first 0.5"]]
 
 
 def test_a_feature_is_left_out_without_those_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

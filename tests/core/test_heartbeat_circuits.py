@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from support.stage_parts import Keyspace, go_by
+from support.stage_parts import Keyspace, use_script_time
 
 from worker.core.telemetry.health import Heartbeat
 
@@ -22,7 +22,7 @@ def published(keyspace: Keyspace) -> list[dict[str, float | None]]:
 @pytest.fixture
 def _still(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock."""
-    go_by(monkeypatch, keyspace, str(NOW_S))
+    use_script_time(monkeypatch, keyspace, str(NOW_S))
 
 
 def publish(keyspace: Keyspace, process: str, circuits: Circuits, *, ago_ms: int) -> None:

@@ -37,11 +37,11 @@ CLOSED = HttpAuth("Bearer", TOKEN)
 class Thread:
     """A thread that ends a turn whenever it is asked how it fares."""
 
-    dead = False
+    has_ended = False
 
     @property
     def pulse(self) -> Pulse:
-        return Pulse(time.monotonic(), dead=self.dead)
+        return Pulse(time.monotonic(), has_ended=self.has_ended)
 
 
 class Served:
@@ -168,7 +168,7 @@ def test_scrapers_that_ask_together_get_one_rendering(serve: Serve, monkeypatch:
 def test_healthz_tells_of_a_thread_that_died(serve: Serve) -> None:
     served = serve()
     assert (served.get("/healthz").status_code, served.get("/healthz").text) == (200, "alive\n")
-    served.thread.dead = True
+    served.thread.has_ended = True
     assert (served.get("/healthz").status_code, served.get("/healthz").text) == (503, "threads ended: reader\n")
     served.readiness.begin_stop()
     assert served.get("/healthz").status_code == 200, "it stops, as it was asked to"
@@ -178,7 +178,7 @@ def test_readyz_is_a_line_for_each_role_or_json(serve: Serve) -> None:
     served = serve()
     reply = served.get("/readyz")
     assert (reply.status_code, reply.text) == (200, "ingest ready, progress 0.0 s ago\n")
-    served.thread.dead = True
+    served.thread.has_ended = True
     reply = served.get("/readyz")
     assert (reply.status_code, reply.text) == (
         503,

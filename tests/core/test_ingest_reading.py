@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from support.stage_parts import Chosen, Keyspace, make_trace, make_traces
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces
 
 from worker.base.accounting import read_account
 from worker.core.config.settings import MIB, Rule
@@ -16,7 +16,7 @@ from worker.core.storage.keys import INGEST_GROUP
 def test_a_stopping_worker_leaves_unwritten_entries_to_others(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
     entries = keyspace.read()
 
@@ -27,9 +27,9 @@ def test_a_stopping_worker_leaves_unwritten_entries_to_others(
         away.setattr(keyspace.store, "run", refuse)
         chosen.ingest.stopping.set()
         with pytest.raises(StoreError):
-            chosen.take(entries)
-    successor = Chosen(keyspace)
-    successor.take(keyspace.claim())
+            chosen.process(entries)
+    successor = IngestHarness(keyspace)
+    successor.process(keyspace.claim())
     assert keyspace.accounting()["sampled"] == 3
 
 
@@ -38,7 +38,7 @@ def test_a_dead_readers_entries_are_taken_over_before_new_ones_are_read(
 ) -> None:
     monkeypatch.setattr(reader, "_STALE_MS", 0)
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
     assert len(keyspace.read(consumer="dead")) == 3
     keyspace.append("p1", make_traces(range(3, 5)))
@@ -61,7 +61,7 @@ def test_an_entry_that_another_reader_just_claimed_is_not_claimed(keyspace: Keys
 def test_past_the_bound_of_waiting_work_nothing_is_read(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PRESSURE_PAUSE_S", 0.001)
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(keyspace, max_waiting_bytes=1000)
+    chosen = IngestHarness(keyspace, max_waiting_bytes=1000)
     chosen.pressure.set_waiting({"lexical": 1001})
     keyspace.add(make_trace(1))
     chosen.ingest.run_once()
@@ -72,7 +72,7 @@ def test_past_the_bound_of_waiting_work_nothing_is_read(keyspace: Keyspace, monk
 
 
 def test_an_answer_that_was_lost_on_its_way_does_no_harm(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(3)))
     run = keyspace.store.run
     answers = iter([False, True])
@@ -85,17 +85,17 @@ def test_an_answer_that_was_lost_on_its_way_does_no_harm(keyspace: Keyspace, mon
 
     monkeypatch.setattr(keyspace.store, "run", lossy)
     monkeypatch.setattr(chosen.ingest, "backoff", lambda _: None)
-    chosen.take()
+    chosen.process()
     assert keyspace.counted("published", "sampled", "chosen") == {"published": 3, "sampled": 3, "chosen": 3}
     assert sum(len(batch.items) for batch in keyspace.batches().values()) == 3
 
 
 def test_entries_that_are_gone_count_as_cut_off(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     keyspace.append("p1", make_traces(range(5)))
     entries = keyspace.read()
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=2, approximate=False)
-    chosen.take([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
+    chosen.process([(entry_id, None) for entry_id, _ in entries[:3]] + entries[3:])
     assert keyspace.counted("cut_off", "sampled", "read", "arrived") == {
         "cut_off": 3,
         "sampled": 2,
@@ -109,16 +109,16 @@ def test_entries_that_are_gone_count_as_cut_off(keyspace: Keyspace) -> None:
 
 def test_ten_thousand_unsampled_traces_at_once_are_one_step(keyspace: Keyspace) -> None:
     """More ids than Lua can spread over the arguments of one call."""
-    chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    chosen = IngestHarness(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
     keyspace.append("p1", make_traces(range(10_000)))
-    chosen.take()
+    chosen.process()
     assert keyspace.counted("not_sampled", "read") == {"not_sampled": 10_000, "read": 10_000}
 
 
 @pytest.mark.parametrize("way", ["read", "claimed"])
 def test_reads_are_bounded_by_entries_and_8_mib(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
-    chosen = Chosen(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
+    chosen = IngestHarness(keyspace, rules=(Rule(name="none", judges=("safety",), rate=0.0),))
     large = {"output": "x" * (4 * MIB - 1000)}
     for numbers, fields in (((0, 300), {}), ((300, 303), large), ((303, 400), {}), ((400, 405), large)):
         keyspace.append("p1", make_traces(range(*numbers), **fields))

@@ -27,7 +27,7 @@ from support.judging_parts import (
 from support.stage_parts import Keyspace
 
 from judges.core.judge import Reading
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import Call, Score, Verdict
 from judges.models.scripted import Step
 from worker.base.accounting import read_account
@@ -40,11 +40,11 @@ def test_every_evaluation_of_a_batch_gets_its_verdict_and_the_batch_goes(
     worker = new_worker()
     batch_ids = choose(keyspace, 6, batch_size=4)
     worker.run(*batch_ids)
-    assert sorted(worker.asked) == [output(number) for number in range(6)]
+    assert sorted(worker.judged_texts) == [output(number) for number in range(6)]
     assert judged(keyspace) == ids(*range(6))
     assert_settled(keyspace, scored=6)
     worker.run(*batch_ids)
-    assert len(worker.asked) == 6, "a message for what is finished does nothing"
+    assert len(worker.judged_texts) == 6, "a message for what is finished does nothing"
 
 
 def test_one_message_is_enough_for_all_ready_batches(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -93,7 +93,9 @@ def test_of_many_wake_ups_at_once_each_batch_goes_to_one(keyspace: Keyspace, new
         list(pool.map(lambda number: workers[number % 3].wake(batch_ids[number // 3 % 3]), range(36)))
     for worker in workers:
         worker.settle()
-    assert sorted(text for worker in workers for text in worker.asked) == sorted(output(number) for number in range(12))
+    assert sorted(text for worker in workers for text in worker.judged_texts) == sorted(
+        output(number) for number in range(12)
+    )
     assert_settled(keyspace, scored=12)
 
 
@@ -151,7 +153,7 @@ def test_an_evaluation_that_fails_past_give_up_after_becomes_a_dead_letter(
         item.evaluations[0].id: DeadLetter(
             v=1,
             evaluation=item.evaluations[0],
-            model="default",
+            grader="default",
             judge_model="scripted",
             item=item,
             reason="judge_unavailable",
@@ -159,7 +161,7 @@ def test_an_evaluation_that_fails_past_give_up_after_becomes_a_dead_letter(
             chosen_at=before.created_at,
             given_up_at=dead_letters[item.evaluations[0].id].given_up_at,
             note="away",
-            spent=Spent(1),
+            spent=CallTotals(1),
         )
         for item in doomed
     }
@@ -186,7 +188,7 @@ def test_a_batch_whose_judge_or_model_is_unknown_is_left_to_another_worker(
     if missing == "model":
         stranger.evaluations._models = {}
     stranger.run(batch_id)
-    assert (stranger.asked, holders(keyspace)) == ([], {batch_id: "parked"})
+    assert (stranger.judged_texts, holders(keyspace)) == ([], {batch_id: "parked"})
     assert keyspace.leases()[batch_id] == keyspace.soon(1.0, less_s=0.5, growth=0.25)
     assert read_account(keyspace.store).waiting == 3
     keyspace.make_due()
@@ -213,7 +215,7 @@ def test_a_batch_that_cannot_be_read_is_handed_back_whole(
     keyspace.client.set(keyspace.keys.batch(strange), payload)
     worker = new_worker()
     worker.run(plain)
-    assert (len(worker.asked), holders(keyspace)) == (1, {strange: "parked"}), "it takes no other along"
+    assert (len(worker.judged_texts), holders(keyspace)) == (1, {strange: "parked"}), "it takes no other along"
     assert keyspace.leases()[strange] == keyspace.soon(1.0, less_s=0.5, growth=0.25)
     assert keyspace.client.get(keyspace.keys.batch(strange)) == payload
 
@@ -305,7 +307,7 @@ def test_a_task_of_a_worker_that_does_not_work_yet_does_nothing(
     worker = new_worker()
     monkeypatch.setattr(worker.judging, "_started", False)
     worker.sweep()
-    assert (len(ready(keyspace)), worker.asked) == (1, [])
+    assert (len(ready(keyspace)), worker.judged_texts) == (1, [])
 
 
 def test_an_evaluation_that_cancels_itself_takes_no_sibling_along(keyspace: Keyspace, new_worker: Workers) -> None:

@@ -42,7 +42,7 @@ def test_a_worker_that_lost_its_lease_stops_and_nothing_counts_twice(keyspace: K
     loser.begin(batch_id)
     keyspace.client.hset(keyspace.keys.holders, batch_id, "somebody else")
     loser.settle()
-    assert (loser.asked, keyspace.outbox("j")) == ([], [])
+    assert (loser.judged_texts, keyspace.outbox("j")) == ([], [])
     assert holders(keyspace) == {batch_id: "somebody else"}, "what is not ours we do not put back"
     keyspace.make_due()
     successor.sweep()
@@ -99,7 +99,7 @@ def test_two_workers_that_judge_the_same_batch_record_it_once(keyspace: Keyspace
     keyspace.make_due()
     successor.sweep()
     slow.end()
-    assert (len(slow.asked), len(successor.asked)) == (3, 3)
+    assert (len(slow.judged_texts), len(successor.judged_texts)) == (3, 3)
     assert judged(keyspace) == ids(0, 1, 2)
     assert_settled(keyspace, scored=3)
 
@@ -136,7 +136,7 @@ def test_a_worker_that_leases_its_batch_again_runs_it_once(keyspace: Keyspace, n
     assert worker.judging.held == 1, "the first round left nothing behind, and the second is held once"
     assert holders(keyspace) == {batch_id: taken}
     worker.end()
-    assert (len(worker.model.reached), len(worker.asked)) == (6, 3)
+    assert (len(worker.model.reached), len(worker.judged_texts)) == (6, 3)
     assert_settled(keyspace, scored=3)
 
 
@@ -162,7 +162,7 @@ def test_a_batch_of_a_dead_worker_is_swept_and_judged_by_another(keyspace: Keysp
     worker = new_worker()
     worker.run(batch_id)
     worker.sweep()
-    assert worker.asked == []
+    assert worker.judged_texts == []
     keyspace.make_due()
     worker.sweep()
     assert_settled(keyspace, scored=3)

@@ -19,7 +19,7 @@ def test_a_judge_model_with_renamed_settings_is_called_at_its_own_price(
     keyspace: Keyspace, new_worker: Workers
 ) -> None:
     (batch_id,) = choose(keyspace, 2)
-    assert keyspace.batches()[batch_id].model == "default"
+    assert keyspace.batches()[batch_id].grader == "default"
     worker = new_worker(models={"default": OTHER, "old": MODEL})
     worker.run(batch_id)
     assert [len(model.reached) for model in worker.models.values()] == [0, 2]
@@ -32,7 +32,7 @@ def test_a_judge_model_with_renamed_settings_is_called_at_its_own_price(
 
 def test_another_judge_model_of_the_same_name_is_not_asked_instead(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 1, age_s=7 * HOUR_S)
-    worker = new_worker(models={"default": OTHER}, asked=lambda: frozenset({"other"}))
+    worker = new_worker(models={"default": OTHER}, configured_models=lambda: frozenset({"other"}))
     worker.sweep()
     assert worker.model.reached == []
     assert read_account(keyspace.store).reasons == {"dead:unknown_judge_version": 1}

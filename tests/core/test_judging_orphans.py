@@ -22,7 +22,7 @@ def test_old_batches_of_an_unknown_model_become_dead_letters_and_young_ones_wait
 ) -> None:
     leave(keyspace, 20)
     young = leave(keyspace, 2, age_s=5 * HOUR_S, first=50)
-    worker = new_worker(asked=lambda: ONLY_OURS)
+    worker = new_worker(configured_models=lambda: ONLY_OURS)
     worker.sweep()
     assert worker.model.reached == []
     assert {letter.judge_model for letter in letters(keyspace).values()} == {"gone"}
@@ -45,13 +45,13 @@ def test_batches_that_another_worker_may_judge_are_not_given_up(
 ) -> None:
     leave(keyspace, 2)
     before = keyspace.batches()
-    new_worker(asked=lambda: asked).sweep()
+    new_worker(configured_models=lambda: asked).sweep()
     assert (keyspace.batches(), letters(keyspace), holders(keyspace)) == (before, {}, {})
 
 
 def test_own_batches_are_no_orphans_before_the_first_exchange(keyspace: Keyspace, new_worker: Workers) -> None:
     choose(keyspace, 5, batch_size=1, age_s=7 * HOUR_S)
-    worker = new_worker(batch_size=1, asked=frozenset[str])
+    worker = new_worker(batch_size=1, configured_models=frozenset[str])
     worker.limits.limit = 1
     worker.model.answers.clear()
     worker.look()
@@ -70,7 +70,7 @@ def test_leased_and_parked_orphans_are_found_when_they_are_due(
     (taken,) = leases.take("gone", "a worker of before", 1)
     if delay_s is not None:
         leases.put_back(taken.lease, delay_s=delay_s)
-    worker = new_worker(asked=lambda: ONLY_OURS)
+    worker = new_worker(configured_models=lambda: ONLY_OURS)
     worker.sweep()
     assert letters(keyspace) == {}
     keyspace.make_due()

@@ -23,7 +23,7 @@ def test_when_redis_goes_away_the_batch_is_left_to_the_sweeper(
     assert (list(keyspace.batches()), worker.judging.held) == ([batch_id], 0)
     keyspace.make_due()
     worker.sweep()
-    assert len(worker.asked) == 2, "each was asked for once"
+    assert len(worker.judged_texts) == 2, "each was asked for once"
     assert_settled(keyspace, scored=2)
 
 
@@ -77,7 +77,7 @@ def test_a_verdict_waits_for_redis_as_long_as_it_takes(
 
     monkeypatch.setattr(worker.ledger, "record", sometimes)
     worker.run(*choose(keyspace, 3))
-    assert len(worker.asked) == 3
+    assert len(worker.judged_texts) == 3
     assert_settled(keyspace, scored=3)
 
 

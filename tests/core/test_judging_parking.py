@@ -18,13 +18,13 @@ from support.judging_parts import (
 )
 from support.stage_parts import Keyspace
 
-from judges.core.model import ModelRejectedError, ModelUnavailableError, RateLimitedError, Spent
+from judges.core.model import CallTotals, ModelRejectedError, ModelUnavailableError, RateLimitedError
 from judges.models.scripted import Step
 
 
 def tries(keyspace: Keyspace, batch_id: str) -> list[int]:
     written = keyspace.client.hvals(keyspace.keys.tries(batch_id))
-    return sorted(msgspec.json.decode(each, type=Spent).calls for each in written)
+    return sorted(msgspec.json.decode(each, type=CallTotals).calls for each in written)
 
 
 @pytest.mark.parametrize("failure", ["timeout", "rate_limited", "judge_unavailable", "judge_rejected"])
@@ -39,7 +39,7 @@ def test_a_transient_failure_parks_the_batch(keyspace: Keyspace, new_worker: Wor
     worker.run(batch_id)
     worker.sweep()
     new_worker().run(batch_id)
-    assert (keyspace.everything(), len(worker.asked)) == (before, 3), "a wake-up before the time does nothing"
+    assert (keyspace.everything(), len(worker.judged_texts)) == (before, 3), "a wake-up before the time does nothing"
     assert (keyspace.outbox("j"), keyspace.outbox("d")) == ([], [])
 
 
@@ -50,12 +50,12 @@ def test_a_parked_batch_judges_only_missing_evaluations(keyspace: Keyspace, new_
     assert judged(keyspace) == ids(0, 2, 4)
     keyspace.make_due()
     worker.sweep()
-    assert worker.asked[5:] == [output(1), output(3)]
+    assert worker.judged_texts[5:] == [output(1), output(3)]
     assert holders(keyspace) == {batch_id: "parked"}
     keyspace.make_due()
     successor = new_worker()
     successor.sweep()
-    assert successor.asked == [output(1), output(3)]
+    assert successor.judged_texts == [output(1), output(3)]
     assert judged(keyspace) == ids(*range(5))
     assert_settled(keyspace, scored=5)
 
@@ -123,7 +123,9 @@ def test_tokens_and_cost_of_a_verdict_cover_all_rounds(keyspace: Keyspace, new_w
     answers = iter(["no JSON", Step(failure="judge_unavailable"), "no JSON", YES])
     worker = new_worker(lambda _: next(answers))
     worker.run(batch_id)
-    (kept,) = (msgspec.json.decode(raw, type=Spent) for raw in keyspace.client.hvals(keyspace.keys.tries(batch_id)))
+    (kept,) = (
+        msgspec.json.decode(raw, type=CallTotals) for raw in keyspace.client.hvals(keyspace.keys.tries(batch_id))
+    )
     assert (kept.calls, kept.input_tokens, kept.output_tokens) == (2, 7, 7)
     assert kept.cost_usd == pytest.approx(7 * 3e-6)
     keyspace.make_due()

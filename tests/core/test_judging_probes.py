@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 from support.judging_parts import Answering, JudgingWorker, Workers, choose, failing, ids, judged
-from support.stage_parts import Keyspace, go_by
+from support.stage_parts import Keyspace, use_script_time
 
 from judges.core.model import ChatModel, ChatRequest, ModelRejectedError, ModelUnavailableError
 from judges.endpoints.client import LimitedModel
@@ -34,7 +34,7 @@ class Outage:
         self._steady_s = 0.0
         self._clock = f"{keyspace.prefix}:clock"
         keyspace.client.set(self._clock, int(time.time()))
-        go_by(monkeypatch, keyspace, f"redis.call('GET', '{self._clock}')")
+        use_script_time(monkeypatch, keyspace, f"redis.call('GET', '{self._clock}')")
         self._worker: JudgingWorker = new_workers(self._answer, limited=self._limited)
 
     def pass_by(self, seconds: int) -> None:

@@ -12,12 +12,12 @@ def test_an_event_loop_that_ended_unasked_is_dead_and_one_that_was_stopped_is_no
     new_worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judging = new_worker().judging
-    assert not judging.pulse.dead
+    assert not judging.pulse.has_ended
     with monkeypatch.context() as fallen:
         fallen.setattr(judging.loop, "_thread", threading.Thread())
-        assert judging.pulse.dead
+        assert judging.pulse.has_ended
     judging.stop(0)
-    assert not judging.pulse.dead
+    assert not judging.pulse.has_ended
 
 
 def test_there_is_capacity_until_the_slots_are_taken_or_the_endpoint_is_left_alone(

@@ -69,7 +69,7 @@ def test_a_batch_without_capacity_is_taken_by_another_worker(keyspace: Keyspace,
     busy.begin(batch_ids[0])
     idle.run(batch_ids[0])
     busy.end()
-    assert (len(busy.asked), len(idle.asked)) == (2, 6)
+    assert (len(busy.judged_texts), len(idle.judged_texts)) == (2, 6)
     assert_settled(keyspace, scored=8)
 
 
@@ -96,7 +96,7 @@ def test_with_an_open_circuit_no_batch_is_leased(keyspace: Keyspace, new_worker:
     before = keyspace.everything()
     worker.run(*batch_ids)
     worker.sweep()
-    assert (keyspace.everything(), worker.asked) == (before, [])
+    assert (keyspace.everything(), worker.judged_texts) == (before, [])
     worker.limits.blocked_for_s = 0.0
     worker.sweep()
     assert_settled(keyspace, scored=4)
@@ -116,7 +116,7 @@ def test_with_an_open_circuit_only_evaluations_that_are_too_old_are_given_up(
     assert sweeps < 10
     worker.sweep()
     assert {letter.reason for letter in letters(keyspace).values()} == {"judge_unavailable"}
-    assert len(worker.asked) == 40
+    assert len(worker.judged_texts) == 40
     assert (sorted(keyspace.batches()), ready(keyspace), holders(keyspace)) == (young, young, {})
     new_worker().sweep()
     assert_settled(keyspace, scored=4, dead=40)

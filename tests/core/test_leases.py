@@ -19,9 +19,9 @@ from support.leases_parts import (
     ids,
     ready,
 )
-from support.stage_parts import Chosen, Keyspace, make_traces
+from support.stage_parts import IngestHarness, Keyspace, make_traces
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import Refusals
 from worker.base.accounting import read_account
 from worker.core.queue.batch import made_at_ms
@@ -34,9 +34,9 @@ def _replace_by_list(keyspace: Keyspace, key: str) -> None:
 
 
 def test_chosen_batches_are_ready_in_order_of_creation(keyspace: Keyspace, leases: Leases) -> None:
-    chosen = Chosen(keyspace, batch_size=2)
+    chosen = IngestHarness(keyspace, batch_size=2)
     keyspace.append("p1", make_traces(range(6)))
-    chosen.take()
+    chosen.process()
     batches = keyspace.batches()
     assert (sorted(ready(keyspace)), len(batches)) == (sorted(batches), 3)
     assert set(chosen.woken) <= batches.keys()
@@ -144,7 +144,7 @@ def test_a_swept_lease_is_lost_though_its_batch_is_still_ready(
     leases.sweep([MODEL])
     before = keyspace.everything()
     assert leases.renew([held]) == {batch_id}
-    leases.put_back(held, delay_s=60, tries={"e1": Spent(1)})
+    leases.put_back(held, delay_s=60, tries={"e1": CallTotals(1)})
     assert keyspace.everything() == before
     assert ready(keyspace) == [batch_id]
 
@@ -198,8 +198,8 @@ def test_only_the_holder_puts_a_batch_back(keyspace: Keyspace, leases: Leases, b
     leases.take(MODEL, "a", 1)
     before = keyspace.everything()
     for stranger in ("b", "parked"):
-        leases.put_back(Lease(batch_id, MODEL, stranger), tries={"e1": Spent(1)})
-        leases.put_back(Lease(batch_id, MODEL, stranger), delay_s=600, tries={"e1": Spent(1)})
+        leases.put_back(Lease(batch_id, MODEL, stranger), tries={"e1": CallTotals(1)})
+        leases.put_back(Lease(batch_id, MODEL, stranger), delay_s=600, tries={"e1": CallTotals(1)})
     assert keyspace.everything() == before
 
 
@@ -209,7 +209,7 @@ def test_putting_back_a_finished_batch_changes_nothing(
 ) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
     leases.finish(batch_id, MODEL)
-    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(1)})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": CallTotals(1)})
     assert_gone(keyspace, batch_id)
 
 
@@ -217,18 +217,21 @@ def test_putting_back_a_finished_batch_changes_nothing(
 @pytest.mark.parametrize("delay_s", [0.0, 60.0])
 def test_putting_back_twice_is_putting_back_once(keyspace: Keyspace, leases: Leases, delay_s: float) -> None:
     (taken,) = leases.take(MODEL, "a", 1)
-    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(4)})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": CallTotals(4)})
     before = keyspace.everything()
-    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": Spent(4)})
+    leases.put_back(taken.lease, delay_s=delay_s, tries={"e1": CallTotals(4)})
     assert keyspace.everything() == before
 
 
 def test_tries_of_all_rounds_are_kept_and_removed_with_the_batch(
     keyspace: Keyspace, leases: Leases, batch_id: str
 ) -> None:
-    first = {"e1": Spent(4, 100, 10, 0.5, refusals=Refusals(1, 2.5)), "e2": Spent(1, cost_usd=None, is_known=False)}
-    last = {"e1": Spent(7, 200, 20, 1.0), "e3": Spent(2)}
-    rounds: tuple[dict[str, Spent], ...] = (first, {}, last)
+    first = {
+        "e1": CallTotals(4, 100, 10, 0.5, refusals=Refusals(1, 2.5)),
+        "e2": CallTotals(1, cost_usd=None, is_known=False),
+    }
+    last = {"e1": CallTotals(7, 200, 20, 1.0), "e3": CallTotals(2)}
+    rounds: tuple[dict[str, CallTotals], ...] = (first, {}, last)
     seen = []
     for tries in rounds:
         (taken,) = leases.take(MODEL, "a", 1)
@@ -245,7 +248,7 @@ def test_a_probe_prefers_batches_that_were_never_tried(
 ) -> None:
     first, second, *fresh = batch_ids
     for taken in leases.take(MODEL, "a", 2):
-        leases.put_back(taken.lease, tries={"e1": Spent(1)})
+        leases.put_back(taken.lease, tries={"e1": CallTotals(1)})
     assert sorted(ready(keyspace)) == sorted(batch_ids)
 
     def order(*, untried_first: bool) -> list[str]:
@@ -264,9 +267,9 @@ def test_tries_are_not_kept_for_ever(keyspace: Keyspace, leases: Leases, batch_i
     key = keyspace.keys.tries(batch_id)
     leases.put_back(leases.take(MODEL, "a", 1)[0].lease)
     assert not keyspace.client.exists(key)
-    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, tries={"e1": Spent(1)})
+    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, tries={"e1": CallTotals(1)})
     keyspace.client.expire(key, 60)
-    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, delay_s=60, tries={"e1": Spent(1)})
+    leases.put_back(leases.take(MODEL, "a", 1)[0].lease, delay_s=60, tries={"e1": CallTotals(1)})
     assert TTL_S - 60 < keyspace.client.ttl(key) <= TTL_S
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.leases_parts import BEGIN_S, MODEL, OTHER, READY_S, add, holder_of, ids, ready
 from support.stage_parts import Keyspace
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from worker.core.queue.batch import fresh_id
 from worker.core.queue.leases import Lease, Leases
 
@@ -83,9 +83,9 @@ def test_a_batch_is_ready_leased_parked_or_gone_after_any_steps(
                 last |= {lease.lease.batch_id: lease.lease for lease in taken}
                 assert set(ids(taken)) <= left
             case "put_back":
-                leases.put_back(held, tries={"e1": Spent(1)})
+                leases.put_back(held, tries={"e1": CallTotals(1)})
             case "park":
-                leases.put_back(held, delay_s=60, tries={"e1": Spent(1)})
+                leases.put_back(held, delay_s=60, tries={"e1": CallTotals(1)})
             case "finish":
                 leases.finish(names[number], MODEL)
                 left.discard(names[number])

@@ -16,7 +16,7 @@ from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settin
 from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
 from worker.core.queue.batch import Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 
 COUNTS = (
     "scored", "abstained", "unscored", "unscored:refusal", "unscored:bad_request", "dead", "dead:timeout", "outbox",
@@ -54,7 +54,7 @@ def dead(keyspace: Keyspace) -> dict[str, DeadLetter]:
 
 def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, ledger: Ledger) -> None:
     verdicts = [verdict(number, end) for number, end in enumerate(ENDS)]
-    assert ledger.record([Finished.encode(each, HOUR) for each in verdicts]) == [True] * 4
+    assert ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts]) == [True] * 4
     assert keyspace.ended() == {each.evaluation_id: each.outcome for each in verdicts}
     assert [msgspec.convert(entry, Verdict) for entry in keyspace.outbox("j")] == verdicts
     accounting = {
@@ -73,16 +73,16 @@ def test_a_verdict_stands_in_ledger_outbox_and_accounting(keyspace: Keyspace, le
 
 
 def test_recording_a_verdict_again_changes_nothing(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([Finished.encode(verdict(1, "scored"), HOUR)])
+    ledger.record([FinalVerdict.encode(verdict(1, "scored"), HOUR)])
     before = keyspace.everything()
-    assert ledger.record([Finished.encode(verdict(1, "scored"), HOUR)]) == [False]
-    assert ledger.record([Finished.encode(verdict(1, "refusal"), HOUR)]) == [False], "the first one stands"
+    assert ledger.record([FinalVerdict.encode(verdict(1, "scored"), HOUR)]) == [False]
+    assert ledger.record([FinalVerdict.encode(verdict(1, "refusal"), HOUR)]) == [False], "the first one stands"
     assert keyspace.everything() == before
 
 
 def test_a_group_may_hold_old_new_and_the_same_twice(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([Finished.encode(verdict(1), HOUR)])
-    finished = [Finished.encode(verdict(number), HOUR) for number in (0, 1, 2, 2)]
+    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
+    finished = [FinalVerdict.encode(verdict(number), HOUR) for number in (0, 1, 2, 2)]
     assert ledger.record(finished) == [True, False, True, False]
     assert [entry["evaluation_id"] for entry in keyspace.outbox("j")] == [
         verdict(number).evaluation_id for number in (1, 0, 2)
@@ -91,7 +91,7 @@ def test_a_group_may_hold_old_new_and_the_same_twice(keyspace: Keyspace, ledger:
 
 
 def test_of_many_threads_with_the_same_verdicts_one_writes_each(keyspace: Keyspace, ledger: Ledger) -> None:
-    finished = [Finished.encode(verdict(number, end), HOUR) for number, end in enumerate([*ENDS] * 5)]
+    finished = [FinalVerdict.encode(verdict(number, end), HOUR) for number, end in enumerate([*ENDS] * 5)]
     together = threading.Barrier(8)
 
     def write(turn: int) -> list[bool]:
@@ -134,7 +134,7 @@ def test_an_evaluation_becomes_a_dead_letter_once(keyspace: Keyspace, ledger: Le
 
 
 def test_an_evaluation_with_a_verdict_never_becomes_a_dead_letter(keyspace: Keyspace, ledger: Ledger) -> None:
-    ledger.record([Finished.encode(verdict(1), HOUR)])
+    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
     before = keyspace.everything()
     assert ledger.add_dead_letter([given_up(1)]) == [False]
     assert keyspace.everything() == before
@@ -145,7 +145,7 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, l
     letter, dead_verdict = given_up(1, "rate_limited")
     letter = msgspec.structs.replace(letter, item=Item(misleading, letter.item.evaluations))
     ledger.add_dead_letter([(letter, dead_verdict), given_up(2)])
-    assert ledger.record([Finished.encode(verdict(1), HOUR)]) == [True]
+    assert ledger.record([FinalVerdict.encode(verdict(1), HOUR)]) == [True]
     assert (dead(keyspace).keys(), keyspace.ended().keys()) == ({verdict(2).evaluation_id}, {verdict(1).evaluation_id})
     assert keyspace.client.zrange(keyspace.keys.dead_due, 0, -1) == [verdict(2).evaluation_id.encode()]
     assert keyspace.accounting() == {
@@ -154,7 +154,7 @@ def test_a_verdict_that_comes_after_all_ends_a_dead_letter(keyspace: Keyspace, l
 
 
 def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
-    ledger.record([Finished.encode(verdict(1), HOUR)])
+    ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
     ledger.add_dead_letter([given_up(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]
     assert ledger.already_finished(dict.fromkeys(ids, HOUR)) == {ids[1], ids[2]}
@@ -175,7 +175,7 @@ def test_an_evaluation_ends_once_in_any_order_of_calls(
     new = 0
     for step, numbers in steps:
         if step == "record":
-            new += sum(ledger.record([Finished.encode(verdict(number, ends[number]), HOUR) for number in numbers]))
+            new += sum(ledger.record([FinalVerdict.encode(verdict(number, ends[number]), HOUR) for number in numbers]))
         else:
             new += sum(ledger.add_dead_letter([given_up(number) for number in numbers]))
     touched = {verdict(number).evaluation_id for _, numbers in steps for number in numbers}
@@ -205,9 +205,9 @@ def test_a_full_part_of_the_ledger_lives_as_long_as_those_behind_it(keyspace: Ke
     """A short part that expired first hid what stood in the longer ones, and an evaluation was judged again."""
     names = [f"ab{number:030x}" for number in range(101)]
     verdicts = [make_verdict(evaluation_id=name) for name in names]
-    assert all(ledger.record([Finished.encode(each, HOUR) for each in verdicts[:100]]))
+    assert all(ledger.record([FinalVerdict.encode(each, HOUR) for each in verdicts[:100]]))
     short, longer = (f"{keyspace.keys.evaluations}:{HOUR}:{digits}" for digits in ("ab", "ab0"))
     keyspace.client.expire(short, 60)
-    assert ledger.record([Finished.encode(verdicts[100], HOUR)]) == [True]
+    assert ledger.record([FinalVerdict.encode(verdicts[100], HOUR)]) == [True]
     assert (keyspace.client.hlen(short), keyspace.client.hlen(longer)) == (100, 1)
     assert keyspace.client.ttl(short) >= keyspace.client.ttl(longer) > 3600

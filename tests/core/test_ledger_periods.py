@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Keyspace, encoded, go_by, make_trace
+from support.stage_parts import IngestHarness, Keyspace, encoded, make_trace, use_script_time
 
 from worker.core.config.settings import Rule
 from worker.core.selection.evaluations import period_of
@@ -34,18 +34,18 @@ def at(keyspace: Keyspace, seconds: float) -> None:
 def test_the_same_publication_is_a_duplicate_hours_later(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch, times: dict[str, float]
 ) -> None:
-    go_by(monkeypatch, keyspace, f"redis.call('GET', '{keyspace.prefix}:test-clock')")
-    chosen = Chosen(keyspace, rules=RULES)
+    use_script_time(monkeypatch, keyspace, f"redis.call('GET', '{keyspace.prefix}:test-clock')")
+    chosen = IngestHarness(keyspace, rules=RULES)
     began_s = NOW_S + 1800
     at(keyspace, began_s)
     arrive(keyspace, began_s, 1, 2, 3, **times)
-    chosen.take()
+    chosen.process()
     assert keyspace.accounting()["sampled"] == 3
     for number, hours in enumerate(AGAIN_H, 1):
         again_s = began_s + hours * HOUR_S
         at(keyspace, again_s)
         arrive(keyspace, again_s, 1, 2, 3, **times)
-        chosen.take()
+        chosen.process()
         assert keyspace.accounting()["duplicate"] == 3 * number, f"{hours} h later"
         counts = Replays(keyspace, rules=RULES).make()
         assert (counts["already_judged"], counts.get("chosen", 0)) == (3 * (number + 1), 0), f"{hours} h later"
@@ -65,13 +65,13 @@ def test_the_period_is_a_matter_of_the_trace_alone_or_of_its_entry() -> None:
 
 def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace: Keyspace) -> None:
     """All is found again, in what encoding Redis keeps cheap, and nothing outlives its time."""
-    chosen, ended_at = Chosen(keyspace, rules=RULES), time.time()
+    chosen, ended_at = IngestHarness(keyspace, rules=RULES), time.time()
     for first in range(0, 30_000, 3_000):
         with keyspace.client.pipeline(transaction=False) as pipe:
             for number in range(first, first + 3_000):
                 pipe.xadd(keyspace.keys.traces, {"v": "1", "t": encoded(make_trace(number, ended_at=ended_at))})
             pipe.execute()
-        chosen.take()
+        chosen.process()
     parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*", count=1000))
     lengths = {len(part.rpartition(b":")[2]) for part in parts}
     assert lengths == {2, 3}
@@ -79,9 +79,9 @@ def test_a_part_that_is_full_goes_on_in_smaller_ones_that_stay_compact(keyspace:
     encodings = {keyspace.client.object("encoding", part) for part in parts}
     assert encodings <= {b"listpack", b"ziplist"}
     assert min(map(keyspace.client.ttl, parts)) > 0
-    chosen.take(keyspace.client.xrange(keyspace.keys.traces, count=1))
+    chosen.process(keyspace.client.xrange(keyspace.keys.traces, count=1))
     keyspace.add(make_trace(29_999, ended_at=ended_at))
     keyspace.add(make_trace(0, ended_at=ended_at))
-    chosen.take()
+    chosen.process()
     assert keyspace.accounting()["duplicate"] == 2
     assert keyspace.client.xpending(keyspace.keys.traces, INGEST_GROUP)["pending"] == 0

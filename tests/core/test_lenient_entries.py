@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from structlog.testing import capture_logs
 from support.cases import each_case
-from support.stage_parts import Chosen, Keyspace
+from support.stage_parts import IngestHarness, Keyspace
 
 from tracejudge import Document, Feedback, LateFeedback, Message, ToolCall, Usage
 from tracejudge.content.field_names import OTHER_NAMES
@@ -237,11 +237,11 @@ def test_late_feedback_is_read_in_other_names_and_types() -> None:
 
 
 def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=(ALL,))
+    chosen = IngestHarness(keyspace, rules=(ALL,))
     for number in range(3):
         keyspace.add({**NEEDED, "traceId": f"t{number}", "trace_id": None, "tool_calls": 5, "ended_at": "secret"})
     with capture_logs() as logs:
-        chosen.take()
+        chosen.process()
         chosen.write_unusable()
     log_lines = [line for line in logs if line["event"] == "field left out of traces"]
     assert [(line["field"], line["type"], line["trace_id"]) for line in log_lines] == [
@@ -255,12 +255,12 @@ def test_a_field_that_is_left_out_is_counted_logged_once_and_listed(keyspace: Ke
 
 
 def test_the_last_hundred_invalid_entries_are_listed_without_their_texts(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace)
+    chosen = IngestHarness(keyspace)
     for number in range(MAX_INVALID + 20):
         keyspace.add({"trace_id": f"t{number}", "content": "secret", "a secret": 1})
     keyspace.add(b"{secret")
-    chosen.take()
-    chosen.take()
+    chosen.process()
+    chosen.process()
     chosen.write_unusable()
     broken, last, *others = read_invalid(keyspace.store)
     assert (broken.reason, broken.keys, broken.trace_id) == ("not_json", ("v", "t"), None)

@@ -58,13 +58,13 @@ def test_batches_of_one_read_send_one_notification_for_each_queue(
     keyspace: Keyspace, notifier: Notifier, sent: Sent
 ) -> None:
     ids = [fresh_id(name, float(number)) for number in range(3) for name in MODELS]
-    notifier.batches_made(ids)
+    notifier.notify_batches(ids)
     notifier.run_once()
     assert sorted(sent.labels) == [("gpt", 2), ("panel", 2)], "all panels share a queue"
     keyspace.client.zadd(keyspace.keys.ready("gpt"), {ids[0]: 1})
     notified = notifier.ready_labels()
     assert notified == {"gpt"}
-    notifier.batches_made(ids, notified)
+    notifier.notify_batches(ids, notified)
     notifier.run_once()
     assert sent.labels[2:] == [("panel", 2)], "batches of the other were ready before"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import pytest
-from support.stage_parts import Keyspace, Passing, make_verdict, settings_of
+from support.stage_parts import InstantEvent, Keyspace, make_verdict, settings_of
 
 from judges.core.verdict import Verdict
 from worker.core.export import consumer as outbox
@@ -31,7 +31,7 @@ class Reader(ExportConsumer):
 
     def pass_waits(self) -> Self:
         """End waits at once."""
-        self.stopping = Passing(self.waits)
+        self.stopping = InstantEvent(self.waits)
         return self
 
     def deliver(self, entries: Sequence[OutboxEntry]) -> None:

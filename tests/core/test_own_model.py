@@ -29,8 +29,8 @@ def chosen(settings: Settings) -> set[tuple[str, str]]:
 
 
 def test_a_judge_s_own_model_replaces_the_model_of_the_rule() -> None:
-    calibration = loaded({"judges": ["kind", "safety"], "model": "small"})
-    assert chosen(calibration) == {("kind", "large"), ("safety", "small")}
+    settings = loaded({"judges": ["kind", "safety"], "model": "small"})
+    assert chosen(settings) == {("kind", "large"), ("safety", "small")}
     together = loaded({"judges": ["kind", "safety"], "model": ["small", "default"], "combine": "majority"})
     panel = "majority(judge-default,judge-small)"
     assert chosen(together) == {("kind", "large"), *(("safety", name) for name in ("small", "default", panel))}

@@ -158,7 +158,7 @@ def test_gauges_are_the_sums_over_partitions_and_name_one_that_is_away(keyspaces
             outbox={"metrics": Position(4, 0, 0.0)},
             bytes={"traces": 7},
         )
-        gauges.show(partition, backlog, Memory(50 + partition, 1000 - 900 * partition))
+        gauges.update(partition, backlog, Memory(50 + partition, 1000 - 900 * partition))
     gauges.report_away(1)
     backlog = samples(metrics)
     named = (
@@ -224,5 +224,5 @@ def test_a_role_is_ready_while_one_partition_lets_it_make_progress() -> None:
     assert [readiness.roles(partition)[0].ready for partition in (0, 1)] == [False, True]
     threads[1].pulse = threads[0].pulse
     assert readiness.role("ingest").why == "ingest: Redis does not answer for 20 s"
-    threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, dead=True)
+    threads[1].pulse, loop.pulse = Pulse(20.0), Pulse(20.0, has_ended=True)
     assert not readiness.role("ingest").ready, "all partitions need the event loop"

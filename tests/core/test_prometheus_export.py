@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 from support.scrape import parse
-from support.stage_parts import Keyspace, make_verdict, only, samples, settings_of
+from support.stage_parts import Keyspace, make_verdict, samples, select_metrics, settings_of
 
 from judges.core.verdict import Score, Verdict
 from worker.core.export.prometheus import PrometheusExporter
@@ -41,11 +41,11 @@ class Counting:
 
     @property
     def verdicts(self) -> float:
-        return sum(only(self.counted, "verdicts_total").values())
+        return sum(select_metrics(self.counted, "verdicts_total").values())
 
     @property
     def dropped(self) -> float:
-        return sum(only(self.counted, "export_dropped_total").values())
+        return sum(select_metrics(self.counted, "export_dropped_total").values())
 
 
 def scored(number: int, value: float = 1.0, *, passed: bool | None = True, **fields: Any) -> Verdict:
@@ -155,7 +155,7 @@ def test_further_labels_are_those_of_the_configuration(keyspace: Keyspace) -> No
     worker = Counting(keyspace, series_labels=("release", "name"))
     keyspace.send(scored(0, release="1.2", name="chat"), scored(1))
     worker.turn()
-    assert only(worker.counted, "verdicts_total") == {
+    assert select_metrics(worker.counted, "verdicts_total") == {
         ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=1.2", "name=chat")): 1,
         ("verdicts_total", *labels("metric=safety", "outcome=pass", "release=", "name=")): 1,
     }
@@ -240,7 +240,7 @@ def test_an_unreadable_entry_is_counted_acknowledged_and_delays_nothing(
     worker.turn()
     worker.turn()
     assert worker.verdicts == 2
-    assert only(worker.counted, "export_dropped_total") == {
+    assert select_metrics(worker.counted, "export_dropped_total") == {
         ("export_dropped_total", "exporter=metrics", "reason=unreadable"): 1
     }
     assert keyspace.pending(GROUP, keyspace.keys.verdicts) == 0

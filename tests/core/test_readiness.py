@@ -116,26 +116,26 @@ def test_a_role_is_starting_until_each_thread_has_ended_a_turn(worker: Worker) -
 
 
 def test_a_role_fares_as_the_worst_of_its_threads_and_other_roles_are_not_touched(worker: Worker) -> None:
-    dead = Thread(worker.clock, Pulse(worker.clock.now, dead=True))
+    dead = Thread(worker.clock, Pulse(worker.clock.now, has_ended=True))
     worker.readiness.watch("second", "ingest", dead)
     worker.readiness.watch("loop", "judge", Thread(worker.clock))
     assert [(role.role, role.ready, role.why) for role in worker.readiness.roles()] == [
         ("ingest", False, "second: its thread has ended"),
         ("judge", True, ""),
     ]
-    assert worker.readiness.dead() == ["second"]
+    assert worker.readiness.ended_threads() == ["second"]
 
 
 def test_a_thread_without_a_role_counts_for_liveness_alone(worker: Worker) -> None:
-    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, dead=True)))
-    assert worker.readiness.dead() == ["maintenance"]
+    worker.readiness.watch("maintenance", None, Thread(worker.clock, Pulse(0.0, has_ended=True)))
+    assert worker.readiness.ended_threads() == ["maintenance"]
     assert [role.ready for role in worker.readiness.roles()] == [True]
 
 
 def test_a_worker_that_stops_is_not_ready_and_its_threads_end_in_peace(worker: Worker) -> None:
-    worker.thread.fixed = Pulse(worker.clock.now, dead=True)
+    worker.thread.fixed = Pulse(worker.clock.now, has_ended=True)
     worker.readiness.begin_stop()
-    assert (worker.state.ready, worker.state.state, worker.readiness.dead()) == (False, "stopping", [])
+    assert (worker.state.ready, worker.state.state, worker.readiness.ended_threads()) == (False, "stopping", [])
 
 
 def test_seconds_since_progress_are_those_of_the_slowest(worker: Worker) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from support.cases import each_case
 from support.judging_parts import FakeLimits
 from support.otlp import OtlpReceiver
-from support.stage_parts import Chosen, Keyspace, make_trace, make_verdict, settings_of
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_verdict, settings_of
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import Score
@@ -59,7 +59,7 @@ class Bench:
     def judge(self, *payloads: object) -> None:
         for payload in payloads:
             self._keyspace.add(payload)
-        Chosen(self._keyspace, models={"default": MODEL}).take()
+        IngestHarness(self._keyspace, models={"default": MODEL}).process()
         self.judging.run("scripted")
 
     @property

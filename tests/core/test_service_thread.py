@@ -172,17 +172,17 @@ def test_the_pulse_of_a_thread_holds_its_failure_and_since_when() -> None:
     assert [pulse.blocked_by for pulse in pulses] == [None, away, away, None]
     assert pulses[1].blocked_since == pulses[2].blocked_since, "since the first failure"
     assert [pulse.begun for pulse in pulses] == [False, False, False, True]
-    assert not any(pulse.dead for pulse in pulses)
+    assert not any(pulse.has_ended for pulse in pulses)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ends_unasked_is_dead_and_one_that_was_stopped_is_not() -> None:
     fallen = ScriptedStage(raising(SystemExit()))
-    assert not fallen.pulse.dead, "not started yet"
+    assert not fallen.pulse.has_ended, "not started yet"
     fallen.start()
     fallen._thread.join(PROMPTLY_S)
-    assert fallen.pulse.dead
-    assert not ScriptedStage(_nothing).followed().pulse.dead
+    assert fallen.pulse.has_ended
+    assert not ScriptedStage(_nothing).followed().pulse.has_ended
 
 
 def test_an_outage_of_redis_is_one_line_for_all_threads_and_its_end_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def test_a_member_that_fails_or_never_pauses_delays_no_other(
             assert busy.turn() == quiet.turn()
     assert [member.turns.qsize() for member in (away, broken)] == [1, 1]
     assert [member.pulse.blocked_by is None for member in members] == [False, False, True, True]
-    assert not any(member.pulse.dead for member in members)
+    assert not any(member.pulse.has_ended for member in members)
 
 
 def test_a_wake_ends_the_pauses_of_all_that_share_it(shared: Callable[..., None]) -> None:

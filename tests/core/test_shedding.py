@@ -7,7 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, only, samples
+from support.stage_parts import (
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    read_balanced_account,
+    samples,
+    select_metrics,
+)
 
 from judges.core.model import ModelSettings
 from worker.core.config.settings import Rule, Where
@@ -22,14 +30,16 @@ HALF = Rule(name="half", judges=("relevance_to_query",), model="well", rate=0.5,
 NUMBERS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["both", "alone", "half"])), max_size=12)
 
 
-def make_ingest(keyspace: Keyspace, *, dead: bool = True, **fields: Any) -> Chosen:
+def make_ingest(keyspace: Keyspace, *, dead: bool = True, **fields: Any) -> IngestHarness:
     """Make an ingest for which, unless it is alive, one of two judge models is dead and has too much to do."""
-    chosen = Chosen(keyspace, **{"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields})
+    chosen = IngestHarness(
+        keyspace, **{"rules": (WELL, DEAD, HALF), "models": MODELS, "max_waiting_bytes": 10_000, **fields}
+    )
     if dead:
         # In Redis too, since ingest hears from there what waits whenever it made a batch.
         keyspace.client.hset(keyspace.keys.waiting, "dead", 10_001)
         chosen.pressure.set_waiting({"dead": 10_001})
-        chosen.pressure.set_dead({"dead": 60.0})
+        chosen.pressure.set_open_circuits({"dead": 60.0})
     return chosen
 
 
@@ -43,7 +53,7 @@ def evaluations(keyspace: Keyspace) -> Counter[str]:
 def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(keyspace: Keyspace) -> None:
     chosen = make_ingest(keyspace)
     keyspace.append("p1", make_traces(range(5), service="both"))
-    chosen.take()
+    chosen.process()
     assert evaluations(keyspace) == {"well": 5}
     assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
         "sampled": 5,
@@ -51,44 +61,44 @@ def test_a_trace_that_two_models_want_goes_on_to_the_healthy_one(keyspace: Keysp
         "shed:dead": 10,
         "chosen": 5,
     }
-    assert only(samples(chosen.metrics), "shed_total", "traces_total") == {
+    assert select_metrics(samples(chosen.metrics), "shed_total", "traces_total") == {
         ("shed_total", "judge_model=dead"): 10,
         ("traces_total", "outcome=sampled", "service=both"): 5,
     }
-    assert balanced(keyspace).reasons == {"shed:dead": 10}
+    assert read_balanced_account(keyspace).reasons == {"shed:dead": 10}
 
 
 def test_a_trace_that_only_the_dead_model_wants_is_shed(keyspace: Keyspace) -> None:
     chosen = make_ingest(keyspace)
     keyspace.append("p1", make_traces(range(3), service="alone"))
     keyspace.add(make_trace(3, service="alone"))
-    chosen.take()
+    chosen.process()
     assert (evaluations(keyspace), chosen.woken) == ({}, [])
-    assert only(samples(chosen.metrics), "shed_total", "traces_total", "producer_published_total") == {
+    assert select_metrics(samples(chosen.metrics), "shed_total", "traces_total", "producer_published_total") == {
         ("shed_total", "judge_model=dead"): 8,
         ("traces_total", "outcome=shed", "service=alone"): 4,
         ("producer_published_total", "service=alone"): 4,
     }
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.published, account.shed, account.chosen, account.reasons) == (4, 4, 0, {"shed:dead": 8})
 
 
 def test_a_shed_trace_published_again_is_chosen_after_the_outage(keyspace: Keyspace) -> None:
     for dead in (True, False):
         keyspace.add(make_trace(1, service="alone"))
-        make_ingest(keyspace, dead=dead).take()
+        make_ingest(keyspace, dead=dead).process()
     assert evaluations(keyspace) == {"dead": 2}
     assert keyspace.counted("shed", "sampled") == {"shed": 1, "sampled": 1}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_a_repeated_trace_is_a_duplicate_though_a_model_is_shed(keyspace: Keyspace) -> None:
     chosen = make_ingest(keyspace)
     for _ in range(2):
         keyspace.add(make_trace(1, service="both"))
-        chosen.take()
+        chosen.process()
     assert keyspace.counted("sampled", "duplicate", "shed:dead") == {"sampled": 1, "duplicate": 1, "shed:dead": 4}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_shed_evaluations_count_from_the_start_for_every_model(keyspace: Keyspace) -> None:
@@ -118,17 +128,17 @@ def test_a_step_that_is_repeated_sheds_nothing_twice(keyspace: Keyspace, monkeyp
     with monkeypatch.context() as away:
         away.setattr(keyspace.store, "run", lossy)
         away.setattr(chosen.ingest, "backoff", lambda _: None)
-        chosen.take(entries)
+        chosen.process(entries)
     successor = make_ingest(keyspace)
-    successor.take(entries)
+    successor.process(entries)
     assert keyspace.counted("sampled", "shed", "shed:dead", "chosen") == {
         "sampled": 3,
         "shed": 3,
         "shed:dead": 12,
         "chosen": 3,
     }
-    assert only(samples(successor.metrics), "shed_total") == {}
-    balanced(keyspace)
+    assert select_metrics(samples(successor.metrics), "shed_total") == {}
+    read_balanced_account(keyspace)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,10 +152,10 @@ def test_the_accounting_balances_at_any_mix(
         keyspace.append("p1", [make_trace(number, service=service) for number, service in numbers])
         entries = keyspace.read()
         for _ in range(1 + again):
-            chosen.take(entries)
-        account = balanced(keyspace)
+            chosen.process(entries)
+        account = read_balanced_account(keyspace)
         assert account.unread == 0
-        shed += int(only(samples(chosen.metrics), "shed_total").get(("shed_total", "judge_model=dead"), 0))
+        shed += int(select_metrics(samples(chosen.metrics), "shed_total").get(("shed_total", "judge_model=dead"), 0))
         assert sum(evaluations(keyspace).values()) == account.chosen
     assert keyspace.counted("shed:dead")["shed:dead"] - before == shed
 
@@ -156,14 +166,14 @@ def test_batches_chosen_in_a_read_shed_the_rest_of_the_same_read(
     monkeypatch.setattr(reader, "_BLOCK_MS", 1)
     monkeypatch.setattr(group_reader, "READ_BYTES", 500)
     chosen = make_ingest(keyspace, dead=False, max_waiting_bytes=1_000)
-    chosen.pressure.set_dead({"dead": 60.0})
+    chosen.pressure.set_open_circuits({"dead": 60.0})
     for trace in make_traces(range(20), service="alone"):
         keyspace.add(trace)
     while keyspace.measure().traces.lag:
         chosen.ingest.run_once()
     assert chosen.pressure.bounds.shed == {"dead"}
     assert 1_000 < keyspace.waiting()["dead"] < 3_000
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled + account.shed, account.chosen) == (20, 2 * account.sampled)
     assert account.shed > 0
 

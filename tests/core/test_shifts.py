@@ -125,7 +125,7 @@ def test_with_peers_a_shift_notifies_another_worker_of_batches_without_capacity(
     assert alone.notified == ["scripted"]
     busy.begin(batch_ids[1])
     idle.settle()
-    assert len(idle.asked) == 4
+    assert len(idle.judged_texts) == 4
     alone.model.hung = set()
     alone.settle()
     busy.end()
@@ -165,7 +165,7 @@ def test_a_killed_shift_releases_its_batches(keyspace: Keyspace, new_worker: Wor
     worker.look()
     worker.model.answers.set()
     worker.settle()
-    assert len(worker.asked) == 3
+    assert len(worker.judged_texts) == 3
     assert_settled(keyspace, scored=3)
 
 
@@ -185,7 +185,7 @@ def test_an_event_loop_that_is_dead_or_stuck_keeps_no_thread_and_no_lease(
         worker.judging.loop.call(lambda: let_go.wait(60))
         monkeypatch.setattr(consumer_module, "LOOP_STALLED_S", -1.0)
         worker.judging.held_leases._renewed_at -= 3600
-    assert worker.judging.pulse.dead, "so that its supervisor ends it"
+    assert worker.judging.pulse.has_ended, "so that its supervisor ends it"
     keyspace.make_due()
     worker.judging.renew_overdue()
     Leases(keyspace.store, tries_ttl_s=60).sweep(["scripted"])

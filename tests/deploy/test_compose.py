@@ -28,8 +28,8 @@ OWN = {"worker", "gateway", "board", "inbox", "traffic"}
 LISTENS = {
     "redis": {6379},
     "worker": {Settings().metrics_port},
-    "gateway": {GATEWAY.of(Settings()).port, GATEWAY.of(Settings()).metrics_port},
-    "board": {BOARD.of(Settings()).port, 9811},
+    "gateway": {GATEWAY.read(Settings()).port, GATEWAY.read(Settings()).metrics_port},
+    "board": {BOARD.read(Settings()).port, 9811},
     "collector": {4318},
     "jaeger": {4317, 13133, 16686},
     "prometheus": {9090},
@@ -178,7 +178,7 @@ def test_the_worker_is_configured_by_what_it_is_given(monkeypatch: pytest.Monkey
     monkeypatch.chdir("/")
     settings = load(environment, config=str(file.source))
     assert settings.redis_url == "redis://redis:6379/0"
-    assert OTLP_ENDPOINT.of(settings) == "http://collector:4318"
+    assert OTLP_ENDPOINT.read(settings) == "http://collector:4318"
     assert {model.provider for model in settings.models.values()} == {"lexical"}
     assert {judge for rule in settings.rules for judge in rule.judges} == {
         "groundedness",

@@ -135,13 +135,13 @@ def test_each_container_starts_with_its_arguments_variables_and_files(
                     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
                     assert ours.queue(options["queues"]) in make_app(ours).tracejudge_queues, name
             case "gateway":
-                assert listens == {"http": options["port"], "metrics": GATEWAY.of(ours).metrics_port}
-                assert options["port"] == GATEWAY.of(Settings()).port
-                assert GATEWAY.of(ours).tokens
+                assert listens == {"http": options["port"], "metrics": GATEWAY.read(ours).metrics_port}
+                assert options["port"] == GATEWAY.read(Settings()).port
+                assert GATEWAY.read(ours).tokens
             case "board":
                 assert listens == {"http": options["port"], "metrics": options["metrics_port"]}
-                assert options["port"] == BOARD.of(Settings()).port
-                assert BOARD.of(ours).token_env in {variable["name"] for variable in container["env"]}
+                assert options["port"] == BOARD.read(Settings()).port
+                assert BOARD.read(ours).token_env in {variable["name"] for variable in container["env"]}
         grace = objects["Deployment", name]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace == ours.grace_s + 25
         scheme = "HTTPS" if ours.metrics_tls_cert else "HTTP"

@@ -15,7 +15,7 @@ from support.cases import each_case
 from judges.agent.tool_use import MAX_CALLS
 from judges.core.combine import Combine
 from judges.core.exploration import Limits
-from judges.core.judge import Answered
+from judges.core.judge import AnsweredPrompt
 from judges.core.prompt import Prompt
 from judges.core.verdict import REASONS
 from judges.custom import define
@@ -149,7 +149,7 @@ def test_the_table_of_variables_says_what_each_needs() -> None:
 def test_a_result_has_the_value_that_its_remark_says(name: str, rating: str, value: float) -> None:
     judge = load_judges(load({}, "results.toml").judges)[name]
     answer = judge.read(json.dumps({"rationale": "So.", "result": int(rating) if rating.isdigit() else rating}))
-    (score,) = judge.score(TRACE, [Answered(Prompt("", ()), answer)]).scores
+    (score,) = judge.score(TRACE, [AnsweredPrompt(Prompt("", ()), answer)]).scores
     assert (score.value, score.passed) == (value, True)
 
 

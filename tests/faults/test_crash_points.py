@@ -19,7 +19,16 @@ from redis_faults import server_of
 from support.proxy import CommandProxy
 from support.replay_parts import NOTHING, Replays
 from support.session_parts import COMPLETE, Sessions, session_trace
-from support.stage_parts import APPEND, Chosen, Keyspace, make_trace, make_traces, only, rules_of, samples
+from support.stage_parts import (
+    APPEND,
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    rules_of,
+    samples,
+    select_metrics,
+)
 
 from judges.core.verdict import Score, Verdict
 from worker.base.accounting import read_account
@@ -36,7 +45,7 @@ from worker.core.export.consumer import ExportConsumer
 from worker.core.export.prometheus import PrometheusExporter
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import Leases
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.storage.client import StoreError, script_sources
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.metrics import Metrics
@@ -75,7 +84,7 @@ class Process:
     ) -> None:
         self.keyspace, self.service, self.restarted = keyspace, service, restarted
         options = {"rules": tuple(rules), "receivers": {"archive": FileSettings(path=str(folder))}, "batch_size": 2}
-        self.chosen = Chosen(keyspace, **options)
+        self.chosen = IngestHarness(keyspace, **options)
         self.chosen.ingest.stopping.set()  # so that it does not wait for Redis to answer
         self.settings, self.metrics = self.chosen.settings, self.chosen.metrics
         self.options = options
@@ -94,8 +103,8 @@ class Process:
     def ingest(self) -> None:
         self.keyspace.store.make_group(self.keyspace.keys.traces, INGEST_GROUP)
         if self.restarted:
-            self.chosen.take(self.keyspace.claim())
-        self.chosen.take(self.keyspace.read())
+            self.chosen.process(self.keyspace.claim())
+        self.chosen.process(self.keyspace.read())
 
     def judge(self, *failing: int) -> None:
         """Judge what waits; evaluations of these traces are given up."""
@@ -109,7 +118,9 @@ class Process:
             parts = [(item, part) for item, part in parts if part.id not in ended]
             gone = [(item, part) for item, part in parts if int(item.trace.trace_id, 16) - 1 in failing]
             scored = [
-                Finished.encode(verdict(item, part), part.period) for item, part in parts if (item, part) not in gone
+                FinalVerdict.encode(verdict(item, part), part.period)
+                for item, part in parts
+                if (item, part) not in gone
             ]
             letters = [
                 (
@@ -318,7 +329,7 @@ def _unbalanced(keyspace: Keyspace) -> Iterator[str]:
 
 
 def _counted(metrics: Metrics) -> float:
-    return sum(only(samples(metrics), "verdicts_total").values())
+    return sum(select_metrics(samples(metrics), "verdicts_total").values())
 
 
 def _not_exported(keyspace: Keyspace, counted: float, folder: Path) -> Iterator[str]:

@@ -12,12 +12,12 @@ from redis import Redis
 from redis_faults import filled, server_of
 from support.stage_parts import make_verdict
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from worker.base.embedded import EmbeddedRedis, ServerBinary
 from worker.core.config.settings import Settings
 from worker.core.queue.batch import fresh_id, made_at_ms
 from worker.core.queue.leases import Lease, Leases
-from worker.core.queue.ledger import Finished, Ledger
+from worker.core.queue.ledger import FinalVerdict, Ledger
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import Keys
 from worker.core.telemetry.backlog import Caps, measure
@@ -92,7 +92,7 @@ def clock(full: Full) -> Any:
 DONE: dict[str, Call] = {
     "renew": lambda full: full.leases.renew([full.held]) == set(),
     "put back": lambda full: full.leases.put_back(full.held),
-    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": Spent(1)}),
+    "park": lambda full: full.leases.put_back(full.held, delay_s=60, tries={"evaluation": CallTotals(1)}),
     "finish": lambda full: full.leases.finish(full.held.batch_id, MODEL),
     "measure": lambda full: measure(full.store, Caps(max_entries=100), groups=(GROUP,), report_cuts=True),
     "acknowledge": acknowledge,
@@ -104,7 +104,7 @@ DONE: dict[str, Call] = {
 REFUSED: dict[str, Call] = {
     "take": lambda full: full.leases.take(MODEL, "ours", 1),
     "sweep": lambda full: full.leases.sweep([MODEL]),
-    "record": lambda full: Ledger(full.store, SETTINGS).record([Finished.encode(VERDICT, "472222")]),
+    "record": lambda full: Ledger(full.store, SETTINGS).record([FinalVerdict.encode(VERDICT, "472222")]),
     "open group": lambda full: full.store.make_group(full.store.keys.verdicts, "otel"),
 }
 

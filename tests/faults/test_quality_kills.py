@@ -18,7 +18,7 @@ from support.stage_parts import make_judged
 from judges.core.verdict import Outcome, Verdict
 from worker.base.monitor.series import read_buckets, read_series
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import Finished, Ledger
+from worker.core.queue.ledger import FinalVerdict, Ledger
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 
@@ -67,12 +67,12 @@ class Writer:
 
     def _write(self) -> None:
         chance = random.Random(18)
-        before: list[Finished] = []
+        before: list[FinalVerdict] = []
         for first in itertools.count(step=BATCH):
             if self._stopped.wait(BATCH / A_SECOND):
                 return
             verdicts = [verdict(first + more, chance) for more in range(BATCH)]
-            new = [Finished.encode(each, self._period) for each in verdicts]
+            new = [FinalVerdict.encode(each, self._period) for each in verdicts]
             again = chance.sample(before, min(5, len(before)))
             assert sum(self._ledger.record(new + again)) == BATCH
             before = new

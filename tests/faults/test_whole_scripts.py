@@ -30,7 +30,7 @@ from worker.core.features import TraceHookContext, build_hooks, installed
 from worker.core.ingest.plan import Planner
 from worker.core.queue import batch as batches
 from worker.core.queue.leases import LeasedPayload, Leases
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.selection.sampling import Rules, Sampler
 from worker.core.selection.stream_entry import read_entry
 from worker.core.storage.client import Store, StoreError
@@ -132,7 +132,7 @@ class Scene:
     def record(self) -> None:
         first, second, *_ = self._evaluations(0)
         both = [(verdict(each, trace), each.period) for trace, each in (first, second)]
-        self.ledger.record([Finished.encode(each, period, keep=True) for each, period in both])
+        self.ledger.record([FinalVerdict.encode(each, period, keep=True) for each, period in both])
 
     def add_dead_letter(self) -> None:
         letters = [(self._letter(item), verdict(each, item.trace, "timeout")) for item, each in self._items(1)]
@@ -147,7 +147,7 @@ class Scene:
     def record_dead(self) -> None:
         """Record a verdict of an evaluation that became a dead letter."""
         (trace, evaluation), *_ = self._evaluations(1)
-        self.ledger.record([Finished.encode(verdict(evaluation, trace), evaluation.period)])
+        self.ledger.record([FinalVerdict.encode(verdict(evaluation, trace), evaluation.period)])
 
     def remove(self) -> None:
         _, (_, evaluation) = self._evaluations(1)

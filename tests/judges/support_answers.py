@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from tracejudge import Document, Trace
 
 
@@ -44,7 +44,7 @@ def scored(judge: Judge, asked: Trace, message: object) -> Reading:
     """Read and score one answer, as an evaluation does."""
     (prompt,) = judge.prompts(asked)
     text = message if isinstance(message, str) else json.dumps(message)
-    return judge.score(asked, [Answered(prompt, judge.read(text))])
+    return judge.score(asked, [AnsweredPrompt(prompt, judge.read(text))])
 
 
 def figures(reading: Reading) -> dict[str, float]:

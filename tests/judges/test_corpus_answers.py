@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.custom import instructions
 from judges.parsing.answer import AnswerError, without_thinking
 from judges.registry import catalogue
@@ -38,7 +38,7 @@ def read(case: Mapping[str, Any]) -> tuple[Trace, Judge, Any]:
 
 def scored(trace: Trace, judge: Judge, answer: Any) -> Reading:
     prompts = judge.prompts(judge.prepare(trace)) if trace.context else [None]
-    return judge.score(trace, [Answered(prompts[0], answer)])  # type: ignore[arg-type]
+    return judge.score(trace, [AnsweredPrompt(prompts[0], answer)])  # type: ignore[arg-type]
 
 
 def found(case: Mapping[str, Any]) -> Mapping[str, object] | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from judges.core.judge import Answered
+from judges.core.judge import AnsweredPrompt
 from judges.parsing.answer import AnswerError, without_thinking
 from judges.registry import catalogue
 from tracejudge import Trace
@@ -33,7 +33,7 @@ def found(case: Mapping[str, Any], answer: Any) -> Mapping[str, object] | None:
         judge.check(trace, prompt, answer)
     except AnswerError:
         return None
-    scores, _, details = judge.score(trace, [Answered(prompt, answer)])
+    scores, _, details = judge.score(trace, [AnsweredPrompt(prompt, answer)])
     if judge.name == "facts_grounding":
         return {"labels": [each["label"] for each in details["sentences"]]}  # type: ignore[attr-defined]
     return {"relevant": details["relevant"], "utilized": details["utilized"], "supported": scores[-1].passed}

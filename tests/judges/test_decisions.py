@@ -17,7 +17,7 @@ from support.decision_endpoint import INPUT_TOKENS, MODEL, OUTPUT_TOKENS, Asked,
 
 from judges.calling.evaluation import evaluate
 from judges.core.decision import Calibration, Option, Question
-from judges.core.judge import Answered, DecisionForm, Judge, Reading
+from judges.core.judge import AnsweredPrompt, DecisionForm, Judge, Reading
 from judges.core.model import BadModelRequestError, ChatRequest, ModelSettings
 from judges.core.prompt import Block, Message, Prompt
 from judges.core.verdict import Assessment, Score
@@ -60,7 +60,7 @@ def client(server: DecisionEndpoint, dialect: str, **others: object) -> Client:
 def judge_of(questions: Sequence[Question]) -> Judge:
     """Make the form for decisions of a judge with these questions; the score is the first predicate's."""
 
-    def score(_trace: Trace, answered: Sequence[Answered], _maps: Mapping[str, Calibration]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt], _maps: Mapping[str, Calibration]) -> Reading:
         (decisions,) = (each.answer for each in answered)
         probability = decisions[0].probabilities[0]
         value = float(probability >= 0.5)

@@ -15,7 +15,7 @@ from support.cases import each_case
 from support.virtual_time import run_virtually
 
 from judges.calling.evaluation import Clock, evaluate
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.core.model import (
     BadModelRequestError,
     ChatRequest,
@@ -483,8 +483,8 @@ class TestSeveralRequests:
     TRACE = msgspec.structs.replace(SHORT, context=[*DOCUMENTS])
 
     @staticmethod
-    def judge(seen: list[Answered]) -> Judge:
-        def score(_: Trace, answered: Sequence[Answered]) -> Reading:
+    def judge(seen: list[AnsweredPrompt]) -> Judge:
+        def score(_: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
             seen.extend(answered)
             return Reading((Score("groundedness", 1.0),))
 
@@ -499,7 +499,7 @@ class TestSeveralRequests:
         return lambda request: f"\n{text}\n" in request.messages[1].content
 
     def test_are_under_way_at_the_same_time_and_their_answers_keep_their_order(self) -> None:
-        seen: list[Answered] = []
+        seen: list[AnsweredPrompt] = []
         arrived: list[str] = []
         everyone = asyncio.Event()
 
@@ -532,7 +532,7 @@ class TestSeveralRequests:
                 await asyncio.wait_for(failed_now.wait(), 60)
                 return ChatResponse(YES, input_tokens=7, output_tokens=3)
 
-        seen: list[Answered] = []
+        seen: list[AnsweredPrompt] = []
         assessment = run(self.judge(seen), self.TRACE, Failing([""]))
         assert (assessment.reason, assessment.note, assessment.retry_after_s) == ("rate_limited", "why", 3.0)
         assert sorted((call.status, call.input_tokens) for call in assessment.calls) == [("ok", 7), ("rate_limited", 0)]

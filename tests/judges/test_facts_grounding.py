@@ -13,7 +13,7 @@ from test_golden_prompts import CASES, written
 
 from judges.calling.evaluation import evaluate
 from judges.catalog.facts_grounding import JUDGE, Settings, make
-from judges.core.judge import Answered, Judge, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Reading
 from judges.core.prompt import Prompt, render
 from judges.core.verdict import Score
 from judges.forms.sentence_labels import Line
@@ -45,7 +45,7 @@ def line(sentence: str, label: str, rationale: str = "r", excerpt: object = None
 def reading(*lines: tuple[str, str, str, str | None], judge: Judge = JUDGE, trace: Trace = TRACE) -> Reading:
     """Read lines as a model writes them, and score them."""
     answer = judge.read("\n".join(line(*each) for each in lines))
-    return judge.score(trace, [Answered(judge.prompts(trace)[0], answer)])
+    return judge.score(trace, [AnsweredPrompt(judge.prompts(trace)[0], answer)])
 
 
 def grounded(value: float) -> Score:
@@ -86,7 +86,7 @@ class TestPrompt:
         response, _, lines = example.partition("` The answer is:\n")
         trace = Trace(trace_id="1", service="s", input="q", output=response, context=[context])
         answer = judge.read(lines)
-        result = judge.score(trace, [Answered(Prompt("", ()), answer)])
+        result = judge.score(trace, [AnsweredPrompt(Prompt("", ()), answer)])
         assert {each.label for each in answer} == set(
             judge.schema["properties"]["sentences"]["items"]["properties"]["label"]["enum"]
         )  # type: ignore[index]

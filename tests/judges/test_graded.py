@@ -12,7 +12,7 @@ from judge_traces import HOSTILE, SHORT
 from support.cases import each_case
 
 from judges.catalog import answer_correctness, answer_relevance, answer_similarity, faithfulness, relevance
-from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
 from judges.core.verdict import Score
 from judges.forms.graded import SCHEMA, Settings, grade, read
 from judges.parsing.answer import AnswerError, CopiedAnswerError, InvalidAnswerError, OutOfRangeError
@@ -275,7 +275,7 @@ class TestScoring:
     ) -> None:
         (prompt,) = judge.prompts(SHORT)
         score = Score(judge.name, value, float(raw), passed=passed)
-        assert judge.score(SHORT, [Answered(prompt, graded(raw))]) == Reading((score,), "It is so.")
+        assert judge.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) == Reading((score,), "It is so.")
 
     @each_case(
         ("pass_at", "passing", "rule"), [(1, {1, 2, 3, 4, 5}, "1 or more"), (3, {3, 4, 5}, "3 or more"), (5, {5}, "5")]
@@ -284,7 +284,7 @@ class TestScoring:
     def test_the_pass_mark_can_be_set(self, judge: Judge, pass_at: int, passing: set[int], rule: str) -> None:
         strict = judge.configured({"pass_at": pass_at})
         (prompt,) = judge.prompts(SHORT)
-        readings = {raw: strict.score(SHORT, [Answered(prompt, graded(raw))]) for raw in range(1, 6)}
+        readings = {raw: strict.score(SHORT, [AnsweredPrompt(prompt, graded(raw))]) for raw in range(1, 6)}
         assert {raw for raw, reading in readings.items() if reading.scores[0].passed} == passing
         assert strict.metrics == (Metric(judge.name, "1..5", rule, pass_at=(pass_at - 1) / 4),)
         assert strict.version != judge.version

@@ -2,7 +2,7 @@
 
 import pytest
 
-from judges.core.judge import Answered
+from judges.core.judge import AnsweredPrompt
 from judges.core.prompt import MATERIAL_RULES
 from judges.custom import DefinitionError, define
 from judges.registry import catalogue, load_judges
@@ -45,7 +45,7 @@ def test_a_judge_based_on_another_takes_its_place_or_has_a_name_of_its_own() -> 
     own = define("own", {"based_on": "groundedness", "model": "large", "temperature": 0.5})
     assert (own.metric_names, own.model, own.temperature) == (("own",), "large", 0.5)
     (prompt,) = own.prompts(TRACE)
-    reading = own.score(TRACE, [Answered(prompt, own.read('{"rationale": "r", "result": "yes"}'))])
+    reading = own.score(TRACE, [AnsweredPrompt(prompt, own.read('{"rationale": "r", "result": "yes"}'))])
     assert [(score.metric, score.passed) for score in reading.scores] == [("own", True)]
 
 

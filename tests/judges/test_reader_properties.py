@@ -15,7 +15,7 @@ from judge_traces import served
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
-from judges.core.judge import Answered, Judge
+from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
@@ -104,7 +104,7 @@ def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family, dat
         answer = family.judge.read(text)
     except AnswerError:
         return
-    scores, rationale, details = family.judge.score(TRACE, [Answered(prompt, answer)])
+    scores, rationale, details = family.judge.score(TRACE, [AnsweredPrompt(prompt, answer)])
     outcome = "scored" if scores else "abstained"
     checked(family.judge, Assessment(outcome, scores=scores, rationale=rationale, details=details))
 

@@ -12,7 +12,7 @@ from judge_traces import SHORT
 from support.cases import each_case
 
 from judges.catalog.relevance_truth_completeness import JUDGE, Grade
-from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
 from judges.core.verdict import Score
 from judges.parsing.answer import AnswerError, InvalidAnswerError, OutOfRangeError
 
@@ -247,7 +247,7 @@ class TestReading:
             read = judge.read(text)
         except AnswerError:
             return
-        scores = judge.score(SHORT, [Answered(judge.prompts(SHORT)[0], read)]).scores
+        scores = judge.score(SHORT, [AnsweredPrompt(judge.prompts(SHORT)[0], read)]).scores
         assert [score.metric for score in scores] == list(METRICS)
         assert all(score.value in (0, 0.25, 0.5, 0.75, 1) for score in scores)
         assert msgspec.json.encode(scores)
@@ -261,7 +261,7 @@ class TestReading:
 
 
 def scored(judge: Judge, text: str) -> Reading:
-    return judge.score(SHORT, [Answered(judge.prompts(SHORT)[0], judge.read(text))])
+    return judge.score(SHORT, [AnsweredPrompt(judge.prompts(SHORT)[0], judge.read(text))])
 
 
 class TestScoring:

@@ -11,7 +11,7 @@ from support.cases import each_case
 
 from judges.calling.evaluation import evaluate, prepared
 from judges.catalog.retrieval_relevance import JUDGE, Shown
-from judges.core.judge import Answered, Metric, Reading
+from judges.core.judge import AnsweredPrompt, Metric, Reading
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import Block, render
 from judges.core.verdict import Assessment, Score
@@ -29,11 +29,11 @@ def asked(*context: Document | str, **fields: Any) -> Trace:
     return Trace(trace_id="1", service="s", input="Which drinks?", output="o", context=list(context), **fields)
 
 
-def answers(trace: Trace, results: Sequence[str]) -> list[Answered]:
+def answers(trace: Trace, results: Sequence[str]) -> list[AnsweredPrompt]:
     """Answer the requests on a trace in turn; each rationale is the result and the document."""
     prompts = JUDGE.prompts(JUDGE.prepare(trace))
     return [
-        Answered(prompt, {"rationale": f"{result}: {prompt.blocks[-1].value}", "result": result})
+        AnsweredPrompt(prompt, {"rationale": f"{result}: {prompt.blocks[-1].value}", "result": result})
         for prompt, result in zip(prompts, results, strict=True)
     ]
 
@@ -191,7 +191,7 @@ class TestScoring:
         trace = asked("one", " ", "two", "three", "four")
         prompts = judge.prompts(trace)
         assert [prompt.about.rank for prompt in prompts] == [1, 3]
-        answered = [Answered(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
+        answered = [AnsweredPrompt(prompt, {"result": "yes", "rationale": "so"}) for prompt in prompts]
         assert judge.score(trace, answered).details["documents_left_out"] == 2
 
 

@@ -20,7 +20,7 @@ from judges.catalog import (
     retrieval_relevance,
     safety,
 )
-from judges.core.judge import Answered, Judge, Metric, Reading
+from judges.core.judge import AnsweredPrompt, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Prompt, render
 from judges.core.verdict import Score
 from judges.forms import yes_no
@@ -173,13 +173,13 @@ class TestScoring:
     @each_case(("result", "value"), [("yes", 1.0), ("no", 0.0)])
     @whole_trace_judge
     def test_yes_is_1_and_passes_and_no_is_0(self, judge: Judge, result: str, value: float) -> None:
-        answered = Answered(Prompt("", ()), {"rationale": "So.", "result": result})
+        answered = AnsweredPrompt(Prompt("", ()), {"rationale": "So.", "result": result})
         expected = Reading((Score(judge.name, value, value, result, passed=result == "yes"),), "So.")
         assert judge.score(SHORT, [answered]) == expected
 
     @whole_trace_judge
     def test_unknown_abstains(self, judge: Judge) -> None:
-        answered = Answered(Prompt("", ()), {"rationale": "Who can say.", "result": "unknown"})
+        answered = AnsweredPrompt(Prompt("", ()), {"rationale": "Who can say.", "result": "unknown"})
         assert judge.score(SHORT, [answered]) == Reading((), "Who can say.")
 
 

@@ -17,7 +17,7 @@ from sdk_programs import PATIENT, Host
 from support.cluster import Cluster, running_cluster
 from support.partition_parts import home, named_in, three_partitions
 from support.processes import bounded_s, wait_until
-from support.stage_parts import Chosen, Keyspace
+from support.stage_parts import IngestHarness, Keyspace
 
 import tracejudge
 from tracejudge import api
@@ -61,7 +61,7 @@ class Partitions:
     def account(self) -> Account:
         """Read everything as a worker does, and return the account of all partitions."""
         for space in self.each:
-            Chosen(space).take()
+            IngestHarness(space).process()
         return sum_accounts([read_account(space.store) for space in self.each])
 
 

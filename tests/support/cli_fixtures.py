@@ -15,7 +15,7 @@ from support.cluster import Cluster
 from support.partition_parts import PARTITIONS, home, three_partitions
 from support.processes import PATIENCE_S
 from support.published import TRACES
-from support.stage_parts import Chosen, Keyspace, make_verdict
+from support.stage_parts import IngestHarness, Keyspace, make_verdict
 from tracejudge import api
 from worker.base.doctor.finding import Check
 from worker.cli import main
@@ -62,7 +62,7 @@ def published(clustered: Run, cluster: Cluster, prefix: str) -> Iterator[list[Ke
     with three_partitions(cluster.url, prefix) as keyspaces:
         assert clustered("publish", write_lines("traces.jsonl", TRACES)).code == 0
         for keyspace in keyspaces:
-            Chosen(keyspace).take()
+            IngestHarness(keyspace).process()
         for number, trace in enumerate(TRACES):
             failed = Score("safety", float(number % 2), passed=bool(number % 2))
             verdict = make_verdict(number, trace_id=trace["trace_id"], outcome="scored", scores=(failed,))

@@ -72,7 +72,7 @@ def retry_all(keyspace: Keyspace, settings: Settings | None = None, ids: Sequenc
     ]
 
 
-def balanced(keyspace: Keyspace) -> Account:
+def read_balanced_account(keyspace: Keyspace) -> Account:
     account = read_account(keyspace.store)
     assert account.lost == 0
     assert account.dead == len(dead(keyspace))

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from judges.core.verdict import Origin
-from support.stage_parts import Chosen, Keyspace, Notes, pressure_of, rules_of, samples, settings_of
+from support.stage_parts import IngestHarness, Keyspace, RecordingNotifier, pressure_of, rules_of, samples, settings_of
 from worker.core.config.settings import Rule
 from worker.core.telemetry.metrics import Metrics
 from worker.features.late_feedback.search import LateFeedbackPasses
@@ -28,15 +28,15 @@ class Passes:
     def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
         self.settings = settings_of(keyspace, **{"rules": (HEARD,), **settings})
         self.metrics = Metrics(self.settings)
-        notes = Notes()
-        self.woken = notes.made
+        notifier = RecordingNotifier()
+        self.woken = notifier.batch_ids
         self.pressure = pressure_of(self.settings)
         self.stage = LateFeedbackPasses(
             self.settings,
             keyspace.store,
             self.metrics,
             rules=rules_of(self.settings),
-            notifier=notes,
+            notifier=notifier,
             pressure=self.pressure,
         )
         self.stage.stopping = _NoWaits()
@@ -93,10 +93,10 @@ def make_due(keyspace: Keyspace) -> None:
         keyspace.client.zadd(keyspace.keys.feedback, {member: 1})
 
 
-def take(keyspace: Keyspace, **settings: Any) -> Chosen:
+def take(keyspace: Keyspace, **settings: Any) -> IngestHarness:
     """Run ingest on the whole stream, and make what it gathers due."""
-    chosen = Chosen(keyspace, **{"rules": (HEARD,), **settings})
-    chosen.take()
+    chosen = IngestHarness(keyspace, **{"rules": (HEARD,), **settings})
+    chosen.process()
     make_due(keyspace)
     return chosen
 

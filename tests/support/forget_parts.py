@@ -3,7 +3,7 @@
 from typing import Any
 
 from support.stage_parts import Keyspace, make_trace, settings_of
-from worker.base.forget.forget import ForgetTarget, Forgetting, Forgotten
+from worker.base.forget.forget import ErasureCounts, ForgetTarget, Forgetting
 from worker.core.config.serving import UserKeys
 from worker.core.config.settings import Settings
 
@@ -20,7 +20,7 @@ def forget(
     session_id: str | None = None,
     settings: Settings | None = None,
     **options: Any,
-) -> Forgotten:
+) -> ErasureCounts:
     settings = settings or settings_of(keyspace)
     user_keys = UserKeys(settings, keyspace.store).all()
     trace_id = trace_id if number is None else make_trace(number).trace_id
@@ -28,8 +28,8 @@ def forget(
     return Forgetting(keyspace.store, settings, subject, **options).run()
 
 
-def forgotten(**amounts: int) -> Forgotten:
-    return Forgotten(**amounts)
+def forgotten(**amounts: int) -> ErasureCounts:
+    return ErasureCounts(**amounts)
 
 
 def assert_nowhere(keyspace: Keyspace, *texts: str) -> None:

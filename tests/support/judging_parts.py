@@ -16,7 +16,7 @@ from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Answering, ScriptedModel, Step
 from judges.registry import catalogue
 from support.processes import wait_until
-from support.stage_parts import Chosen, Keyspace, make_traces, settings_of
+from support.stage_parts import IngestHarness, Keyspace, make_traces, settings_of
 from tracejudge import Trace
 from worker.base.accounting import read_account
 from worker.core.config.graders import CODE, Graders, queue_label
@@ -74,23 +74,23 @@ class HeldModel(ScriptedModel):
 class Exchange:
     """What workers tell each other of their circuits, as a sweeper sees it."""
 
-    def __init__(self, limits: Mapping[str, Any], asked: Callable[[], frozenset[str] | None]) -> None:
-        self._limits, self._asked = limits, asked
+    def __init__(self, limits: Mapping[str, Any], configured_models: Callable[[], frozenset[str] | None]) -> None:
+        self._limits, self._configured_models = limits, configured_models
 
     @property
     def configured_models(self) -> frozenset[str] | None:
-        return self._asked()
+        return self._configured_models()
 
     @property
-    def dead(self) -> dict[str, float]:
+    def open_circuits(self) -> dict[str, float]:
         return {name: 1.0 for name, limit in self._limits.items() if limit.blocked_for_s > 0}
 
 
 class JudgingWorker:
     """One worker's judging. Its first model is ``default``; there may be others.
 
-    ``asked`` tells which judge models any worker is there for. The test sets the limits, unless the models are
-    ``limited`` by real ones.
+    ``configured_models`` returns the judge models that any worker has configured. The test sets the limits, unless
+    the models are ``limited`` by real ones.
     """
 
     workers = 1
@@ -102,7 +102,7 @@ class JudgingWorker:
         *steps: Step | str | Answering,
         judges: Mapping[str, Judge] | None = None,
         models: Mapping[str, ModelSettings] | None = None,
-        asked: Callable[[], frozenset[str] | None] = lambda: None,
+        configured_models: Callable[[], frozenset[str] | None] = lambda: None,
         limited: Callable[[ChatModel], LimitedModel] | None = None,
         **settings: Any,
     ) -> None:
@@ -126,14 +126,14 @@ class JudgingWorker:
             self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self
         )
         self._limits = limits
-        self.sweeper = Sweeper(self.settings, keyspace.store, self.judging, self, Exchange(limits, asked))
+        self.sweeper = Sweeper(self.settings, keyspace.store, self.judging, self, Exchange(limits, configured_models))
         self._pool = ThreadPoolExecutor(24, thread_name_prefix="celery")
         self._tasks: list[Future[Any]] = []
         self.notified: list[str] = []
         self.judging.start()
 
     @property
-    def asked(self) -> list[str]:
+    def judged_texts(self) -> list[str]:
         """The texts that were judged, in order."""
         return [shown(request) for request in self.model.requests]
 
@@ -244,10 +244,10 @@ def choose(
 ) -> list[str]:
     """Run ingest until it has written batches of some age; return them, the oldest first."""
     before = keyspace.batches()
-    chosen = Chosen(keyspace, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
+    chosen = IngestHarness(keyspace, **{"models": {"default": MODEL}, "batch_size": batch_size, **settings})
     for trace in make_traces(range(first, first + count)):
         keyspace.append("p1", [msgspec.structs.replace(trace, output=output(int(trace.trace_id, 16) - 1))])
-    chosen.take()
+    chosen.process()
     made = sorted(keyspace.batches().keys() - before.keys())
     return [aged(keyspace, batch_id, age_s) for batch_id in made] if age_s else made
 

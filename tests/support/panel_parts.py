@@ -20,7 +20,7 @@ MODELS = {
     "last": ModelSettings(provider="scripted", model="c", price=PRICE),
 }
 PANEL = "majority(a,b,c)"
-TOGETHER = COMBINE.replace(Rule(name="together", judges=("safety",), model=("default", "first", "last")), "majority")
+TOGETHER = COMBINE.with_value(Rule(name="together", judges=("safety",), model=("default", "first", "last")), "majority")
 SETUP: Mapping[str, Any] = {"models": MODELS, "rules": (TOGETHER,)}
 
 

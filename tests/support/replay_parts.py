@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 from judges.registry import load_judges
-from support.stage_parts import Chosen, Keyspace, settings_of
+from support.stage_parts import IngestHarness, Keyspace, settings_of
 from worker.base.replay.replay import Chooser, Cursor, ReplayOptions, ReplayRun, State, WaitingWork, first_state
 from worker.core.config.settings import Rule
 from worker.core.queue.batch import Evaluation
-from worker.core.queue.ledger import Finished, Ledger, field_of
+from worker.core.queue.ledger import FinalVerdict, Ledger, field_of
 
 SAFETY = Rule(name="all", judges=("safety",))
 NOTHING = Rule(name="nothing", judges=("groundedness",), rate=0.0)
@@ -56,10 +56,10 @@ def counts(state: State) -> dict[str, int]:
     return {name: amount for name, amount in state.counts._asdict().items() if amount}
 
 
-def take(keyspace: Keyspace, *rules: Rule, **settings: Any) -> Chosen:
+def take(keyspace: Keyspace, *rules: Rule, **settings: Any) -> IngestHarness:
     """Run ingest on the whole stream."""
-    chosen = Chosen(keyspace, rules=rules or (NOTHING,), **settings)
-    chosen.take()
+    chosen = IngestHarness(keyspace, rules=rules or (NOTHING,), **settings)
+    chosen.process()
     return chosen
 
 
@@ -78,7 +78,7 @@ def in_batches(keyspace: Keyspace) -> list[tuple[str, Evaluation]]:
 
 def finish(keyspace: Keyspace, evaluation_id: str) -> None:
     """Write a verdict."""
-    finished = Finished(evaluation_id, field_of(evaluation_id), keyspace.today(), b"{}", "abstained", "")
+    finished = FinalVerdict(evaluation_id, field_of(evaluation_id), keyspace.today(), b"{}", "abstained", "")
     Ledger(keyspace.store, settings_of(keyspace)).record([finished])
 
 

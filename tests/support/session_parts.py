@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from judges.registry import load_judges
-from support.stage_parts import Chosen, Keyspace, Notes, make_trace, pressure_of, settings_of
+from support.stage_parts import IngestHarness, Keyspace, RecordingNotifier, make_trace, pressure_of, settings_of
 from tracejudge import Trace
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule
@@ -30,22 +30,22 @@ class Sessions:
         self.settings = settings_of(keyspace, **{"rules": (COMPLETE,), **settings})
         self.keyspace = keyspace
         self.metrics = Metrics(self.settings)
-        notes = Notes()
-        self.woken = notes.made
+        notifier = RecordingNotifier()
+        self.woken = notifier.batch_ids
         self.pressure = pressure_of(self.settings)
         judges = load_judges(self.settings.judges)
         chooser = SessionChooser(self.settings, keyspace.store, judges, Graders(self.settings, judges))
         self.stage = SessionPasses(
-            self.settings, keyspace.store, self.metrics, chooser=chooser, notifier=notes, pressure=self.pressure
+            self.settings, keyspace.store, self.metrics, chooser=chooser, notifier=notifier, pressure=self.pressure
         )
         self.stage.stopping = _NoWaits()
-        self.chosen = Chosen(keyspace, **{"rules": (COMPLETE,), **settings})
+        self.chosen = IngestHarness(keyspace, **{"rules": (COMPLETE,), **settings})
 
     def publish(self, session_id: str, numbers: Iterable[int], **fields: Any) -> None:
         """Publish traces of a session, and let ingest deal with them."""
         for number in numbers:
             self.keyspace.add(session_trace(session_id, number, **fields))
-        self.chosen.take()
+        self.chosen.process()
 
     def turn(self) -> None:
         # The lock of a worker of the same test, which would keep this one waiting for its TTL.

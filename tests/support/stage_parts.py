@@ -207,31 +207,31 @@ class Keyspace(AbstractContextManager["Keyspace"]):
         raise AssertionError(key)
 
 
-class Notes:
+class RecordingNotifier:
     """Records what ingest sends to its notifier."""
 
     def __init__(self) -> None:
-        self.made: list[str] = []
+        self.batch_ids: list[str] = []
 
     def ready_labels(self) -> frozenset[str]:
         return frozenset()
 
-    def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:  # noqa: ARG002
-        self.made += batch_ids
+    def notify_batches(self, batch_ids: Iterable[str], except_labels: Collection[str] = ()) -> None:  # noqa: ARG002
+        self.batch_ids += batch_ids
 
 
-class Chosen:
+class IngestHarness:
     """An ingest whose thread does not run: tests hand it what they have read."""
 
     def __init__(self, keyspace: Keyspace, **settings: Any) -> None:
         self.settings = settings_of(keyspace, **settings)
         self.metrics = Metrics(self.settings)
-        notes = Notes()
-        self.woken = notes.made
+        notifier = RecordingNotifier()
+        self.woken = notifier.batch_ids
         self.pressure = pressure_of(self.settings)
         planner = planner_of(self.settings, keyspace.store)
         parts = self.settings, keyspace.store, self.metrics
-        self.ingest = IngestConsumer(*parts, planner=planner, notifier=notes, pressure=self.pressure)
+        self.ingest = IngestConsumer(*parts, planner=planner, notifier=notifier, pressure=self.pressure)
         self._keyspace = keyspace
 
     def write_unusable(self) -> None:
@@ -239,12 +239,12 @@ class Chosen:
         for close in self.ingest._close:
             close()
 
-    def take(self, entries: Sequence[Entry] | None = None) -> None:
-        """Deal with entries, or with all that nobody has read."""
+    def process(self, entries: Sequence[Entry] | None = None) -> None:
+        """Process entries, or all that nobody has read."""
         self.ingest.process(self._keyspace.read() if entries is None else entries)
 
 
-def go_by(monkeypatch: pytest.MonkeyPatch, keyspace: Keyspace, seconds: str) -> None:
+def use_script_time(monkeypatch: pytest.MonkeyPatch, keyspace: Keyspace, seconds: str) -> None:
     """Make all scripts of the worker read the time from an expression in Lua instead of from Redis."""
     theirs = store_module.script_sources()
     ours = {name: text.replace("redis.call('TIME')", f"{{{seconds}, 0}}") for name, text in theirs.items()}
@@ -329,7 +329,7 @@ def make_judged(number: int = 0, *, passed: bool | None = True, **fields: Any) -
     return make_verdict(number, **{**defaults, **fields})
 
 
-def balanced(keyspace: Keyspace) -> Account:
+def read_balanced_account(keyspace: Keyspace) -> Account:
     """Read the account, in which nothing is lost."""
     account = read_account(keyspace.store)
     assert account.lost == 0
@@ -361,7 +361,7 @@ def make_maintenance(
     return stage
 
 
-class Passing(threading.Event):
+class InstantEvent(threading.Event):
     """An event that waits for nothing, and notes how long it should have waited."""
 
     def __init__(self, waits: list[float]) -> None:
@@ -388,6 +388,6 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def only(values: Mapping[tuple[str, ...], float], *names: str) -> dict[tuple[str, ...], float]:
+def select_metrics(values: Mapping[tuple[str, ...], float], *names: str) -> dict[tuple[str, ...], float]:
     """Keep the samples of some metrics."""
     return {key: value for key, value in values.items() if key[0] in names}

@@ -217,7 +217,7 @@ def _count_waiting(store: Store) -> int:
         periods = {evaluation.id: evaluation.period for item in batch.items for evaluation in item.evaluations}
         # Evaluations with a retry under way are dead until their verdicts exist.
         states = evaluation_states(store, periods)
-        waiting += sum(not state.ended and not state.dead for state in states.values())
+        waiting += sum(not state.ended and not state.letter for state in states.values())
     return waiting
 
 
@@ -230,12 +230,12 @@ def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None
     Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
     """
     _, store = connect(config, redis_url)
-    account = sum_accounts([read_account(partition) for partition in store.answering])
+    account = sum_accounts([read_account(partition) for partition in store.reachable])
     if as_json:
         print_json(account)
     else:
         OUT.print(_account_table(account))
-    sys.exit(1 if account.lost or len(store.answering) < len(store.partitions) else 0)
+    sys.exit(1 if account.lost or len(store.reachable) < len(store.partitions) else 0)
 
 
 def _account_table(account: Account) -> Table:

@@ -53,8 +53,8 @@ def scan_partitions(
     Entries of two partitions may have the same id.
     """
     scans = [
-        scan_stream(partition, partition.same_key(stream), first, last, newest_first=newest_first, most=most)
-        for partition in store.answering
+        scan_stream(partition, partition.own_key(stream), first, last, newest_first=newest_first, most=most)
+        for partition in store.reachable
     ]
     if len(scans) == 1:
         yield from scans[0]
@@ -69,8 +69,8 @@ def sum_counts(store: Store, names: Iterable[str]) -> list[Counter[str]]:
     """Read hashes of counts, each summed over all partitions."""
     keys = list(names)
     totals: list[Counter[str]] = [Counter() for _ in keys]
-    for partition in store.answering:
-        for total, fields in zip(totals, partition.read_hashes(map(partition.same_key, keys)), strict=True):
+    for partition in store.reachable:
+        for total, fields in zip(totals, partition.read_hashes(map(partition.own_key, keys)), strict=True):
             total.update({name.decode(): int(count) for name, count in fields.items()})
     return totals
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from judges.core.verdict import Assessment, Verdict
     from tracejudge import Trace
     from worker.core.config.reading import ConfigSources
-    from worker.core.config.settings import Extended, Settings
+    from worker.core.config.settings import ExtensibleTable, Settings
     from worker.core.export.consumer import ExportConsumer
     from worker.core.ingest.consumer import Answer
     from worker.core.ingest.plan import Plan
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from worker.core.telemetry.metrics import Metrics
     from worker.core.telemetry.service import ServiceThread
 
-    PartitionThread = tuple[ServiceThread, Store]
-
 A = ParamSpec("A")
-E = TypeVar("E", bound="Extended")
+E = TypeVar("E", bound="ExtensibleTable")
 P = TypeVar("P")
 T = TypeVar("T")
 
@@ -54,7 +52,6 @@ class TraceHookContext:
     """The parts of one partition that choose and judge, for hooks on the way of a trace.
 
     Attributes:
-        settings: The configuration.
         metrics: None if nothing is counted, as in an offline evaluation.
         ledger: The ledger, and with it the store of the partition.
         rules: The rules, and through them judges and models.
@@ -71,14 +68,8 @@ class PartitionContext:
     """The parts of a worker for one partition, for hooks with threads.
 
     Attributes:
-        settings: The configuration.
-        metrics: The metrics of the process.
-        judges: The judges by name.
-        store: The store of the partition.
         rules: The rules, and through them which judge is asked of which model.
-        notifier: Notifies workers of batches.
         pressure: How much waits, and what is shed.
-        judging: Judges the batches of the partition.
     """
 
     settings: "Settings"
@@ -91,6 +82,13 @@ class PartitionContext:
     judging: "JudgingConsumer"
 
 
+class PartitionThread(NamedTuple):
+    """A thread of the process, and the partition that it reads."""
+
+    thread: "ServiceThread"
+    store: "Store"
+
+
 class ChooseLimits(NamedTuple):
     """Limits for the scripts `choose` and `replay`: of pending feedback (0 keeps none), and of conversations."""
 
@@ -100,7 +98,7 @@ class ChooseLimits(NamedTuple):
 
 
 class IngestHook:
-    """What a feature does with one read of ingest. A subclass overrides what it needs; the rest costs nothing.
+    """The part of a feature in one read of ingest. A subclass overrides what it needs; the rest costs nothing.
 
     An exception fails the read: the thread backs off, and the entries stay pending and are read again. So ``adjust``,
     ``gather`` and ``feedback`` must not raise for any trace.
@@ -212,20 +210,20 @@ def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Exporter:
-    """A consumer group of the outbox.
+class ExporterSpec:
+    """A consumer group of the outbox, and what makes its exporter.
 
     Attributes:
         role: The role of the worker that runs it.
         make: Makes the thread that exports from one partition; None if a thread of the process does.
         checks: What `tracejudge doctor` checks.
-        keeps: Which data of exported verdicts `tracejudge forget` cannot erase, for its output; None if there is none.
+        retained_data: Which data of exported verdicts `tracejudge forget` cannot erase, for its output.
     """
 
     role: str
     make: "Callable[[Settings, Store, Metrics], ExportConsumer] | None"
     checks: "Callable[[Settings], Sequence[Any]]" = lambda _: ()
-    keeps: "Callable[[Settings], str | None]" = lambda _: None
+    retained_data: "Callable[[Settings], str | None]" = lambda _: None
 
 
 class Command(NamedTuple):
@@ -260,12 +258,12 @@ class Table(Generic[T]):
     kinds: Mapping[str, Any] = field(default_factory=dict)
     is_secret: bool = False
 
-    def of(self, settings: "Extended") -> T:
+    def read(self, settings: "ExtensibleTable") -> T:
         """Return the value in the settings or in a rule, or the default."""
         value: T = settings.tables.get(self.key, self.default)
         return value
 
-    def replace(self, settings: E, value: T) -> E:
+    def with_value(self, settings: E, value: T) -> E:
         """Return settings or a rule with another value."""
         return structs.replace(settings, tables={**settings.tables, self.key: value})
 
@@ -289,8 +287,8 @@ class Feature:
             have no rules if there are none to check, the configured judges by name, and the names of all judges.
         verdict_tags: Tags of traces that verdicts carry.
         receivers: Receivers of verdicts by name, whose addresses and certificates a worker uses.
-        complete: Completes the settings from files of the feature, and yields what is wrong with them; called with the
-            settings, what was read, and the names of all judges.
+        complete_settings: Completes the settings from files of the feature, and yields faults of these; called with
+            the settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
         metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
@@ -324,8 +322,8 @@ class Feature:
     rule_faults: "Callable[[Settings, Mapping[str, Judge], frozenset[str]], Iterable[Fault]] | None" = None
     verdict_tags: "Callable[[Settings], Iterable[str]] | None" = None
     receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
-    complete: "Callable[[Settings, ConfigSources, frozenset[str]], Faults[Settings]] | None" = None
-    exporters: "Callable[[Settings], Mapping[str, Exporter]] | None" = None
+    complete_settings: "Callable[[Settings, ConfigSources, frozenset[str]], Faults[Settings]] | None" = None
+    exporters: "Callable[[Settings], Mapping[str, ExporterSpec]] | None" = None
     metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
@@ -364,11 +362,11 @@ def is_installed(name: str) -> bool:
     return any(feature.name == name for feature in installed())
 
 
-def find_exporters(settings: "Settings") -> dict[str, Exporter]:
+def find_exporters(settings: "Settings") -> dict[str, ExporterSpec]:
     """Return the exporters of a configuration by name, which is also the name of a consumer group of the outbox."""
-    keeps = "Prometheus keeps counts, and exemplars with trace ids"
+    retained = "Prometheus keeps counts, and exemplars with trace ids"
     prometheus = import_attribute("worker.core.export.prometheus.PrometheusExporter")
-    exporters = {prometheus.exporter: Exporter("export", prometheus, keeps=lambda _: keeps)}
+    exporters = {prometheus.exporter: ExporterSpec("export", prometheus, retained_data=lambda _: retained)}
     for feature in installed():
         if feature.exporters is not None:
             exporters |= feature.exporters(settings)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import balanced, is_right
 from judges.calling.evaluation import prepared
-from judges.core.judge import RESULT, Answered, Judge, Metric, Reading
+from judges.core.judge import RESULT, AnsweredPrompt, Judge, Metric, Reading
 from judges.core.prompt import MATERIAL_RULES, Block, Prompt, documents
 from judges.core.verdict import PASSING_REASONS, Assessment
 from judges.custom.free_form import FreeForm
@@ -70,7 +70,7 @@ def _deriver() -> Judge:
             raise InvalidAnswerError(f"`result` has more than {_MAX_DERIVED} rules, or one that is too long")
         return answer._replace(value=list(filter(None, rules)))
 
-    def score(_trace: Trace, answered: Sequence[Answered]) -> Reading:
+    def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
         answer: ParsedAnswer = answered[0].answer
         return Reading((), answer.rationale, {RESULT: answer.value})
 

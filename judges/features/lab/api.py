@@ -27,7 +27,7 @@ from judges.calling.runs import JudgeRunner, TimedAssessment, in_order
 from judges.catalog import catalogue
 from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import NoTruth, Outcome, Reason, Score, with_message
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
@@ -511,7 +511,7 @@ def _units(judge: Judge, traces: Sequence[Trace]) -> Iterable[list[int]]:
 
 def _verdict(judge: Judge, timed: TimedAssessment, runner: JudgeRunner) -> JudgeVerdict:
     assessment = timed.assessment
-    spent = Spent().plus(assessment.calls, runner.price).reported
+    spent = CallTotals().plus(assessment.calls, runner.price).reported
     passes = [score.passed for score in assessment.scores if score.passed is not None]
     only = assessment.scores[0] if len(assessment.scores) == len(judge.metrics) == 1 else None
     return JudgeVerdict(

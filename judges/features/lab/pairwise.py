@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import structs
 
-from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, Answered, Judge, Metric, Reading, has_text, text_tokens
+from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, AnsweredPrompt, Judge, Metric, Reading, has_text, text_tokens
 from judges.core.prompt import (
     MATERIAL_RULES,
     OBJECT_RULES,
@@ -225,7 +225,7 @@ def result_of(answer: Mapping[str, object], key: str) -> str:
     return choice(answer, key, MENU)
 
 
-def _reading(name: str, trace: Trace, answered: Sequence[Answered]) -> Reading:
+def _reading(name: str, trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Score a pair for B: it wins if it is preferred in both positions, and loses if A is."""
     results = [str(answer["result"]) for _, answer in answered]
     preferred = [
@@ -278,7 +278,7 @@ def _rated(judge: Judge, trace: Trace) -> float:
     for prompt in judge.prompts(trace):
         guess = judge.heuristic(trace, prompt)
         text = guess if isinstance(guess, str) else msgspec.json.encode(guess).decode()
-        answered.append(Answered(prompt, judge.read(text)))
+        answered.append(AnsweredPrompt(prompt, judge.read(text)))
     scores = judge.score(trace, answered).scores
     return fmean(score.value for score in scores) if scores else 0.0
 

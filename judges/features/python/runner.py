@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core import verdict
-from judges.core.judge import RESULT, Answered, Judge, JudgeFailedError, Metric, Reading, has_text
+from judges.core.judge import RESULT, AnsweredPrompt, Judge, JudgeFailedError, Metric, Reading, has_text
 from judges.core.prompt import Prompt
 from judges.features.python.api import NotStartedError, Score
 from judges.features.python.importing import Loaded
@@ -73,7 +73,7 @@ def make(name: str, target: str, loaded: Loaded, *, asks: str, limits: Limits | 
     )
 
 
-def _unused(*_: str | Trace | Prompt | Sequence[Answered]) -> NoReturn:
+def _unused(*_: str | Trace | Prompt | Sequence[AnsweredPrompt]) -> NoReturn:
     raise TypeError("a judge in code asks no model")
 
 

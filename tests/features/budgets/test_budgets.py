@@ -162,7 +162,7 @@ def test_calls_beyond_the_budget_are_unscored_and_the_rest_is_charged(keyspace: 
     for first in range(0, 40, 4):
         (batch_id,) = choose(keyspace, 4, first=first, budgets=budgets)
         worker.run(batch_id)
-        asked = len(worker.asked)
+        asked = len(worker.judged_texts)
         if asked < first + 4:
             break
     account = read_account(keyspace.store)
@@ -220,7 +220,7 @@ def test_without_redis_no_call_is_made_and_the_evaluation_waits(keyspace: Keyspa
     worker = new_worker(limited=LimitedModel, budgets=budgets)
     keyspace.client.set(BudgetKeys(keyspace.keys.prefix).budget("all")[0], "not a hash")
     worker.run(batch_id)
-    assert worker.asked == []
+    assert worker.judged_texts == []
     assert keyspace.client.hget(keyspace.keys.holders, batch_id) == b"parked"
     keyspace.client.delete(BudgetKeys(keyspace.keys.prefix).budget("all")[0])
 

@@ -82,7 +82,7 @@ def test_weighted_shares_are_unbiased_under_every_kind_of_rule() -> None:
         ),
     }
     for name, rule in rules.items():
-        segments = {"one": segment_factors(rule.rate, counts)} if STRATIFY.of(rule) else {}
+        segments = {"one": segment_factors(rule.rate, counts)} if STRATIFY.read(rule) else {}
         under_test, factors = adjusted(rule, Rates({"one": 0.5}, segments))
         total = passed = variance = 0.0
         by_session: dict[str, list[float]] = defaultdict(lambda: [0.0, 1.0])

@@ -298,7 +298,7 @@ def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:
         ),
         "rules[0].combine: [cascades.both] cannot be combined": (
             {},
-            (COMBINE.replace(msgspec.structs.replace(rule, model=("both", "default")), "all"),),
+            (COMBINE.with_value(msgspec.structs.replace(rule, model=("both", "default")), "all"),),
         ),
         "cascades.other.first: [cascades.both] has the same first model for 'safety'": (
             {},

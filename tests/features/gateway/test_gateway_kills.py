@@ -17,7 +17,7 @@ from support.processes import free_port, wait_until
 from worker.core.config.settings import Settings
 from worker.features.gateway.admission import Form
 from worker.features.gateway.feature import GATEWAY
-from worker.features.gateway.gathering import Gatherer, Taken
+from worker.features.gateway.gathering import Gatherer, LeasedTrace
 from worker.features.gateway.intake import Encoder, read_intake, sdk_settings
 from worker.features.gateway.otlp import read_request
 
@@ -203,7 +203,7 @@ def test_pieces_sent_alternately_to_two_gateways_are_one_trace_each(start: Start
 def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
     stored: Stored, pipeline: Pipeline
 ) -> None:
-    gatherer = Gatherer(pipeline.store, GATEWAY.of(Settings()))
+    gatherer = Gatherer(pipeline.store, GATEWAY.read(Settings()))
     chance = random.Random(3)
     _, requests = pieces(chance)
     others = pieces(chance)[1][0]
@@ -211,7 +211,7 @@ def test_two_processes_that_join_the_same_trace_keep_the_bytes_of_the_others(
     def add(content: bytes) -> None:
         gatherer.add(read_request(zlib.decompress(content, 31), Form.PROTOBUF, is_log=False, service=None))
 
-    def take() -> list[Taken]:
+    def take() -> list[LeasedTrace]:
         end_leases(stored)
         return gatherer.take(100)
 

@@ -19,7 +19,7 @@ from template_parts import yaml
 from user_judges import JUDGES
 
 from judges.calling.evaluation import evaluate
-from judges.core.judge import Answered, Judge
+from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.model import ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Assessment
@@ -92,7 +92,7 @@ def test_an_answer_wins_only_in_both_positions() -> None:
     judge, trace = COMPARING["default"], pair(SHORT)
     for winners, (label, value, preferred, position) in OUTCOMES.items():
         answered = [
-            Answered(prompt, {"rationale": "So.", "result": result})
+            AnsweredPrompt(prompt, {"rationale": "So.", "result": result})
             for prompt, result in zip(judge.prompts(trace), winners, strict=True)
         ]
         (score,), rationale, details = judge.score(trace, answered)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support.feedback_parts import HEARD, Passes, complain, ended, gathered, make_due, take
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, planner_of, samples
+from support.stage_parts import IngestHarness, Keyspace, make_trace, planner_of, read_balanced_account, samples
 
 from worker.core.config.settings import Rule
 from worker.core.selection.stream_entry import read_entry
@@ -25,18 +25,18 @@ DEAF = Rule(name="deaf", judges=("safety",), always=("error",))
 def test_feedback_that_can_pull_nothing_in_ends_at_once(
     keyspace: Keyspace, rules: tuple[Rule, ...], score: float, outcome: str
 ) -> None:
-    chosen = Chosen(keyspace, rules=rules)
+    chosen = IngestHarness(keyspace, rules=rules)
     complain(keyspace, "1", score)
-    chosen.take()
+    chosen.process()
     assert ended(keyspace) == {outcome: 1}
     assert samples(chosen.metrics) == {("late_feedback_total", f"outcome={outcome}"): 1}
     assert (gathered(keyspace), keyspace.pending()) == ({}, 0)
 
 
 def test_a_complaint_is_gathered_until_its_time_has_come(keyspace: Keyspace) -> None:
-    chosen = Chosen(keyspace, rules=(DEAF, HEARD), late_feedback_wait=30, retention=3600)
+    chosen = IngestHarness(keyspace, rules=(DEAF, HEARD), late_feedback_wait=30, retention=3600)
     entry_id = complain(keyspace, "1", -0.5, "It came on Tuesday.")
-    chosen.take()
+    chosen.process()
     (member,) = keyspace.client.zrange(keyspace.keys.feedback, 0, -1)
     assert json.loads(member) == {
         "v": 1,
@@ -49,7 +49,7 @@ def test_a_complaint_is_gathered_until_its_time_has_come(keyspace: Keyspace) -> 
     assert gathered(keyspace)["1"] == keyspace.soon(30)
     assert 3600 + 86_400 - 60 < keyspace.client.ttl(keyspace.keys.feedback) <= 3600 + 86_400
     assert (keyspace.pending(), ended(keyspace), samples(chosen.metrics)) == (0, {}, {})
-    assert balanced(keyspace).published == 0, "feedback is no trace"
+    assert read_balanced_account(keyspace).published == 0, "feedback is no trace"
 
 
 def test_of_a_long_comment_only_the_beginning_is_gathered(keyspace: Keyspace) -> None:
@@ -61,7 +61,7 @@ def test_of_a_long_comment_only_the_beginning_is_gathered(keyspace: Keyspace) ->
 
 @pytest.mark.parametrize("again", ["plan", "entries"])
 def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace, again: str) -> None:
-    chosen = Chosen(keyspace, rules=(HEARD,))
+    chosen = IngestHarness(keyspace, rules=(HEARD,))
     for trace_id, score in (("1", -1), ("1", -1), ("2", -0.1), ("3", 1)):
         complain(keyspace, trace_id, score)
     entries = keyspace.read()
@@ -69,7 +69,7 @@ def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace, again: str) -
         plan = planner_of(chosen.settings, keyspace.store).plan(read_entry(entry, 2000) for entry in entries)
         repeat = lambda: keyspace.store.run("choose", plan.keys, plan.arguments)  # noqa: E731 - a name for one expression
     else:
-        repeat = lambda: chosen.take(entries)  # noqa: E731
+        repeat = lambda: chosen.process(entries)  # noqa: E731
     repeat()
     before = keyspace.everything()
     repeat()
@@ -85,11 +85,11 @@ def test_a_repeated_call_gathers_feedback_once(keyspace: Keyspace, again: str) -
 def test_a_complaint_that_was_dealt_with_is_not_gathered_again(keyspace: Keyspace) -> None:
     complain(keyspace, "1")
     entries = keyspace.read()
-    chosen = Chosen(keyspace, rules=(HEARD,))
-    chosen.take(entries)
+    chosen = IngestHarness(keyspace, rules=(HEARD,))
+    chosen.process(entries)
     make_due(keyspace)
     Passes(keyspace).make()
-    chosen.take(entries)
+    chosen.process(entries)
     assert (ended(keyspace), gathered(keyspace)) == ({"not_found": 1}, {})
 
 
@@ -97,13 +97,13 @@ def test_past_the_bound_complaints_are_counted_and_not_gathered(
     keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.features.late_feedback.pending.MAX_PENDING", 5)
-    chosen = Chosen(keyspace, rules=(HEARD,))
+    chosen = IngestHarness(keyspace, rules=(HEARD,))
     for number in range(4):
         complain(keyspace, f"early {number}")
-    chosen.take()
+    chosen.process()
     for number in range(4):
         complain(keyspace, f"late {number}")
-    chosen.take()
+    chosen.process()
     assert list(gathered(keyspace)) == [*(f"early {number}" for number in range(4)), "late 0"]
     assert ended(keyspace) == {"overflow": 3}
     assert samples(chosen.metrics) == {("late_feedback_total", "outcome=overflow"): 3}
@@ -115,7 +115,7 @@ def test_feedback_that_names_no_possible_trace_is_invalid(keyspace: Keyspace) ->
     complain(keyspace, "")
     take(keyspace)
     assert list(gathered(keyspace)) == ["x" * 128]
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.invalid, account.reasons) == (1, {"invalid:wrong_type": 1})
 
 
@@ -123,9 +123,9 @@ def test_a_dead_readers_complaints_are_gathered_by_its_heir(keyspace: Keyspace) 
     keyspace.add(make_trace(1))
     complain(keyspace, make_trace(1).trace_id)
     entries = keyspace.read(consumer="dead")
-    successor, dead = Chosen(keyspace, rules=(HEARD,)), Chosen(keyspace, rules=(HEARD,))
-    successor.take(keyspace.claim())
-    dead.take(entries)
+    successor, dead = IngestHarness(keyspace, rules=(HEARD,)), IngestHarness(keyspace, rules=(HEARD,))
+    successor.process(keyspace.claim())
+    dead.process(entries)
     assert list(gathered(keyspace)) == [make_trace(1).trace_id]
     assert keyspace.counted("feedback", "not_sampled", "read") == {"feedback": 1, "not_sampled": 1, "read": 2}
-    balanced(keyspace)
+    read_balanced_account(keyspace)

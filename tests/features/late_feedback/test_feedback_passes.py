@@ -4,7 +4,15 @@ import json
 
 import pytest
 from support.feedback_parts import HEARD, Passes, complain, ended, evaluations, gathered, make_due, take
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, only, samples
+from support.stage_parts import (
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    read_balanced_account,
+    samples,
+    select_metrics,
+)
 
 from judges.core.model import ModelSettings
 from judges.core.verdict import evaluation_id
@@ -46,9 +54,9 @@ def test_late_chosen_traces_keep_the_accounting_balanced(keyspace: Keyspace) -> 
     for number in range(5):
         complain(keyspace, make_trace(number).trace_id)
     take(keyspace)
-    before = balanced(keyspace)
+    before = read_balanced_account(keyspace)
     Passes(keyspace).make()
-    after = balanced(keyspace)
+    after = read_balanced_account(keyspace)
     assert (before.published, before.not_sampled, before.chosen) == (20, 20, 0)
     assert (after.published, after.not_sampled, after.sampled, after.duplicate) == (20, 20, 0, 0)
     assert (after.chosen, after.waiting, after.unread) == (10, 10, 0)
@@ -75,7 +83,7 @@ def test_late_feedback_does_not_repeat_a_judged_evaluation(keyspace: Keyspace) -
     Passes(keyspace).make()
     assert ended(keyspace) == {"no_rule": 1, "already_judged": 1}
     assert evaluations(keyspace) == before
-    assert balanced(keyspace).chosen == 2
+    assert read_balanced_account(keyspace).chosen == 2
 
 
 def test_of_a_trace_that_one_judge_has_seen_the_others_see_it_too(keyspace: Keyspace) -> None:
@@ -119,7 +127,7 @@ def test_a_complaint_ends_as_found_without_a_rule_or_not_found_at_all(keyspace: 
     passes.make()
     assert passes.outcomes == ended(keyspace) == {"no_rule": 1, "not_found": 2}
     assert (evaluations(keyspace), passes.woken, gathered(keyspace)) == ([], [], {})
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_of_several_complaints_about_one_trace_the_first_pulls_it_in_and_the_last_is_heard(keyspace: Keyspace) -> None:
@@ -195,12 +203,12 @@ def test_a_trace_that_sampling_has_not_decided_about_is_left_to_the_next_pass(ke
     assert gathered(keyspace)[ONE.trace_id] == keyspace.soon(60)
     passes.turn(3)
     assert not passes.under_way, "not before its time has come again"
-    chosen.take(entries)
+    chosen.process(entries)
     make_due(keyspace)
     passes.make()
     assert ended(keyspace) == {"pulled": 1}
     assert evaluations(keyspace) == [BOTH[0], (ONE.trace_id, "safety", "live", 1.0)]
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.duplicate, account.chosen) == (1, 0, 2)
 
 
@@ -218,9 +226,9 @@ def test_without_ingests_group_everything_waits(keyspace: Keyspace) -> None:
 
 def test_before_its_time_nothing_is_sought(keyspace: Keyspace) -> None:
     Passes(keyspace).turn(3)
-    Chosen(keyspace, rules=(HEARD,)).take()
+    IngestHarness(keyspace, rules=(HEARD,)).process()
     complain(keyspace, "1")
-    Chosen(keyspace, rules=(HEARD,)).take()
+    IngestHarness(keyspace, rules=(HEARD,)).process()
     passes = Passes(keyspace)
     passes.turn(3)
     assert (passes.under_way, list(gathered(keyspace))) == (False, ["1"])
@@ -231,19 +239,19 @@ def test_one_due_feedback_starts_a_pass_over_all(keyspace: Keyspace) -> None:
     complain(keyspace, "1")
     take(keyspace)
     complain(keyspace, "2")
-    Chosen(keyspace, rules=(HEARD,)).take()
+    IngestHarness(keyspace, rules=(HEARD,)).process()
     Passes(keyspace).make()
     assert ended(keyspace) == {"not_found": 2}
 
 
 def test_very_many_are_sought_at_once(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "_PASS_FROM", 3)
-    chosen, passes = Chosen(keyspace, rules=(HEARD,)), Passes(keyspace)
+    chosen, passes = IngestHarness(keyspace, rules=(HEARD,)), Passes(keyspace)
     for number in range(3):
         passes.turn()
         assert not passes.under_way
         complain(keyspace, str(number))
-        chosen.take()
+        chosen.process()
     passes.make()
     assert ended(keyspace) == {"not_found": 3}
 
@@ -272,7 +280,7 @@ def test_a_pass_of_many_parts_ends_every_complaint_once(keyspace: Keyspace) -> N
     passes.make()
     assert passes.outcomes == ended(keyspace) == {"pulled": 300, "not_found": 900}
     assert len(set(evaluations(keyspace))) == len(evaluations(keyspace)) == 600
-    assert balanced(keyspace).chosen == 600
+    assert read_balanced_account(keyspace).chosen == 600
 
 
 def test_late_feedback_of_a_newer_version_is_left_to_newer_workers(keyspace: Keyspace) -> None:
@@ -325,8 +333,10 @@ def test_an_answer_of_the_store_that_does_not_come_is_asked_for_again(
     passes.turn(2)
     assert not passes.under_way
     assert (ended(keyspace), evaluations(keyspace)) == ({"pulled": 1}, BOTH)
-    assert only(samples(passes.metrics), "late_feedback_total") == {}, "the accounting has it, and nothing counts twice"
-    balanced(keyspace)
+    assert select_metrics(samples(passes.metrics), "late_feedback_total") == {}, (
+        "the accounting has it, and nothing counts twice"
+    )
+    read_balanced_account(keyspace)
 
 
 def test_late_feedback_of_a_shed_model_waits_for_a_later_pass(keyspace: Keyspace) -> None:
@@ -347,7 +357,7 @@ def test_late_feedback_of_a_shed_model_waits_for_a_later_pass(keyspace: Keyspace
     take(keyspace, **fields)
     passes = Passes(keyspace, **fields)
     passes.pressure.set_waiting({"dead": 10_001})
-    passes.pressure.set_dead({"dead": 60.0})
+    passes.pressure.set_open_circuits({"dead": 60.0})
     passes.make()
     assert passes.outcomes == ended(keyspace) == {"pulled": 1}
     assert {trace_id for trace_id, *_ in evaluations(keyspace)} == {ONE.trace_id}
@@ -356,4 +366,4 @@ def test_late_feedback_of_a_shed_model_waits_for_a_later_pass(keyspace: Keyspace
     make_due(keyspace)
     passes.make()
     assert passes.outcomes == ended(keyspace) == {"pulled": 2}
-    assert balanced(keyspace).chosen == 5
+    assert read_balanced_account(keyspace).chosen == 5

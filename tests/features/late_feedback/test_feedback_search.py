@@ -2,7 +2,7 @@
 
 import pytest
 from support.feedback_parts import Passes, complain, ended, take
-from support.stage_parts import Keyspace, balanced, make_trace, make_traces
+from support.stage_parts import Keyspace, make_trace, make_traces, read_balanced_account
 
 HIDDEN = {
     "another order": b'{"output": "", "service": "shop", "trace_id": "wanted"}',
@@ -29,7 +29,7 @@ def test_a_trace_is_found_however_it_is_written(keyspace: Keyspace, payload: byt
     take(keyspace, max_trace_bytes=2000)
     Passes(keyspace, max_trace_bytes=2000).make()
     assert ended(keyspace) == {"pulled": 1}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 @pytest.mark.parametrize("payload", OTHERS.values(), ids=OTHERS.keys())
@@ -39,7 +39,7 @@ def test_an_entry_that_only_mentions_the_trace_id_is_not_the_trace(keyspace: Key
     take(keyspace, max_trace_bytes=2500)
     Passes(keyspace, max_trace_bytes=2500).make()
     assert ended(keyspace) == {"not_found": 1}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 @pytest.mark.parametrize(("kind", "version"), [("t", "2"), ("x", "1"), ("f", "1"), ("r", "1")])
@@ -101,7 +101,7 @@ def test_a_pass_goes_on_after_the_stream_was_trimmed(keyspace: Keyspace) -> None
     keyspace.client.xtrim(keyspace.keys.traces, maxlen=100, approximate=False)
     passes.turn(10)
     assert ended(keyspace) == {"not_found": 1, "pulled": 1}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_a_pass_over_a_stream_that_is_gone_finds_nothing(keyspace: Keyspace) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from support.feedback_parts import Passes, complain, ended, evaluations, gathered, take
-from support.stage_parts import Keyspace, balanced, make_trace, make_traces
+from support.stage_parts import Keyspace, make_trace, make_traces, read_balanced_account
 
 from worker.core.storage.client import StoreError
 from worker.features.late_feedback import pending as gathering
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_anywhere_in_a_pass_leaves_all_of_it_to_another(keysp
         lose_lease(keyspace)
     successor.turn(20)
     assert (ended(keyspace), gathered(keyspace), evaluations(keyspace)) == (ALL_ENDED, {}, FOUND)
-    assert balanced(keyspace).chosen == len(FOUND)
+    assert read_balanced_account(keyspace).chosen == len(FOUND)
 
 
 @pytest.mark.usefixtures("_long_leases")
@@ -83,7 +83,7 @@ def test_two_passes_at_the_same_time_do_nothing_twice(keyspace: Keyspace) -> Non
     slow.stage.choose(slow.stage._pass, slow.stage._pass.part)
     assert (quick.outcomes, slow.outcomes, slow.woken) == (ALL_ENDED, {}, [])
     assert (ended(keyspace), evaluations(keyspace)) == (ALL_ENDED, FOUND)
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 @pytest.mark.usefixtures("_long_leases")

@@ -10,11 +10,11 @@ from support.judging_parts import HOUR_S, Workers, assert_settled, letters
 from support.panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
 from support.replay_parts import Replays
 from support.stage_parts import (
-    Chosen,
+    IngestHarness,
     Keyspace,
-    balanced,
     make_trace,
     make_traces,
+    read_balanced_account,
     rules_of,
     sampler_of,
     samples,
@@ -38,7 +38,7 @@ def sampler(*rules: Rule) -> Sampler:
 
 def names(*rules: Rule, **fields: Any) -> list[tuple[str, float]]:
     """List the judge models that are chosen for a trace, with their probabilities."""
-    return [(choice.model, choice.probability) for choice in sampler(*rules).sample(make_trace(1, **fields)).choices]
+    return [(choice.grader, choice.probability) for choice in sampler(*rules).sample(make_trace(1, **fields)).choices]
 
 
 def evaluations(keyspace: Keyspace) -> dict[str, Any]:
@@ -90,12 +90,12 @@ def test_scores_of_a_possible_panel_member_are_kept(keyspace: Keyspace) -> None:
 # --- shedding ---
 
 
-def shedding(keyspace: Keyspace) -> Chosen:
+def shedding(keyspace: Keyspace) -> IngestHarness:
     """Make an ingest for which `c` is dead and has too much to do."""
-    under_test = Chosen(keyspace, **SETUP, max_waiting_bytes=10_000)
+    under_test = IngestHarness(keyspace, **SETUP, max_waiting_bytes=10_000)
     keyspace.client.hset(keyspace.keys.waiting, "c", 10_001)
     under_test.pressure.set_waiting({"c": 10_001})
-    under_test.pressure.set_dead({"c": 60.0})
+    under_test.pressure.set_open_circuits({"c": 60.0})
     return under_test
 
 
@@ -104,10 +104,10 @@ def test_with_one_member_its_panel_is_shed_too_and_both_are_brought_back(
 ) -> None:
     under_test = shedding(keyspace)
     keyspace.append("p1", [make_trace(0)])
-    under_test.take()
+    under_test.process()
     keyspace.client.hdel(keyspace.keys.waiting, "c")
     assert evaluations(keyspace).keys() == {"a", "b"}
-    assert balanced(keyspace).reasons == {"shed:c": 2}
+    assert read_balanced_account(keyspace).reasons == {"shed:c": 2}
     assert samples(under_test.metrics)["shed_total", "judge_model=c"] == 2
 
     worker = panel_worker(new_worker)
@@ -123,10 +123,10 @@ def test_with_one_member_its_panel_is_shed_too_and_both_are_brought_back(
 def test_a_trace_that_only_a_panel_of_the_dead_wants_is_shed_whole(keyspace: Keyspace) -> None:
     under_test = shedding(keyspace)
     under_test.pressure.set_waiting(dict.fromkeys("abc", 10_001))
-    under_test.pressure.set_dead(dict.fromkeys("abc", 60.0))
+    under_test.pressure.set_open_circuits(dict.fromkeys("abc", 60.0))
     keyspace.append("p1", make_traces(range(2)))
-    under_test.take()
-    account = balanced(keyspace)
+    under_test.process()
+    account = read_balanced_account(keyspace)
     assert (account.shed, account.chosen) == (2, 0)
     assert account.reasons == {"shed:a": 4, "shed:b": 2, "shed:c": 2}
 
@@ -162,10 +162,10 @@ def test_late_feedback_pulls_in_members_and_panel(keyspace: Keyspace, new_worker
     setup = {**SETUP, "rules": (heard, ALONE)}
     worker = panel_worker(new_worker, rules=setup["rules"], c=NO)
     keyspace.add(make_trace(1))
-    Chosen(keyspace, **setup).take()
+    IngestHarness(keyspace, **setup).process()
     finish(keyspace, worker)
     complain(keyspace, make_trace(1).trace_id)
-    Chosen(keyspace, **setup).take()
+    IngestHarness(keyspace, **setup).process()
     make_due(keyspace)
     Passes(keyspace, **setup).make()
     finish(keyspace, worker)
@@ -198,7 +198,7 @@ def test_forgotten_between_members_and_panel_nothing_is_combined(keyspace: Keysp
     assert [entry["trace_id"] for entry in keyspace.outbox("j") if entry["judge_model"] == PANEL] == [
         make_trace(1).trace_id
     ]
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.removed, account.waiting) == (7, 1, 0)
 
 
@@ -210,7 +210,7 @@ def given_up(keyspace: Keyspace, new_worker: Workers, count: int = 1) -> None:
     chosen(keyspace, count, age_s=7 * HOUR_S)
     away = Step(failure="judge_rejected")
     in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
-    assert balanced(keyspace).dead == 3 * count
+    assert read_balanced_account(keyspace).dead == 3 * count
 
 
 def reviving(keyspace: Keyspace, *healthy: str) -> AutoRetry:
@@ -271,7 +271,7 @@ def test_a_fault_in_a_member_does_not_keep_the_panel_from_coming_back(keyspace: 
         raise KeyError
 
     in_order(keyspace, panel_worker(new_worker, b=fault, c=fault), "a", "b", "c", PANEL)
-    assert balanced(keyspace).reasons == {"dead:internal_error": 3}
+    assert read_balanced_account(keyspace).reasons == {"dead:internal_error": 3}
     assert keyspace.client.zcard(keyspace.keys.dead_again(PANEL)) == 1
     assert keyspace.client.zcard(keyspace.keys.dead_again("c")) == 0
 
@@ -280,6 +280,6 @@ def test_a_panel_of_a_rule_with_where_is_chosen_without_texts(keyspace: Keyspace
     """The traces in a panel's batch hold no texts: what a rule wants of them was looked at before."""
     with_context = msgspec.structs.replace(TOGETHER, where=Where(has=("context",)))
     keyspace.add(make_trace(1, context=["It is warm."]))
-    Chosen(keyspace, models=MODELS, rules=(with_context,)).take()
+    IngestHarness(keyspace, models=MODELS, rules=(with_context,)).process()
     assert evaluations(keyspace).keys() == {"a", "b", "c", PANEL}
     assert Choice("safety", PANEL, 1.0) in sampler(TOGETHER).sample(make_trace(1)).choices

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from support.dead_parts import retry_all
 from support.judging_parts import HOUR_S, YES, Workers, assert_settled, holders, letters, refuse
 from support.panel_parts import MODELS, NO, PANEL, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace
+from support.stage_parts import IngestHarness, Keyspace, make_trace, read_balanced_account
 
 from judges.core.model import ChatRequest, ModelUnavailableError
 from judges.core.verdict import Score, evaluation_id
@@ -100,7 +100,7 @@ def test_as_long_as_one_member_is_missing_it_is_not_combined(keyspace: Keyspace,
     chosen(keyspace, 1)
     finish(keyspace, worker)
     assert verdicts(keyspace).keys() == {"a", "b"}
-    assert (balanced(keyspace).scored, balanced(keyspace).waiting) == (2, 2)
+    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).waiting) == (2, 2)
     finish(keyspace, panel_worker(new_worker))
     assert verdicts(keyspace)[PANEL].scores[0].passed
     assert_settled(keyspace, scored=4)
@@ -114,7 +114,7 @@ def test_a_panel_of_unscored_members_is_unscored(keyspace: Keyspace, new_worker:
     combined = verdicts(keyspace)[PANEL]
     assert (combined.outcome, combined.reason) == ("unscored", "refusal")
     assert combined.note == "1 of 3 models gave a score, which are too few to combine"
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.unscored, account.waiting) == (1, 3, 0)
 
 
@@ -141,7 +141,7 @@ def test_a_batch_that_is_there_twice_combines_once(keyspace: Keyspace, new_worke
         finish(keyspace, worker)
     combined = [verdict for verdict in keyspace.outbox("j") if verdict["judge_model"] == PANEL]
     assert len({panel_verdict["evaluation_id"] for panel_verdict in combined}) == len(combined) == 2
-    assert balanced(keyspace).scored == 8
+    assert read_balanced_account(keyspace).scored == 8
 
 
 def twice(keyspace: Keyspace, batch_id: str) -> None:
@@ -149,7 +149,7 @@ def twice(keyspace: Keyspace, batch_id: str) -> None:
     batch = keyspace.batches()[batch_id]
     other = fresh_id(batch.judge_model, batch.created_at)
     items = b",".join(msgspec.json.encode(item) for item in batch.items)
-    begin = batch_header(other, batch.model, batch.judge_model, batch.created_at, batch.v)
+    begin = batch_header(other, batch.grader, batch.judge_model, batch.created_at, batch.v)
     payload = begin.encode() + items + b"]}"
     keyspace.client.set(keyspace.keys.batch(other), payload)
     keyspace.client.hincrby(keyspace.keys.waiting, batch.judge_model, len(payload))
@@ -328,10 +328,10 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
             return answers.get(request.schema_name) or YES.replace('"yes"', f'"{result}"')
 
         worker = panel_worker(new_worker, b=answer, rules=(ASKED,))
-        chosen_for = Chosen(keyspace, models=MODELS, rules=(ASKED,))
+        chosen_for = IngestHarness(keyspace, models=MODELS, rules=(ASKED,))
         trace = make_trace(number, output="It is.", context=["It is warm."])
         keyspace.append("p1", [trace])
-        chosen_for.take()
+        chosen_for.process()
         assert {batch.judge_model for batch in keyspace.batches().values()} == {"b", BOTH}
         finish(keyspace, worker)
         read = [read_outbox_entry(entry) for entry in keyspace.client.xrange(keyspace.keys.verdicts)]
@@ -346,7 +346,7 @@ def test_grounded_and_relevant_is_combined_of_two_judges(keyspace: Keyspace, new
         assert queue_label(both.judge_model) == "panel"
         versions.add(both.judge_version)
     assert len(versions) == 1
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.chosen, account.dead, account.waiting) == (4 * len(OUTCOMES), 0, 0)
     form = {"facts_grounding": {"labels": "v2"}}
     for changed in (form, {"relevance_to_query": {"based_on": "relevance_to_query", "guidance": ["Be strict."]}}):
@@ -359,7 +359,7 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
         settings = Settings(models=MODELS, rules=rules, judges=judges)
         sampler = Sampler(Rules(settings, Graders(settings, load_judges(judges))))
         trace = make_trace(1, context=["It is warm."])
-        return {choice.model for choice in sampler.sample(trace).choices if choice.judge == "grounded_and_relevant"}
+        return {choice.grader for choice in sampler.sample(trace).choices if choice.judge == "grounded_and_relevant"}
 
     assert choices(ASKED) == {BOTH}
     assert choices(msgspec.structs.replace(ASKED, model=("default", "first"))) == {BOTH, "all(a)"}
@@ -378,8 +378,8 @@ def test_grounded_and_relevant_needs_both_judges_of_one_model() -> None:
 
 def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Keyspace, new_worker: Workers) -> None:
     of = chosen(keyspace, 1)
-    others = (COMBINE.replace(TOGETHER, "all"),)
-    stranger = panel_worker(new_worker, rules=others, asked=lambda: frozenset(of))
+    others = (COMBINE.with_value(TOGETHER, "all"),)
+    stranger = panel_worker(new_worker, rules=others, configured_models=lambda: frozenset(of))
     finish(keyspace, stranger)
     assert keyspace.batches().keys() == {of[PANEL]}
     finish(keyspace, panel_worker(new_worker))
@@ -388,16 +388,16 @@ def test_a_worker_that_does_not_know_the_panel_leaves_it_to_others(keyspace: Key
 
 def test_a_panel_without_a_worker_that_knows_it_is_given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
-    others = (COMBINE.replace(TOGETHER, "all"),)
-    finish(keyspace, panel_worker(new_worker, rules=others, asked=lambda: frozenset("abc")))
-    assert balanced(keyspace).reasons == {"dead:unknown_judge_version": 1}
+    others = (COMBINE.with_value(TOGETHER, "all"),)
+    finish(keyspace, panel_worker(new_worker, rules=others, configured_models=lambda: frozenset("abc")))
+    assert read_balanced_account(keyspace).reasons == {"dead:unknown_judge_version": 1}
 
 
 def test_a_panel_is_given_up_for_the_reason_of_its_members(keyspace: Keyspace, new_worker: Workers) -> None:
     away = Step(failure="judge_unavailable")
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     in_order(keyspace, panel_worker(new_worker, b=away, c=away), "a", "b", "c", PANEL)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.scored, account.reasons) == (1, {"dead:judge_unavailable": 3})
     assert {letter.judge_model for letter in letters(keyspace).values()} == {"b", "c", PANEL}
 
@@ -409,7 +409,10 @@ def test_a_panel_combines_the_others_if_a_member_is_given_up(keyspace: Keyspace,
     combined = verdicts(keyspace)[PANEL]
     assert (combined.scores[0].passed, combined.rationale) == (True, "2 of 2 models pass")
     assert combined.details["models"]["c"] == {"outcome": "unscored", "reason": "judge_unavailable"}
-    assert (balanced(keyspace).scored, balanced(keyspace).reasons) == (3, {"dead:judge_unavailable": 1})
+    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).reasons) == (
+        3,
+        {"dead:judge_unavailable": 1},
+    )
     retry_all(keyspace, panel_worker(new_worker).settings)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
@@ -421,7 +424,7 @@ def test_while_a_member_has_its_last_try_the_panel_is_not_given_up(keyspace: Key
     worker = panel_worker(new_worker)
     chosen(keyspace, 1, age_s=worker.settings.give_up_after + 60)
     in_order(keyspace, worker, PANEL, "a", "b", PANEL)
-    assert (letters(keyspace), balanced(keyspace).waiting) == ({}, 2)
+    assert (letters(keyspace), read_balanced_account(keyspace).waiting) == ({}, 2)
     (batch_id,) = [name for name, batch in keyspace.batches().items() if batch.judge_model == PANEL]
     assert keyspace.leases()[batch_id] == keyspace.soon(30.0)
     finish(keyspace, worker)
@@ -464,9 +467,9 @@ def test_a_member_that_is_only_late_is_a_timeout(keyspace: Keyspace, new_worker:
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     by_model = {batch.judge_model: batch_id for batch_id, batch in keyspace.batches().items()}
     panel_worker(new_worker).run(by_model[PANEL])
-    assert balanced(keyspace).reasons == {"dead:timeout": 1}
+    assert read_balanced_account(keyspace).reasons == {"dead:timeout": 1}
     finish(keyspace, panel_worker(new_worker))
-    assert (balanced(keyspace).scored, balanced(keyspace).dead) == (3, 1)
+    assert (read_balanced_account(keyspace).scored, read_balanced_account(keyspace).dead) == (3, 1)
 
 
 def test_an_unexpected_error_is_a_fault_of_ours(
@@ -493,4 +496,4 @@ def test_other_members_are_asked_while_one_is_away(keyspace: Keyspace, new_worke
     worker = panel_worker(new_worker, a=away)
     chosen(keyspace, 5)
     finish(keyspace, worker)
-    assert balanced(keyspace).scored == 10
+    assert read_balanced_account(keyspace).scored == 10

@@ -45,7 +45,7 @@ def loaded(
 
 def test_a_rule_may_name_several_models() -> None:
     (rule,) = loaded({"model": ["two", "one"], "combine": "all"}).rules
-    assert (rule.models, COMBINE.of(rule)) == (("two", "one"), "all")
+    assert (rule.models, COMBINE.read(rule)) == (("two", "one"), "all")
 
 
 @pytest.mark.parametrize("model", ["one", ["one"]])

@@ -10,7 +10,7 @@ from support.dead_parts import retry_all
 from support.judging_parts import HOUR_S, Workers, assert_settled, letters
 from support.panel_parts import MODELS, NO, PANEL, SETUP, TOGETHER, chosen, finish, in_order, panel_worker, verdicts
 from support.replay_parts import Replays
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, settings_of
+from support.stage_parts import IngestHarness, Keyspace, make_trace, read_balanced_account, settings_of
 
 from judges.core.verdict import Origin
 from judges.models.scripted import Step
@@ -79,9 +79,9 @@ def test_an_older_worker_puts_back_batches_of_panels(
     of = chosen(keyspace, 1)
     with monkeypatch.context() as before:
         before.setattr("worker.core.judging.fetching.decode_batch", old_decode)
-        older = panel_worker(new_worker, a=NO, asked=lambda: frozenset(of))
+        older = panel_worker(new_worker, a=NO, configured_models=lambda: frozenset(of))
         finish(keyspace, older)
-        assert (older.asked, keyspace.outbox("j")) == ([], [])
+        assert (older.judged_texts, keyspace.outbox("j")) == ([], [])
         older.judging.stop(0.1)
     finish(keyspace, panel_worker(new_worker))
     assert_settled(keyspace, scored=4)
@@ -100,24 +100,24 @@ def test_batches_without_panels_are_judged_by_older_workers_too(
 def test_only_batches_of_panels_and_members_have_the_later_version(keyspace: Keyspace) -> None:
     apart = msgspec.structs.replace(TOGETHER, model=("first", "last"))
     keyspace.add(make_trace(0))
-    Chosen(keyspace, models=MODELS, rules=(apart, OTHER)).take()
+    IngestHarness(keyspace, models=MODELS, rules=(apart, OTHER)).process()
     assert versions(keyspace) == {"a": {2}, "c": {2}, "majority(a,c)": {2}, "b": {1}}
 
 
 def test_a_batch_of_both_has_the_later_version_from_the_first_that_is_combined(keyspace: Keyspace) -> None:
     for number in range(3):
         keyspace.add(make_trace(number))
-    Chosen(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER), "batch_size": 1}).take()
+    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER), "batch_size": 1}).process()
     assert versions(keyspace) == {"a": {2}, "b": {1, 2}, "c": {2}, PANEL: {2}}
     keyspace.add(make_trace(3))
     keyspace.client.delete(*keyspace.client.scan_iter(keyspace.keys.batch("*")))
-    Chosen(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER)}).take()
+    IngestHarness(keyspace, **{**SETUP, "rules": (OTHER, TOGETHER)}).process()
     assert versions(keyspace) == {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
 
 
 def test_so_has_a_replay(keyspace: Keyspace) -> None:
     keyspace.add(make_trace(1))
-    Chosen(keyspace, models=MODELS, rules=(msgspec.structs.replace(TOGETHER, rate=0.0),)).take()
+    IngestHarness(keyspace, models=MODELS, rules=(msgspec.structs.replace(TOGETHER, rate=0.0),)).process()
     Replays(keyspace, **SETUP).make()
     assert versions(keyspace) == {"a": {2}, "b": {2}, "c": {2}, PANEL: {2}}
 
@@ -145,7 +145,7 @@ def given_up(keyspace: Keyspace, new_worker: Workers) -> None:
     """Run a worker that gives up two members, and their panel."""
     chosen(keyspace, 1, age_s=7 * HOUR_S)
     in_order(keyspace, panel_worker(new_worker, b=AWAY, c=AWAY), "a", "b", "c", PANEL)
-    assert balanced(keyspace).dead == 3
+    assert read_balanced_account(keyspace).dead == 3
 
 
 def test_forgetting_leaves_a_batch_its_version(keyspace: Keyspace) -> None:

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.judging_parts import SAFETY, Workers, assert_settled, holders
 from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces
+from support.stage_parts import IngestHarness, Keyspace, make_trace, make_traces, read_balanced_account
 
 from judges.core.judge import Judge, JudgeFailedError, Reading
 from judges.core.verdict import Score
@@ -57,7 +57,7 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Code:
 
 def choose(keyspace: Keyspace, count: int = 1, **settings: Any) -> None:
     keyspace.append("p1", make_traces(range(count)))
-    Chosen(keyspace, **{"models": MODELS, "rules": (TOGETHER,), **settings}).take()
+    IngestHarness(keyspace, **{"models": MODELS, "rules": (TOGETHER,), **settings}).process()
 
 
 def test_however_many_models_its_rule_names_it_judges_once(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
@@ -96,7 +96,7 @@ def test_no_egress_keeps_a_trace_from_the_operator_s_own_code(
     assert {batch.judge_model for batch in keyspace.batches().values()} == {"code", "a"}
     assert [line["other"] for line in lines if "egress excludes" in line["event"]] == ["coded"]
     finish(keyspace, panel_worker(new_worker, judges=code.judges, rules=rules))
-    assert balanced(keyspace).scored == 2
+    assert read_balanced_account(keyspace).scored == 2
 
 
 def test_so_many_run_at_the_same_time(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
@@ -119,7 +119,7 @@ def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_w
 def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     choose(keyspace)
     (batch_id,) = keyspace.batches()
-    stranger = panel_worker(new_worker, judges=catalogue(), asked=frozenset)
+    stranger = panel_worker(new_worker, judges=catalogue(), configured_models=frozenset)
     stranger.wake(batch_id)
     stranger.sweep()
     assert (keyspace.batches().keys(), holders(keyspace)) == ({batch_id}, {})

@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 
 def tally(*by: str, judges: tuple[str, ...] = (), service: str | None = None) -> Tally:
-    return Tally(Scope.of(Period(NOW - DAY_S, NOW), None, by, service, judges, NOW))
+    return Tally(Scope.from_options(Period(NOW - DAY_S, NOW), None, by, service, judges, NOW))
 
 
 def add(to: Tally, file: Path) -> Tally:

@@ -20,7 +20,7 @@ BEFORE = Period(NOW - 14 * DAY_S, NOW - 7 * DAY_S)
 
 
 def scope(*by: str, period: Period = WEEK, shift_s: float | None = 7 * DAY_S) -> Scope:
-    return Scope.of(period, shift_s, by, None, (), NOW)
+    return Scope.from_options(period, shift_s, by, None, (), NOW)
 
 
 def from_redis(keyspace: Keyspace, asked: Scope) -> Report:

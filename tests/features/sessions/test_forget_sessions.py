@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.dead_parts import balanced
+from support.dead_parts import read_balanced_account
 from support.forget_parts import PERSON, SECRET, assert_nowhere, forget, forgotten
 from support.session_parts import Sessions
 from support.session_parts import evaluations as session_evaluations
@@ -42,7 +42,7 @@ def test_a_trace_in_a_gathering_session_is_forgotten(keyspace: Keyspace, target:
     assert sizes == ({"s2": 2} if target == "session" else {"s1": 2, "s2": 2})
     removed = {"removed": 1} if target == "session" else {}
     assert sessions.account() == {"opened": 2, "gathered": 5, "judged": len(sizes), **removed}
-    assert balanced(keyspace).gathering == 0
+    assert read_balanced_account(keyspace).gathering == 0
     for session in ("s1", "s2"):
         forget(keyspace, session_id=session)
     assert int(keyspace.client.hget(keyspace.keys.sessions, "bytes")) == 0
@@ -57,7 +57,7 @@ def test_a_trace_in_a_chosen_or_judged_session_is_forgotten(keyspace: Keyspace, 
     forget(keyspace, **TARGETS[target])
     assert [trace.session_id for trace, _ in session_evaluations(keyspace)] == ["s2"]
     assert_nowhere(keyspace, SECRET, PERSON)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.removed, account.waiting) == (1, 1)
 
 

@@ -4,7 +4,16 @@ import time
 
 from support.replay_parts import Replays
 from support.session_parts import COMPLETE, Sessions, evaluations, session_trace
-from support.stage_parts import Chosen, Keyspace, balanced, make_trace, make_traces, sampler_of, samples, settings_of
+from support.stage_parts import (
+    IngestHarness,
+    Keyspace,
+    make_trace,
+    make_traces,
+    read_balanced_account,
+    sampler_of,
+    samples,
+    settings_of,
+)
 
 from judges.core.sessions import session_id_of, transcript
 from judges.core.verdict import session_evaluation_id
@@ -23,7 +32,7 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace
     sessions.turn()
     assert evaluations(keyspace) == [], "it has not paused"
     assert sessions.account() == {"opened": 1, "gathered": 3}
-    assert not balanced(keyspace).settled
+    assert not read_balanced_account(keyspace).settled
     sessions.pause()
     ((trace, evaluation),) = evaluations(keyspace)
     assert (trace.trace_id, trace.input, trace.output) == (session_trace("s1", 2).trace_id, "Question 2?", "Answer 2.")
@@ -34,7 +43,7 @@ def test_a_conversation_is_judged_once_it_pauses_as_one_trace(keyspace: Keyspace
         trace, 1, judge="conversation_completeness", version=VERSION, judge_model="lexical"
     )
     assert sessions.woken == list(keyspace.batches())
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.chosen, account.waiting, account.gathering) == (3, 1, 1, 0)
     assert keyspace.daily_accounting() == keyspace.accounting()
     sessions.pause()
@@ -62,7 +71,7 @@ def test_a_session_is_judged_again_when_it_has_grown_by_half(keyspace: Keyspace)
         ("sessions_total", "outcome=judged"): 1,
         ("sessions_total", "outcome=updated"): 5,
     }
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(keyspace: Keyspace) -> None:
@@ -77,7 +86,7 @@ def test_a_long_conversation_is_judged_at_once_and_keeps_its_newest_traces(keysp
     choices = [evaluation.session for _, evaluation in evaluations(keyspace)]
     shown = [[session_trace("s1", number).trace_id for number in numbers] for numbers in (range(2, 6), range(6, 10))]
     assert choices == [Session(1, 6, tuple(shown[0])), Session(2, 10, tuple(shown[1]))]
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_few_bytes_are_kept_of_a_conversation_and_none_of_a_quiet_one(keyspace: Keyspace) -> None:
@@ -108,7 +117,7 @@ def test_too_many_conversations_are_judged_early(keyspace: Keyspace) -> None:
     assert len(evaluations(keyspace)) == 2
     assert (keyspace.client.zcard(keyspace.keys.sessions_due), keyspace.client.hlen(keyspace.keys.sessions)) == (0, 0)
     assert sessions.account() == {"opened": 2, "gathered": 4, "judged": 2}
-    balanced(keyspace)
+    read_balanced_account(keyspace)
 
 
 def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace) -> None:
@@ -123,7 +132,7 @@ def test_a_rule_samples_a_whole_conversation_or_nothing_of_it(keyspace: Keyspace
     assert by_session_id.keys() == below
     assert 20 < len(below) < 40
     assert {(each.session.traces, each.probability) for each in by_session_id.values()} == {(3, 0.5)}
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.not_sampled) == (3 * len(below), 180 - 3 * len(below))
 
 
@@ -131,12 +140,12 @@ def test_only_traces_with_a_session_match_and_rules_for_traces_go_on_beside(keys
     sessions = Sessions(keyspace, rules=(COMPLETE, Rule(name="shop", judges=("safety",), where=Where(service="shop"))))
     for trace in (make_trace(1, session_id="s1"), make_trace(2), make_trace(3, session_id=" ", service="lab")):
         keyspace.add(trace)
-    sessions.chosen.take()
+    sessions.chosen.process()
     sessions.pause()
     choices = {(trace.trace_id, evaluation.judge) for trace, evaluation in evaluations(keyspace)}
     first_id, two = make_trace(1).trace_id, make_trace(2).trace_id
     assert choices == {(first_id, "safety"), (two, "safety"), (first_id, "conversation_completeness")}
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.no_rule) == (2, 1)
 
 
@@ -176,7 +185,7 @@ def test_traces_that_come_twice_or_late_are_gathered_once_and_in_order(keyspace:
     ((trace, evaluation),) = evaluations(keyspace)
     assert evaluation.session == Session(1, 3, tuple(session_trace("s1", number).trace_id for number in (1, 2, 0)))
     assert (trace.input, trace.started_at) == ("Question 0?", 1_700_000_001)
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.duplicate) == (3, 3)
 
 
@@ -206,20 +215,20 @@ def test_a_conversation_that_redis_forgot_is_not_judged_twice(keyspace: Keyspace
     sessions.publish("s1", range(3, 6))
     sessions.pause()
     assert [evaluation.session.generation for _, evaluation in evaluations(keyspace)] == [1]
-    assert balanced(keyspace).chosen == 1
+    assert read_balanced_account(keyspace).chosen == 1
 
 
 def test_a_conversation_waits_for_a_judge_model_that_is_away_unless_there_is_no_room(keyspace: Keyspace) -> None:
     sessions = Sessions(keyspace)
     sessions.publish("s1", range(3))
     sessions.pressure.set_waiting({"lexical": 1 << 40})
-    sessions.pressure.set_dead({"lexical": 100.0})
+    sessions.pressure.set_open_circuits({"lexical": 100.0})
     assert sessions.pressure.bounds.shed == {"lexical"}
     sessions.pause()
     assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3})
     full = Sessions(keyspace, max_session_bytes=1)
     full.pressure.set_waiting({"lexical": 1 << 40})
-    full.pressure.set_dead({"lexical": 100.0})
+    full.pressure.set_open_circuits({"lexical": 100.0})
     full.turn()
     assert (evaluations(keyspace), sessions.account()) == ([], {"opened": 1, "gathered": 3, "judged": 1})
     assert keyspace.counted("shed:lexical") == {"shed:lexical": 1}
@@ -240,7 +249,7 @@ def test_a_history_repeated_by_each_trace_is_shown_once(keyspace: Keyspace) -> N
 
 def test_sampling_costs_nothing_without_rules_for_sessions(keyspace: Keyspace) -> None:
     sampler = sampler_of(settings_of(keyspace))
-    assert {sampler.sample(trace).of_session for trace in make_traces(range(3), session_id="s1")} == {()}
+    assert {sampler.sample(trace).session_choices for trace in make_traces(range(3), session_id="s1")} == {()}
 
 
 # --- replay ---
@@ -251,7 +260,7 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
     for name, first in (("s1", 0), ("s2", 3)):
         sessions.publish(name, range(first, first + 3))
     keyspace.add(make_trace(9))
-    sessions.chosen.take()
+    sessions.chosen.process()
     sessions.pause()
     new = Rule(name="new", judges=("conversation_completeness", "user_frustration"), unit="session")
     replays = Replays(keyspace, rules=(new,))
@@ -270,11 +279,11 @@ def test_a_replay_gathers_conversations_of_its_own_and_the_workers_judge_them(ke
         ("replay", 1, 3)
     }
     assert len(evaluations(keyspace)) == before + 2, "the judge of before judges nothing again"
-    account = balanced(keyspace)
+    account = read_balanced_account(keyspace)
     assert (account.sampled, account.chosen, account.gathering) == (6, 4, 0)
     assert replays.make("user_frustration")["gathered"] == 6
     later.pause()
-    assert balanced(keyspace).chosen == 4, "each conversation is judged once by a version"
+    assert read_balanced_account(keyspace).chosen == 4, "each conversation is judged once by a version"
 
 
 def test_a_replay_leaves_sessions_of_ingest_to_ingest(keyspace: Keyspace) -> None:
@@ -288,7 +297,7 @@ def test_a_judge_that_no_rule_names_gets_a_share_of_the_sessions_and_waits_for_r
     for place in range(40):
         for number in range(2):
             keyspace.add(session_trace(f"session {place}", 2 * place + number))
-    Chosen(keyspace).take()
+    IngestHarness(keyspace).process()
     replays = Replays(keyspace)
     below = sum(position(f"session {place}", "tracejudge") < 0.5 for place in range(40))
     counts = replays.make("knowledge_retention", rate=0.5)

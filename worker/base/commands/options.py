@@ -32,7 +32,7 @@ from worker.base.replay.replay import parse_time
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.selection.lenient import NoTraceError, value_of
+from worker.core.selection.lenient import NoTraceError, decode_repaired
 from worker.core.storage.client import Store, StoreError, find_wrong_count, make_stores
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -336,7 +336,7 @@ def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
             yield Line(number, None, fault)
             continue
         try:
-            row = value_of(text.encode())
+            row = decode_repaired(text.encode())
         except NoTraceError:
             yield Line(number, None, "is not JSON")
         else:

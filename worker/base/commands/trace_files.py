@@ -23,7 +23,7 @@ from tracejudge import Trace
 from worker.base.commands.options import amount, note, read_traces
 from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.queue.batch import Session
-from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, value_of
+from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, decode_repaired
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 
 # `tracejudge export` adds it to each trace.
@@ -120,7 +120,7 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
     if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
         return entry
     try:
-        row = as_trace(value_of(line.payload.decode().encode(), _ROW.decode))
+        row = as_trace(decode_repaired(line.payload.decode().encode(), _ROW.decode))
     except (NoTraceError, UnicodeDecodeError):
         return entry
     return trace_of(line._replace(payload=msgspec.json.encode(row)), max_bytes)
@@ -240,7 +240,7 @@ class Conversations:
     """Traces of sessions, gathered as a worker gathers them."""
 
     def __init__(self, settings: Settings) -> None:
-        self._max, self._max_bytes = SESSION_MAX.of(settings), MAX_SESSION_BYTES.of(settings)
+        self._max, self._max_bytes = SESSION_MAX.read(settings), MAX_SESSION_BYTES.read(settings)
         self._traces: dict[str, deque[Trace]] = {}
         self._totals: dict[str, int] = {}
         self._tags: dict[str, dict[str, str]] = {}

@@ -157,7 +157,7 @@ def list_letters(
                 *map(plain, (letter.owner.service, letter.evaluation.judge, version, letter.judge_model)),
             )
         print_table(OUT, table)
-    total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.answering)
+    total = sum(part.call(methodcaller("zcard", part.keys.dead_due)) for part in store.reachable)
     NOTES.print(f"{amount(len(listed), 'dead letter')} of {total:,}", highlight=False)
     _warn_of_unreadable(letters)
 
@@ -213,7 +213,7 @@ def show(evaluation_id: str, *, texts: bool, config: str | None, redis_url: str 
     document = {
         **head,
         "note": letter.note,
-        "model": letter.model,
+        "model": letter.grader,
         "probability": letter.evaluation.probability,
         "input_tokens": letter.spent.input_tokens,
         "output_tokens": letter.spent.output_tokens,
@@ -278,9 +278,12 @@ def retry_letters(
             for group in group_letters(letters.by_partition[partition].read(ids), settings.batch_size):
                 letter = group[0].letter
                 # The batch is made all the same, because workers may know a model that this configuration lacks.
-                if letter.model not in unknown_models and graders.find_grader(letter.model, letter.judge_model) is None:
-                    unknown_models.add(letter.model)
-                    missing = f"there is no [models.{letter.model}] for {letter.judge_model} here"
+                if (
+                    letter.grader not in unknown_models
+                    and graders.find_grader(letter.grader, letter.judge_model) is None
+                ):
+                    unknown_models.add(letter.grader)
+                    missing = f"there is no [models.{letter.grader}] for {letter.judge_model} here"
                     note(f"{missing}: dead letters wait for a worker with it")
                 if dry_run:
                     busy = [dead.letter.evaluation.id for dead in group if dead.retry.batch_id]

@@ -45,7 +45,7 @@ def group_letters(
     """Group letters for one batch: of one model, at most ``batch_size``, and not too large."""
     open_groups: dict[tuple[str, str], list[FoundDeadLetter[DeadLetter]]] = {}
     for dead in letters:
-        group = open_groups.setdefault((dead.letter.model, dead.letter.judge_model), [])
+        group = open_groups.setdefault((dead.letter.grader, dead.letter.judge_model), [])
         if group and sum(letter.size for letter in group) + dead.size > CHUNK_BYTES:
             yield group[:]
             group.clear()
@@ -64,7 +64,7 @@ def retry(
     An ``automatic`` retry is one of a limited number.
     """
     first, keys = group[0].letter, store.keys
-    grader = Grader(first.model, first.judge_model)
+    grader = Grader(first.grader, first.judge_model)
     script_keys = (keys.dead, keys.dead_retries, keys.dead_again(first.judge_model), keys.leases, keys.waiting)
     writer = BatchWriter(settings, keys, script_keys)
     # A batch has each trace once.
@@ -235,7 +235,7 @@ class AutoRetry(ServiceThread):
         judge = graders.judge_form(letter.evaluation.judge, letter.judge_model)
         return (
             self._rules.allows(letter.item.trace, letter.judge_model)
-            and graders.find_grader(letter.model, letter.judge_model) is not None
+            and graders.find_grader(letter.grader, letter.judge_model) is not None
             and judge is not None
             and judge.version == letter.evaluation.version
         )

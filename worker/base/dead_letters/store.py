@@ -168,7 +168,7 @@ class AllDeadLetters:
     """The dead letters of all partitions, in one order."""
 
     def __init__(self, store: Store) -> None:
-        self.by_partition = {partition: DeadLetterStore(partition) for partition in store.answering}
+        self.by_partition = {partition: DeadLetterStore(partition) for partition in store.reachable}
 
     @property
     def unreadable(self) -> int:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, all_receivers, receiver_faults
-from worker.core.features import Exporter, Feature
+from worker.core.features import ExporterSpec, Feature
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class DeliveryKeys(KeySpace):
         return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"
 
 
-def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
+def _exporters(settings: "Settings") -> Mapping[str, ExporterSpec]:
     if not all_receivers(settings):
         return {}
     from worker.base.delivery.otlp_receiver import OtlpExporter
@@ -32,14 +32,14 @@ def receiver_group(receiver: str) -> str:
     return receiver if receiver == "otel" else f"receiver:{receiver}"
 
 
-def receiver_exporters(settings: "Settings", kinds: "Mapping[str, type[ReceiverExporter]]") -> dict[str, Exporter]:
+def receiver_exporters(settings: "Settings", kinds: "Mapping[str, type[ReceiverExporter]]") -> dict[str, ExporterSpec]:
     """Return the exporters of the configured receivers of some kinds, by their consumer groups."""
     return {
-        receiver_group(name): Exporter(
+        receiver_group(name): ExporterSpec(
             exporter.role,
             partial(exporter, name=name),
             partial(exporter.checks, name=name),
-            partial(exporter.keeps, name=name),
+            partial(exporter.retained_data, name=name),
         )
         for name, options in all_receivers(settings).items()
         if (exporter := kinds.get(options.kind)) is not None
@@ -52,7 +52,7 @@ FEATURE: Final = Feature(
     scripts=__package__,
     tables=(OTLP_ENDPOINT, RECEIVERS),
     faults=receiver_faults,
-    verdict_tags=lambda settings: filter(None, (each.trace_tag for each in RECEIVERS.of(settings).values())),
+    verdict_tags=lambda settings: filter(None, (each.trace_tag for each in RECEIVERS.read(settings).values())),
     receivers=all_receivers,
     metrics="worker.base.delivery.receiver_delivery.DeliveryMetrics",
     exporters=_exporters,

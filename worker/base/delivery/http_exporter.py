@@ -108,7 +108,7 @@ class HttpExporter(ReceiverExporter):
         return cls.probe
 
     @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
+    def retained_data(cls, settings: Settings, name: str) -> str:
         """Name the server; the user of `tracejudge forget` may lack the credentials."""
         options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind

@@ -195,7 +195,7 @@ class OtlpExporter(HttpExporter):
         return finding if of_logs.result == "ok" else of_logs
 
     @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
+    def retained_data(cls, settings: Settings, name: str) -> str:
         """Name the receiver, also if a variable of OpenTelemetry has its address."""
         options = all_receivers(settings)[name]
         assert isinstance(options, OtlpSettings)  # noqa: S101 - by its kind

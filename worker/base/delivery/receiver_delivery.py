@@ -143,7 +143,7 @@ class ReceiverExporter(ExportConsumer):
 
     @classmethod
     @abstractmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
+    def retained_data(cls, settings: Settings, name: str) -> str:
         """Return which data `tracejudge forget` cannot erase there, and how to erase it; for its output."""
 
     @property

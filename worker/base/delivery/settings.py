@@ -190,13 +190,13 @@ def _apis() -> Mapping[str, str]:
 
 def all_receivers(settings: Settings) -> dict[str, ReceiverSettings]:
     """Return the receivers by name; the receiver of `otlp_endpoint` is `otel`."""
-    endpoint = OTLP_ENDPOINT.of(settings)
-    return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.of(settings)}
+    endpoint = OTLP_ENDPOINT.read(settings)
+    return {**({} if endpoint is None else {"otel": OtlpSettings(url=endpoint)}), **RECEIVERS.read(settings)}
 
 
 def receiver_faults(settings: Settings) -> Iterator[Fault]:
     """Check names, addresses and credentials of receivers, and `otlp_endpoint`, which is the address of one."""
-    receivers, endpoint = RECEIVERS.of(settings), OTLP_ENDPOINT.of(settings)
+    receivers, endpoint = RECEIVERS.read(settings), OTLP_ENDPOINT.read(settings)
     for name in receivers:
         if name == "otel":
             fix = "choose another name"

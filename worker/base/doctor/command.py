@@ -198,7 +198,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
 
 def accounting(store: Store) -> Sequence[Finding]:
     """Check that the accounting balances."""
-    lost = sum_accounts([read_account(partition) for partition in store.answering]).lost
+    lost = sum_accounts([read_account(partition) for partition in store.reachable]).lost
     if lost == 0:
         return [ok("accounting", "they balance")]
     what = f"{lost:,} lost" if lost > 0 else f"{-lost:,} counted twice"
@@ -207,7 +207,7 @@ def accounting(store: Store) -> Sequence[Finding]:
 
 def dead_letters(store: Store) -> Sequence[Finding]:
     """Check whether evaluations were given up."""
-    dead = sum(measure(partition).dead for partition in store.answering)
+    dead = sum(measure(partition).dead for partition in store.reachable)
     if not dead:
         return [ok("dead letters", "none")]
     fix = "see `tracejudge dead list`, then `dead retry` or `dead drop`"

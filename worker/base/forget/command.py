@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from worker.base.commands.options import JSON, NOTES, OUT, REDIS, connect, counts_table, note, print_json
-from worker.base.forget.forget import ForgetTarget, Forgotten, forget_everywhere
+from worker.base.forget.forget import ErasureCounts, ForgetTarget, forget_everywhere
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
 from worker.core.config.serving import UserKeys
 from worker.core.config.settings import Settings
@@ -83,7 +83,7 @@ def command(
             note(f"{trace_id} is the beginning of {name}")
             forgotten = _forget(store, settings, ForgetTarget(trace_id=name), dry_run=dry_run)
     exporters = find_exporters(settings).values()
-    kept = (*filter(None, (exporter.keeps(settings) for exporter in exporters)), *_KEPT)
+    kept = (*filter(None, (exporter.retained_data(settings) for exporter in exporters)), *_KEPT)
     if as_json:
         print_json({**msgspec.to_builtins(forgotten), "dry_run": dry_run, "kept": kept})
     else:
@@ -103,7 +103,7 @@ def command(
     sys.exit(0 if forgotten.total and not forgotten.unreadable and not forgotten.unsettled else 1)
 
 
-def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: bool) -> Forgotten:
+def _forget(store: Store, settings: Settings, target: ForgetTarget, *, dry_run: bool) -> ErasureCounts:
     with NOTES.status("") as status:
         try:
             return forget_everywhere(

@@ -46,7 +46,7 @@ from worker.core.config.settings import Settings
 from worker.core.features import import_attribute, installed
 from worker.core.queue.batch import KNOWN_VERSIONS, EvaluationRef, RawBatch, Session
 from worker.core.queue.ledger import Ledger, evaluation_states, field_of
-from worker.core.selection.lenient import Lenient, NoTraceError
+from worker.core.selection.lenient import LenientPayload, NoTraceError
 from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
 
@@ -177,7 +177,7 @@ _decode_batch = msgspec.json.Decoder(RawBatch).decode
 _decode_item = msgspec.json.Decoder(_ItemName).decode
 
 
-class Forgotten(Struct):
+class ErasureCounts(Struct):
     """Counts of matches and erased entries; a dry run erases none.
 
     Attributes:
@@ -221,7 +221,7 @@ def forget_everywhere(
     *,
     dry_run: bool = False,
     progress: Callable[[str, int], None] = lambda _place, _things: None,
-) -> Forgotten:
+) -> ErasureCounts:
     """Erase a target from all partitions; the traces of a person are found on all of them first.
 
     Errors as of ``Forgetting.run``.
@@ -237,8 +237,8 @@ def forget_everywhere(
             # Feedback may have been handed on to a partition that was done.
             forgetting.erase_pending_feedback()
     results = [forgetting.result for forgetting in runs]
-    counts = {name: sum(getattr(result, name) for result in results) for name in Forgotten.__struct_fields__}
-    return Forgotten(**{**counts, "unsettled": any(result.unsettled for result in results)})
+    counts = {name: sum(getattr(result, name) for result in results) for name in ErasureCounts.__struct_fields__}
+    return ErasureCounts(**{**counts, "unsettled": any(result.unsettled for result in results)})
 
 
 class Eraser:
@@ -278,7 +278,7 @@ class Forgetting:
         Args:
             progress: Called with the kind that is being scanned (`traces`, `batches`, …), and the number so far.
         """
-        self.result = Forgotten()
+        self.result = ErasureCounts()
         self.store = store
         self._keys = store.keys
         self._lookup_keys = LookupKeys(store.keys.prefix)
@@ -291,7 +291,7 @@ class Forgetting:
         self._unreadable: set[str] = set()
         self._unreadable_letters = 0
 
-    def run(self) -> Forgotten:
+    def run(self) -> ErasureCounts:
         """Find the traces of a person or session first, then erase.
 
         Raises:
@@ -301,7 +301,7 @@ class Forgetting:
         self.learn()
         return self.erase()
 
-    def erase(self) -> Forgotten:
+    def erase(self) -> ErasureCounts:
         """Erase all data of the target as it is known now; errors as of ``run``."""
         self._erase_entries()
         self.erase_pending_feedback()
@@ -420,7 +420,7 @@ class Forgetting:
         """Replace a batch; return evaluations that had not ended (-1: it has changed), and letters among them."""
         if self.dry_run:
             states = evaluation_states(self.store, owned)
-            return sum(not state.ended and not state.dead for state in states.values()), 0
+            return sum(not state.ended and not state.letter for state in states.values()), 0
         keys, batch = self._keys, scanned.batch
         names = (
             *(keys.leases, keys.holders, keys.waiting, keys.ready(batch.judge_model), keys.batch(batch.id)),
@@ -524,7 +524,7 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
     try:
         if kind in {b"t", b"f"}:
             # Any language may have written the entry, and ingest accepts these names and types too.
-            fields = Lenient(payload)
+            fields = LenientPayload(payload)
             return Owner(fields.trace_id, _text_in(fields, "user_id"), _text_in(fields, "session_id"))
         return _decode_named(payload).owner
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, NoTraceError):
@@ -532,7 +532,7 @@ def owner_of(payload: bytes, kind: bytes = b"") -> Owner:
         return Owner(None)
 
 
-def _text_in(fields: Lenient, name: str) -> str | None:
+def _text_in(fields: LenientPayload, name: str) -> str | None:
     """Return an id as the text that it is in the trace that ingest has made of the entry."""
     value = next((candidate for candidate in fields.values(name) if candidate is not None), None)
     text: str | None = value if isinstance(value, str) else convert_field(name, value)

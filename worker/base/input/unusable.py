@@ -158,7 +158,7 @@ class UnusableInput(IngestHook):
 def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
     """Read the last invalid entries of all partitions, the newest first."""
     key = InputKeys(store.first.keys.prefix).invalid
-    answers = (part.call(methodcaller("xrevrange", part.same_key(key), count=limit)) for part in store.answering)
+    answers = (part.call(methodcaller("xrevrange", part.own_key(key), count=limit)) for part in store.reachable)
     newest = sorted(itertools.chain.from_iterable(answers), key=lambda entry: entry_position(entry[0]), reverse=True)
     return [msgspec.json.decode(fields[b"j"], type=InvalidRecord) for _, fields in newest[:limit]]
 
@@ -166,7 +166,7 @@ def read_invalid(store: Store, limit: int = MAX_INVALID) -> list[InvalidRecord]:
 def read_left_out(store: Store) -> list[LeftOutRecord]:
     """Read the fields that were left out, the latest first."""
     key = InputKeys(store.first.keys.prefix).left_out
-    hashes = [part.read_hashes([part.same_key(key)])[0] for part in store.answering]
+    hashes = [part.read_hashes([part.own_key(key)])[0] for part in store.reachable]
     rows = [raw for fields in hashes for raw in fields.values()]
     latest: dict[tuple[str, str], LeftOutRecord] = {}
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):

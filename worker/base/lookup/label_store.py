@@ -327,7 +327,7 @@ class OutboxMatcher:
         entries: list[Entry] = []
         try:
             # Partitions but the first are left out while they are away, because the monitor must not wait for them.
-            if store in store.first.answering:
+            if store in store.first.reachable:
                 entries = store.call(lambda client: client.xrange(store.keys.verdicts, position, "+", self._count))
         except StoreError:
             if store is store.first:

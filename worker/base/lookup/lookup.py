@@ -264,7 +264,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
 
     Copies that exist stay as they are. Nothing is kept, and 0 returned, if `keep_labelled` is off.
     """
-    if not KEEP_LABELLED.of(settings) or not trace_ids:
+    if not KEEP_LABELLED.read(settings) or not trace_ids:
         return 0
     redaction = Redaction.from_settings(settings.redact)
     missing = [trace_id for trace_id in trace_ids if read_labelled_trace(store, trace_id) is None]
@@ -272,7 +272,7 @@ def keep_traces(store: Store, settings: Settings, trace_ids: Collection[str]) ->
     kept = 0
     for published in published_by_id.values():
         trace = published[0].trace if redaction is None else redaction.trace(published[0].trace)
-        kept += keep_trace(store, trace, MAX_LABELLED_BYTES.of(settings))
+        kept += keep_trace(store, trace, MAX_LABELLED_BYTES.read(settings))
     return len(missing) - kept
 
 

@@ -132,7 +132,7 @@ def _newest(
     searched = _SEARCHED if last and accepts else max(1, last)
     newest = {
         partition: partition.call(methodcaller("xrevrange", partition.keys.verdicts, count=searched))
-        for partition in store.answering
+        for partition in store.reachable
     }
     entries = heapq.merge(*newest.values(), key=lambda entry: entry_position(entry[0]), reverse=True)
     newest_entries, answered = list[OutboxEntry](), set[str]()

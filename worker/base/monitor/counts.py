@@ -14,7 +14,7 @@ import msgspec
 from judges.core.verdict import Verdict
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.series import COARSE_DAYS, VERSION_DIGITS, Series, series_of, utc_days
-from worker.core.queue.batch import CascadeStep, First
+from worker.core.queue.batch import CascadeStep, FirstVerdict
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 
@@ -64,7 +64,7 @@ def read_horizon(store: Store, now: float) -> float:
     A partition that does not answer is left out: it must not delay detection for the others.
     """
     until = now
-    for partition in store.answering:
+    for partition in store.reachable:
 
         def read(pipe: Any, keys: Keys = partition.keys) -> None:
             pipe.hget(keys.groups, f"verdicts:{MONITOR_GROUP}")
@@ -92,16 +92,16 @@ def step_of(verdict: Verdict) -> CascadeStep | None:
         return None
 
 
-def first_of(verdict: Verdict) -> First | None:
+def first_of(verdict: Verdict) -> FirstVerdict | None:
     """Return the first verdict of a repeat, None if a verdict repeats nothing."""
     raw = verdict.details.get("repeat") if verdict.origin == "repeat" else None
     try:
-        return None if raw is None else msgspec.convert(raw, First)
+        return None if raw is None else msgspec.convert(raw, FirstVerdict)
     except msgspec.ValidationError:
         return None
 
 
-def series_of_first(series: Series, first: First) -> Series:
+def series_of_first(series: Series, first: FirstVerdict) -> Series:
     """Return the series of the first verdict, given the series of its repeat, which another model may have made."""
     version = first.version[:VERSION_DIGITS] or series.version
     return msgspec.structs.replace(series, judge_model=first.judge_model, version=version)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from worker.core.config.settings import HOUR_S, AtLeastOne, Settings, Share
-from worker.core.features import Exporter, Feature, Table
+from worker.core.features import ExporterSpec, Feature, PartitionThread, Table
 from worker.core.storage.keys import Key, KeySpace
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from worker.core.selection.sampling import Rules
     from worker.core.storage.client import Store
     from worker.core.telemetry.metrics import Metrics
-    from worker.core.telemetry.service import ServiceThread
 
 
 Segment = Annotated[str, Meta(pattern=r"^(?:name|model|release|prompt_version|tags\.[^\s=]{1,64})\Z")]
@@ -85,9 +84,9 @@ SECOND_MODEL: Final[Table[str | None]] = Table("second_model", str | None, None,
 
 def monitor_faults(settings: Settings, _: "Mapping[str, Judge]", names: frozenset[str]) -> Iterator[Fault]:
     """Check the names of safety judges."""
-    for judge in MONITOR.of(settings).safety:
+    for judge in MONITOR.read(settings).safety:
         if judge not in names:
-            yield unknown("monitor.safety", f"there is no judge {judge!r}", judge, names)
+            yield unknown_name_fault("monitor.safety", f"there is no judge {judge!r}", judge, names)
 
 
 class MonitorKeys(KeySpace):
@@ -119,41 +118,44 @@ class MonitorKeys(KeySpace):
         return f"{self.prefix}:quality:{series}:c{period}:{part}"
 
 
-def _complete(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
+def _complete_settings(settings: Settings, sources: "ConfigSources", _: frozenset[str]) -> "Faults[Settings]":
     from worker.base.monitor.objectives import load_objectives
 
     return load_objectives(settings, sources)
 
 
-def _exporters(settings: Settings) -> Mapping[str, Exporter]:
-    if not MONITOR.of(settings).enabled:
+def _exporters(settings: Settings) -> Mapping[str, ExporterSpec]:
+    if not MONITOR.read(settings).enabled:
         return {}
     from worker.base.monitor.sums import QualitySums
 
-    return {QualitySums.exporter: Exporter(QualitySums.role, None)}
+    return {QualitySums.exporter: ExporterSpec(QualitySums.role, None)}
 
 
 def _process_threads(
     settings: Settings, metrics: "Metrics", stores: "Sequence[Store]", rules: "Rules"
-) -> "Sequence[tuple[ServiceThread, Store]]":
+) -> Sequence[PartitionThread]:
     """Make a thread for each partition, also of those that this worker does not serve: the sums are on the first."""
     from worker.base.monitor.sums import PartitionSums, QualitySums
 
-    if not MONITOR.of(settings).enabled or QualitySums.role not in settings.roles:
+    if not MONITOR.read(settings).enabled or QualitySums.role not in settings.roles:
         return ()
     sums = QualitySums(settings, stores[0], metrics, rules)
-    return (sums, stores[0]), *((PartitionSums(store, sums), store) for store in stores[1:])
+    return [
+        PartitionThread(sums, stores[0]),
+        *(PartitionThread(PartitionSums(store, sums), store) for store in stores[1:]),
+    ]
 
 
 FEATURE: Final = Feature(
     name="monitor",
     tables=(MONITOR,),
-    verdict_tags=lambda settings: MONITOR.of(settings).tags,
+    verdict_tags=lambda settings: MONITOR.read(settings).tags,
     rule_faults=monitor_faults,
     metrics="worker.base.monitor.gauges.QualityMetrics",
     keys=MonitorKeys,
     scripts=__package__,
-    complete=_complete,
+    complete_settings=_complete_settings,
     exporters=_exporters,
     process_threads=_process_threads,
 )

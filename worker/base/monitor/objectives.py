@@ -85,10 +85,10 @@ def mistakes_in(rows: Sequence[Objective]) -> Iterator[str]:
 
 def load_objectives(settings: Settings, sources: ConfigSources) -> Faults[Settings]:
     """Find and check the file of objectives: the one named, relative to the configuration, or the one beside it."""
-    named, place, path = MONITOR.of(settings).objectives, sources.origin.get("monitor", ""), sources.path
+    named, place, path = MONITOR.read(settings).objectives, sources.origin.get("monitor", ""), sources.path
     file = (Path(path).parent if path and place in {path, ""} else Path()) / (named or FILE_NAME)
     if named is None and (path is None or not file.exists()):
         return settings
     rows = yield from read_rows(file, f"{place}: monitor.objectives" if named else str(file))
-    safety = tuple(dict.fromkeys((*MONITOR.of(settings).safety, *(row.judge for row in rows if row.safety))))
-    return MONITOR.replace(settings, structs.replace(MONITOR.of(settings), objectives=str(file), safety=safety))
+    safety = tuple(dict.fromkeys((*MONITOR.read(settings).safety, *(row.judge for row in rows if row.safety))))
+    return MONITOR.with_value(settings, structs.replace(MONITOR.read(settings), objectives=str(file), safety=safety))

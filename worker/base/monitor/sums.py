@@ -165,17 +165,17 @@ class QualitySums(ExportConsumer):
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
-        self._segments = MONITOR.of(settings).segments
+        self._segments = MONITOR.read(settings).segments
         # One script of so many judgements occupies Redis for some 15 ms.
         self.read_count = max(64, 1_024 // (1 + len(self._segments)))
-        self._max_series = MONITOR.of(settings).max_series
-        self._max_values = MONITOR.of(settings).max_segment_values
+        self._max_series = MONITOR.read(settings).max_series
+        self._max_values = MONITOR.read(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [import_attribute(feature.watch)(parts) for feature in installed() if feature.watch]
         self.tasks: tuple[Watch, ...] = (
-            QualityWatch(store, MONITOR.of(settings), metrics),
+            QualityWatch(store, MONITOR.read(settings), metrics),
             *watches,
-            SeriesPruning(store, MONITOR.of(settings), self.relist),
+            SeriesPruning(store, MONITOR.read(settings), self.relist),
         )
         self.counting = [watch for watch in watches if watch.detail or watch.origin or watch.judges]
         self._holder = secrets.token_hex(8)
@@ -185,7 +185,7 @@ class QualitySums(ExportConsumer):
         self._known: set[str] = set()
         # New series of the entries that are being added.
         self._added: dict[str, Series] = {}
-        self._tags = MONITOR.of(settings).tags
+        self._tags = MONITOR.read(settings).tags
         self._labels = attrgetter(*_LABELS, *(segment for segment in self._segments if tag_of(segment) is None))
         self._series_of: dict[object, list[tuple[Series, str]]] = {}
         self._values: Counter[Series] = Counter()

@@ -173,7 +173,7 @@ class _Replay(NamedTuple):
 def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Replay]:
     """Store a new replay in each partition, all under one name."""
     replays: list[_Replay] = []
-    for partition in store.answering:
+    for partition in store.reachable:
         try:
             asked = first_state(settings, partition, options)
         except ReplayOptionsError as error:
@@ -186,13 +186,13 @@ def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Re
 
 def _resume(settings: Settings, store: Store, name: str) -> list[_Replay]:
     replays = []
-    for partition in store.answering:
+    for partition in store.reachable:
         cursor = Cursor(partition, settings.ledger_ttl_s, name)
         try:
             state = cursor.read()
         except ReplayError as error:
             # A partition that was away when the replay began.
-            if any(name in names_of_replays(other) for other in store.answering):
+            if any(name in names_of_replays(other) for other in store.reachable):
                 note(f"partition {partition.partition}: {error}")
                 continue
             raise click.UsageError(f"--continue: {error}{nearest(name, names_of_replays(partition))}") from error

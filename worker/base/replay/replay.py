@@ -27,7 +27,7 @@ from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
 from worker.core.queue.ledger import Ledger
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import Chosen, EvaluationFactory
+from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Entry, Store
@@ -144,8 +144,8 @@ class _Chosen(NamedTuple):
     """A trace, the evaluations chosen for it, and the choices for its conversation, for which it is gathered."""
 
     entry: TraceEntry
-    evaluations: Sequence[Chosen]
-    of_session: tuple[Choice, ...]
+    evaluations: Sequence[ChosenEvaluation]
+    session_choices: tuple[Choice, ...]
 
 
 class _Chunk(NamedTuple):
@@ -360,7 +360,9 @@ class Chooser:
         trace, choices = entry.trace, list[Choice]()
         if len(self._free) < len(self._units):
             sampled = self._sampler.sample(trace)
-            choices += [choice for choice in (*sampled.choices, *sampled.of_session) if choice.judge in self._units]
+            choices += [
+                choice for choice in (*sampled.choices, *sampled.session_choices) if choice.judge in self._units
+            ]
         sampling_key, rate = self._settings.sampling_key, self._question.rate
         # Only a trace with a session id belongs to a conversation.
         units = {"trace": trace.trace_id} | ({"session": trace.session_id} if has_text(trace.session_id) else {})
@@ -371,9 +373,9 @@ class Chooser:
             for judge, grader in graders
             if self._units[judge] in chosen and self.rules.allows(trace, grader.judge_model)
         ]
-        of_session = tuple(choice for choice in choices if self._units[choice.judge] == "session")
+        session_choices = tuple(choice for choice in choices if self._units[choice.judge] == "session")
         of_trace = [choice for choice in choices if self._units[choice.judge] == "trace"]
-        return _Chosen(entry, self._factory.make(entry, of_trace, "replay"), of_session)
+        return _Chosen(entry, self._factory.make(entry, of_trace, "replay"), session_choices)
 
 
 class ReplayRun:
@@ -410,14 +412,14 @@ class ReplayRun:
         chunk = self._read()
         read = (read_entry(entry, self._settings.max_trace_bytes) for entry in chunk.entries)
         traces = [entry for entry in read if isinstance(entry, TraceEntry)]
-        chosen = [pick for pick in map(self._chooser.choose, traces) if pick.evaluations or pick.of_session]
+        chosen = [pick for pick in map(self._chooser.choose, traces) if pick.evaluations or pick.session_choices]
         if not self.state.question.dry_run:
             # Leave panels out, because only their members call endpoints.
             graders = (grader for pick in chosen for grader, _ in pick.evaluations)
             names = sorted({grader.judge_model for grader in graders if not grader.members})
             while names and (waiting := self._find_fullest(names)) is not None:
                 self._wait(waiting)
-            while any(pick.of_session for pick in chosen) and (gathered := self._find_gathered()) is not None:
+            while any(pick.session_choices for pick in chosen) and (gathered := self._find_gathered()) is not None:
                 self._wait(gathered)
         self._choose(chunk, len(traces), chosen)
         return not self.state.is_finished
@@ -451,7 +453,7 @@ class ReplayRun:
     def _find_gathered(self) -> WaitingWork | None:
         """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
-        most = MAX_SESSION_BYTES.of(self._settings) * SHARE_OF_WAITING
+        most = MAX_SESSION_BYTES.read(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None
 
     def _choose(self, chunk: _Chunk, traces: int, chosen: Sequence[_Chosen]) -> None:
@@ -473,8 +475,8 @@ class ReplayRun:
                     "id": pick.entry.entry_id,
                     "payload": writer.trace(pick.entry.trace) if pick.evaluations else 0,
                     "evaluations": writer.evaluations(pick.evaluations, pick.entry.trace),
-                    "session": self._gather(writer, pick.entry, pick.of_session, self.cursor.name)
-                    if pick.of_session and self._gather is not None
+                    "session": self._gather(writer, pick.entry, pick.session_choices, self.cursor.name)
+                    if pick.session_choices and self._gather is not None
                     else None,
                 }
                 for pick in chosen

@@ -1,6 +1,6 @@
 """Checks of relations between settings, which no field shows by itself: addresses, credentials, files, access.
 
-``loading`` has those of judges, models and rules, which a process that judges nothing does without.
+``loading`` checks judges, models and rules, which a process that judges nothing does not need.
 """
 
 import re
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from msgspec import Struct
 
 from judges.core.faults import Fault, fault_of
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from judges.models.credentials import NO_PROXY, is_endpoint, pem_fault
 from judges.requests.redaction import pattern_fault
 from tracejudge import ConfigurationError
@@ -54,7 +54,7 @@ def table_name_faults(key: str, name: str) -> Iterator[Fault]:
         yield Fault(key, "the name may hold letters, digits, _ and -, at most 64", "rename the table")
 
 
-def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> Iterator[Fault]:
+def missing_model_faults(settings: Settings, name: str, key: str, owner: str = "") -> Iterator[Fault]:
     """Check the name of a model; ``owner`` begins the text of the fault."""
     if name == "default" and name not in settings.models:
         # The rule may not write the name at all.
@@ -62,7 +62,7 @@ def absent_model(settings: Settings, name: str, key: str, owner: str = "") -> It
         fix = f'rename [models.{other}], or write model = "{other}" in the rule'
         yield Fault(key, f"{owner}there is no [models.default]", fix, "unknown-name")
     elif name not in settings.models:
-        yield unknown(key, f"{owner}there is no [models.{name}]", name, settings.models)
+        yield unknown_name_fault(key, f"{owner}there is no [models.{name}]", name, settings.models)
 
 
 def _servers(settings: Settings, *, needs_broker: bool) -> Iterator[Fault]:
@@ -119,7 +119,7 @@ def _is_broker(url: str) -> bool:
     return is_usable
 
 
-def with_files(
+def file_faults(
     settings: Settings, environment: Mapping[str, str], endpoints: Sequence[str] | None = None
 ) -> Iterator[Fault]:
     """Open the files for TLS with Redis and the broker; with the endpoints of its models, all that a worker opens."""

@@ -20,6 +20,13 @@ CODE_MODEL: Final = "code"
 _PANEL: Final = re.compile(rf"({'|'.join(get_args(Combine))})\(.*\)", re.DOTALL)
 
 
+class JudgeGrader(NamedTuple):
+    """An evaluation that a rule asks for: a judge and the name of a grader."""
+
+    judge: str
+    grader: str
+
+
 class Grader(NamedTuple):
     """One grader.
 
@@ -101,8 +108,8 @@ class Graders:
         self._judges = judges
         self.judge_form: Callable[[str, str], Judge | None] = cache(self._form)
         self._models = {name: Grader(name, model.judge_model) for name, model in settings.models.items()}
-        alone = self.code_judges.union(self.model_by_judge)
-        asking = (rule for rule in settings.rules if not alone.issuperset(rule.judges))
+        without_panel = self.code_judges.union(self.model_by_judge)
+        asking = (rule for rule in settings.rules if not without_panel.issuperset(rule.judges))
         panels = [(rule, grader) for rule in asking if (grader := _find_panel(settings, rule)) is not None]
         self.panels = {grader.judge_model: grader for _, grader in panels}
         self.combined_by_panels = frozenset(
@@ -110,7 +117,7 @@ class Graders:
             for rule, grader in panels
             for judge in rule.judges
             for member in grader.members
-            if judge not in alone
+            if judge not in without_panel
         )
         pairs = [grader for rule in settings.rules for grader in self._pair_panels(rule)]
         self.panels |= {grader.judge_model: grader for grader in pairs}
@@ -120,14 +127,14 @@ class Graders:
     @property
     def only_in_panels(self) -> frozenset[tuple[str, str]]:
         """Judges with judge models whose verdicts rules use only as members of a panel."""
-        alone = (
+        single = (
             (judge, name)
             for rule in self._settings.rules
             for judge in rule.judges
-            if COMBINE.of(rule) is None or judge in self.model_by_judge
+            if COMBINE.read(rule) is None or judge in self.model_by_judge
             for name in self.models_of(rule, judge)
         )
-        return self.combined_by_panels - {(judge, self._models[name].judge_model) for judge, name in alone}
+        return self.combined_by_panels - {(judge, self._models[name].judge_model) for judge, name in single}
 
     def grader_names(self, rule: Rule, judge: str) -> tuple[str, ...]:
         """Name the graders of a rule for one judge: the members of a panel before the panel."""
@@ -137,13 +144,13 @@ class Graders:
         together = None if judge in self.model_by_judge else _find_panel(self._settings, rule)
         return models if together is None else (*models, together.name)
 
-    def evaluations(self, rule: Rule) -> tuple[tuple[str, str], ...]:
+    def evaluations(self, rule: Rule) -> tuple[JudgeGrader, ...]:
         """Name the judges of a rule, each with its graders.
 
         With both of ``JUDGE_PAIR`` there is a third evaluation, which joins their verdicts as a panel of one member.
         """
-        pairs = [(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)]
-        return (*((judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)), *pairs)
+        single = [JudgeGrader(judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)]
+        return (*single, *(JudgeGrader(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)))
 
     def _pair_panels(self, rule: Rule) -> list[Grader]:
         """Return a panel of one member for each model that a rule asks for both parts of `grounded_and_relevant`."""
@@ -212,7 +219,7 @@ class Graders:
 
 
 def _find_panel(settings: Settings, rule: Rule) -> Grader | None:
-    combine = COMBINE.of(rule)
+    combine = COMBINE.read(rule)
     return combine and make_panel(combine, [settings.models[name].judge_model for name in rule.models])
 
 

@@ -15,7 +15,7 @@ from msgspec import structs
 from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_raised
 from judges.core.judge import Judge
 from judges.custom import DefinitionError
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from judges.models.registry import PROVIDERS, ModelSettingsError, check
 from judges.registry import (
     CatalogueError,
@@ -26,7 +26,7 @@ from judges.registry import (
     read_folder,
     read_tables,
 )
-from worker.core.config.checks import absent_model, setting_faults, with_files
+from worker.core.config.checks import file_faults, missing_model_faults, setting_faults
 from worker.core.config.graders import CODE, calibrate_judge, is_reserved
 from worker.core.config.reading import ConfigSources, convert, named_keys, read
 from worker.core.config.serving import Secret
@@ -45,7 +45,6 @@ def load(
     """Load and check the settings.
 
     Args:
-        environment: The environment variables.
         config: A file that must exist; otherwise `TRACEJUDGE_CONFIG`, or `tracejudge.toml` if it exists.
         arguments: Settings of the command line; None is absent.
         needs_rules: Whether the rules are used. Without them no model need be called default.
@@ -71,13 +70,13 @@ def build(
     settings, wrong = yield from convert(sources)
     settings, names = yield from _with_judges(settings, sources)
     for feature in installed():
-        if feature.complete is not None:
-            settings = yield from _without_followers(feature.complete(settings, sources, names), wrong)
+        if feature.complete_settings is not None:
+            settings = yield from _without_followers(feature.complete_settings(settings, sources, names), wrong)
     has_rules = "rules" in sources.origin or "default" in settings.models
     faults = chain(
         setting_faults(settings, needs_broker=needs_broker),
         rule_faults(settings, names, needs_rules=needs_rules, has_rules=has_rules),
-        with_files(settings, environment, endpoints_of(settings) if of_worker else None),
+        file_faults(settings, environment, endpoints_of(settings) if of_worker else None),
     )
     for fault in faults:
         if not _follows(fault, wrong):
@@ -133,22 +132,15 @@ def judge_names(settings: Settings) -> frozenset[str]:
 def rule_faults(
     settings: Settings, names: frozenset[str], *, needs_rules: bool = True, has_rules: bool = True
 ) -> Iterator[Fault]:
-    """Check models, and the tables that name models and judges.
-
-    Args:
-        settings: The settings, with judges that are right.
-        names: The names of all judges.
-        needs_rules: Whether the process uses the rules.
-        has_rules: Whether there are rules that can be checked.
-    """
-    yield from _models(settings)
+    """Check models, and what names models and judges; ``has_rules`` is whether there are rules that can be checked."""
+    yield from _model_faults(settings)
     if needs_rules and not has_rules:
         fix = "call one default, or write [[rules]] with the model of each"
         yield Fault("models", "none is the default", fix, "conflict")
     judges = load_judges(settings.judges)
-    yield from _calibrations(settings, judges)
+    yield from _calibration_faults(settings, judges)
     if has_rules:
-        yield from _rules(settings, judges, names)
+        yield from _rule_faults(settings, judges, names)
     else:
         settings = structs.replace(settings, rules=())
     yield from collect_all((feature.rule_faults for feature in installed()), settings, judges, names)
@@ -166,7 +158,7 @@ def models_of_judge(settings: Settings, rule: Rule, judge: str) -> tuple[str, ..
     return (own,) if isinstance(own, str) else rule.first_models(settings.aliases)
 
 
-def _models(settings: Settings) -> Iterator[Fault]:
+def _model_faults(settings: Settings) -> Iterator[Fault]:
     endpoints: dict[str, tuple[str, str]] = {}
     for name, model in settings.models.items():
         key = f"models.{name}"
@@ -189,7 +181,7 @@ def _models(settings: Settings) -> Iterator[Fault]:
             yield Fault(f"{key}.label", f"{model.judge_model!r} is a reserved name", "give another", "conflict")
 
 
-def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
+def _rule_faults(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
     taken: set[str] = set()
     for number, rule in enumerate(settings.rules):
         key = f"rules[{number}]"
@@ -202,19 +194,19 @@ def _rules(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str
             yield Fault(f"{key}.judges", "is empty", "name at least one judge, or take the rule out", "missing-key")
         for name in rule.judges:
             if name not in names:
-                yield unknown(f"{key}.judges", f"there is no judge {name!r}", name, names)
-        yield from _unit(rule, key, [judges[name] for name in rule.judges if name in judges])
-        yield from _models_of(settings, rule, key, judges)
+                yield unknown_name_fault(f"{key}.judges", f"there is no judge {name!r}", name, names)
+        yield from _unit_faults(rule, key, [judges[name] for name in rule.judges if name in judges])
+        yield from _rule_model_faults(settings, rule, key, judges)
         if rule.egress is not None:
             for name in rule.egress:
-                yield from absent_model(settings, name, f"{key}.egress")
+                yield from missing_model_faults(settings, name, f"{key}.egress")
             asked = [model for judge in rule.judges for model in models_of_judge(settings, rule, judge)]
             if own := [name for name in asked if name not in rule.egress]:
                 what = f"keeps the rule's own model {own[0]!r} out"
                 yield Fault(f"{key}.egress", what, "add it, or take egress out", "conflict")
 
 
-def _unit(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
+def _unit_faults(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
     if rule.unit != "trace" and not any(rule.unit in feature.units for feature in installed()):
         yield Fault(f"{key}.unit", "needs a feature that is not installed", "take it out", "unknown-key")
     for judge in judges:
@@ -228,17 +220,17 @@ def _unit(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
         yield Fault(f"{key}.always", what, "take always out", "conflict")
 
 
-def _models_of(settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge]) -> Iterator[Fault]:
+def _rule_model_faults(settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge]) -> Iterator[Fault]:
     if not rule.models:
         yield Fault(f"{key}.model", "is empty", "name at least one model, or take the key out", "missing-key")
     for name in rule.models:
         if name not in settings.aliases:
-            yield from absent_model(settings, name, f"{key}.model")
+            yield from missing_model_faults(settings, name, f"{key}.model")
     later = [model for name in rule.models for model in settings.aliases.get(name, ())[1:]]
     for judge in rule.judges:
         own = settings.judges.get(judge, {}).get("model")
         if isinstance(own, str):
-            yield from absent_model(settings, own, f"{key}.judges", f"the model of {judge!r}: ")
+            yield from missing_model_faults(settings, own, f"{key}.judges", f"the model of {judge!r}: ")
         names = models_of_judge(settings, rule, judge)
         for name in names:
             yield from price_faults(settings, judge, name, f"{key}.model")
@@ -265,22 +257,22 @@ def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], k
             yield Fault(f"{key}.judges", f"{error}", fix, "conflict")
 
 
-def _calibrations(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:
+def _calibration_faults(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:
     deciding = {model.judge_model for model in settings.models.values() if model.decides}
     taken: set[tuple[str, str, str]] = set()
     for number, row in enumerate(settings.calibrations):
         key = f"calibrations[{number}]"
         if row.model not in deciding:
             what = f"no model that returns probabilities is called {row.model!r}"
-            yield unknown(f"{key}.model", what, row.model, deciding)
+            yield unknown_name_fault(f"{key}.model", what, row.model, deciding)
         if (judge := judges.get(row.judge)) is None:
-            yield unknown(f"{key}.judge", f"there is no judge {row.judge!r}", row.judge, judges)
+            yield unknown_name_fault(f"{key}.judge", f"there is no judge {row.judge!r}", row.judge, judges)
         else:
             metric = row.metric_of(judge)
             rated = [metric.name for metric in judge.metrics if metric.pass_rule is not None]
             if metric not in rated:
                 what = f"{row.judge} has no metric {metric!r} that passes or fails"
-                yield unknown(f"{key}.metric", what, metric, rated)
+                yield unknown_name_fault(f"{key}.metric", what, metric, rated)
             if (name := (row.judge, row.model, metric)) in taken:
                 what = "there is another one for this judge, model and metric"
                 yield Fault(key, what, "take one of them out", "conflict")

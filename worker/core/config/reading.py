@@ -15,12 +15,12 @@ from msgspec import UNSET, Struct, inspect, structs
 
 from judges.core.faults import Fault, Faults, Kind, fault_of, first_raised, map_faults
 from judges.core.model import ModelSettings
-from judges.custom.definition import conversion_fault, missing_fault, read_toml, unknown
+from judges.custom.definition import conversion_fault, missing_fault, read_toml, unknown_name_fault
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import Settings as SdkSettings
 from tracejudge.settings import load_settings
-from worker.core.config.checks import setting_faults, with_files
-from worker.core.config.settings import Extended, JudgeCalibration, Rule, Seconds, Settings, Size
+from worker.core.config.checks import file_faults, setting_faults
+from worker.core.config.settings import ExtensibleTable, JudgeCalibration, Rule, Seconds, Settings, Size
 from worker.core.features import installed_tables
 
 T = TypeVar("T")
@@ -36,12 +36,12 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "on": True} | dict.fro
 )
 _AMOUNT: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 # Celery reads these before its configuration.
-_OF_CELERY: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
+_CELERY_VARIABLE: Final = re.compile("CELERY_(BROKER(_READ|_WRITE)?_URL|RESULT_BACKEND|LOADER|CONFIG_MODULE)")
 # Kubernetes sets these in each pod for services whose names begin with `tracejudge`.
-_OF_KUBERNETES: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-_OF_A_SERVICE: Final = "is a link of Kubernetes to a service, and is ignored; set enableServiceLinks: false"
-_OF_ANOTHER_PROGRAM: Final = "is for another program with Celery, and is ignored; take it out of this environment"
-_UNREAD: Final = "is no setting, and nothing reads it; take it out"
+_KUBERNETES_VARIABLE: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+_SERVICE_LINK_FAULT: Final = "is a link of Kubernetes to a service, and is ignored; set enableServiceLinks: false"
+_FOREIGN_VARIABLE_FAULT: Final = "is for another program with Celery, and is ignored; take it out of this environment"
+_UNKNOWN_VARIABLE_FAULT: Final = "is no setting, and nothing reads it; take it out"
 _LINK: Final = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
@@ -77,7 +77,7 @@ def load_without_judges(
     def converted() -> Faults[Settings]:
         settings, _ = yield from convert(sources)
         yield from setting_faults(settings)
-        yield from with_files(settings, environment)
+        yield from file_faults(settings, environment)
         return settings
 
     sources = first_raised(read(environment, config, arguments))
@@ -152,26 +152,26 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     names |= named_variables(settings)
     unknown_names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in names)
-    # Without what they all begin with, which makes any two alike.
+    # Compare without `TRACEJUDGE_`: the common prefix makes any two names similar.
     endings = {name.removeprefix(_PREFIX): name for name in sorted(names)}
     code: Kind = "unknown-variable"
-    faults = [fault_of("", _OF_ANOTHER_PROGRAM, code, name) for name in foreign_variables(environment)]
-    faults += [fault_of("", _OF_A_SERVICE, code, name) for name in sorted(names) if _is_link(name, environment)]
-    for name in (name for name in unknown_names if _OF_KUBERNETES.fullmatch(name) is None):
+    faults = [fault_of("", _FOREIGN_VARIABLE_FAULT, code, name) for name in foreign_variables(environment)]
+    faults += [fault_of("", _SERVICE_LINK_FAULT, code, name) for name in sorted(names) if _is_link(name, environment)]
+    for name in (name for name in unknown_names if _KUBERNETES_VARIABLE.fullmatch(name) is None):
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
-        what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNREAD
+        what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNKNOWN_VARIABLE_FAULT
         faults.append(fault_of("", what, code, name))
     return faults
 
 
 def foreign_variables(environment: Mapping[str, str]) -> list[str]:
     """List set variables by which Celery would replace what the settings say, as its broker; workers drop them."""
-    return sorted(name for name, value in environment.items() if value and _OF_CELERY.fullmatch(name))
+    return sorted(name for name, value in environment.items() if value and _CELERY_VARIABLE.fullmatch(name))
 
 
 def _is_link(name: str, environment: Mapping[str, str]) -> bool:
     """Return whether Kubernetes has set a variable: a service `tracejudge-metrics` makes TRACEJUDGE_METRICS_PORT."""
-    return _OF_KUBERNETES.fullmatch(name) is not None and _LINK.fullmatch(environment.get(name, "")) is not None
+    return _KUBERNETES_VARIABLE.fullmatch(name) is not None and _LINK.fullmatch(environment.get(name, "")) is not None
 
 
 def named_variables(settings: Settings) -> set[str]:
@@ -218,7 +218,7 @@ def convert(sources: ConfigSources) -> Faults[tuple[Settings, set[str]]]:
         for_rows, is_rows = _ROWS.get(key), isinstance(value, list) and all(isinstance(row, dict) for row in value)
         is_tables = isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
         if key not in types:
-            yield unknown(key, "unknown key", key, types, "unknown-key")
+            yield unknown_name_fault(key, "unknown key", key, types, "unknown-key")
         elif not (is_rows if for_rows else is_tables or key not in named):
             wrong.add(key)
             yield Fault(key, f"must be tables, each {f'under [[{key}]]' if for_rows else f'as [{key}.NAME]'}")
@@ -246,7 +246,7 @@ def named_keys() -> frozenset[str]:
 def key_types(kind: type[Struct] = Settings) -> Mapping[str, Any]:
     """Return the keys of the configuration, or of a table, with their types: those of the core, then of features."""
     types: dict[str, Any] = {field.encode_name: field.type for field in structs.fields(kind)}
-    if issubclass(kind, Extended):
+    if issubclass(kind, ExtensibleTable):
         del types["tables"]
         types |= {key: table.type for key, table in installed_tables(kind.extension).items()}
     return types
@@ -263,7 +263,7 @@ def _table(key: str, name: str, table: Mapping[str, Any], wrong: set[str]) -> Fa
             key = f"{key}.{name}.kind"
             wrong.add(key)
             if isinstance(chosen, str):
-                yield unknown(key, "unknown kind", chosen, kinds, "unknown-key")
+                yield unknown_name_fault(key, "unknown kind", chosen, kinds, "unknown-key")
             else:
                 what = "unknown kind" if "kind" in table else "is missing"
                 yield Fault(key, what, f"set one of {', '.join(kinds)}", "missing-key")
@@ -307,7 +307,7 @@ def _convert_struct(key: str, value: Mapping[str, object], kind: type[Struct], w
             if converted is not UNSET:
                 values[name] = converted
         elif name != kind.__struct_config__.tag_field:
-            yield unknown(f"{key}.{name}", "unknown key", name, types, "unknown-key")
+            yield unknown_name_fault(f"{key}.{name}", "unknown key", name, types, "unknown-key")
     for name, field in ((field.encode_name, field) for field in structs.fields(kind)):
         if name not in values and field.required:
             if name not in value:
@@ -315,4 +315,4 @@ def _convert_struct(key: str, value: Mapping[str, object], kind: type[Struct], w
                 yield missing_fault(f"{key}.{name}", inspect.type_info(kind), name)
             # An empty value, with which the rest of the table is checked.
             values[name] = getattr(field.type, "__origin__", field.type)()
-    return kind.from_keys(**values) if issubclass(kind, Extended) else kind(**values)
+    return kind.from_keys(**values) if issubclass(kind, ExtensibleTable) else kind(**values)

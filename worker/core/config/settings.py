@@ -28,31 +28,31 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
-_OF_ONE_PROCESS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+_PROCESS_SETTINGS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
-# Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs.
 BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
+"""Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs."""
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
-# Redis counts 10^-9 USD in whole numbers below 2^53.
 Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
+"""Redis counts 10^-9 USD in whole numbers below 2^53."""
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
 NANO: Final = 10**9
 """Costs in USD are counted in whole parts of this size."""
-# The longest key that BLAKE2b takes.
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
+"""A key of BLAKE2b, which takes none that is longer."""
 
 
-class Extended(Struct, frozen=True, kw_only=True):
+class ExtensibleTable(Struct, frozen=True, kw_only=True):
     """A part of the configuration to which features add keys.
 
     Attributes:
-        tables: Values of features by key, without those that are as by default; read them by ``Table.of``.
+        tables: Values of features by key, without those that are as by default; read them by ``Table.read``.
     """
 
     extension: ClassVar = "tables"
@@ -87,7 +87,7 @@ class Where(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     has: tuple[Has, ...] = ()
 
 
-class Rule(Extended, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Rule(ExtensibleTable, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[[rules]]`: which judges evaluate which traces, and what share of them.
 
     Attributes:
@@ -165,7 +165,7 @@ class JudgeCalibration(Calibration, frozen=True, forbid_unknown_fields=True, omi
         )
 
 
-class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that can be configured.
 
     Attributes:
@@ -312,10 +312,10 @@ class Settings(Extended, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         """
-        left_out = {"tables", *_OF_ONE_PROCESS, *_SECRET}
+        left_out = {"tables", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
         shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
-        shared |= {table.key: table.of(self) for table in installed_tables().values() if not table.is_secret}
+        shared |= {table.key: table.read(self) for table in installed_tables().values() if not table.is_secret}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
 

@@ -18,6 +18,7 @@ from redis.exceptions import ResponseError
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OUTBOX_VERSION, OutboxEntry, read_outbox_entry
 from worker.core.storage.client import Entry, Store, StoreError
+from worker.core.storage.group_reader import entry_position
 from worker.core.telemetry.metrics import Metrics
 from worker.core.telemetry.service import ServiceThread
 
@@ -93,7 +94,7 @@ class ExportConsumer(ServiceThread):
         if not entry_ids:
             return []
         keys = self._store.keys
-        last = max(entry_ids, key=lambda entry_id: tuple(map(int, entry_id.split("-"))))
+        last = max(entry_ids, key=entry_position)
         names = (keys.verdicts, keys.account_all, keys.groups)
         fresh = self._store.run("acknowledge", names, (self.exporter, last, *entry_ids))
         return [answer == 1 for answer in fresh]

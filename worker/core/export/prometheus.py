@@ -32,23 +32,23 @@ class _OutcomeCounters:
         self._verdicts: Counter = metrics.verdicts.labels(*labels)
         self._weight: Counter = metrics.verdict_weight.labels(*labels)
         self._weight_squared: Counter = metrics.verdict_weight_squared.labels(*labels)
-        self._sums = (0, 0.0, 0.0)
+        self._count, self._sum, self._sum_squared = 0, 0.0, 0.0
         self._exemplar: dict[str, str] | None = None
 
     def add(self, weight: float, example: Verdict | None = None) -> None:
         # One exemplar is exported at a time, so the first verdict of a read is enough.
         if example is not None and self._exemplar is None:
             self._exemplar = _exemplar(example)
-        verdicts, total, squared = self._sums
-        self._sums = (verdicts + 1, total + weight, squared + weight * weight)
+        self._count += 1
+        self._sum += weight
+        self._sum_squared += weight * weight
 
     def publish(self) -> None:
-        verdicts, weight, weight_squared = self._sums
-        if verdicts:
-            self._verdicts.inc(verdicts, self._exemplar)
-            self._weight.inc(weight)
-            self._weight_squared.inc(weight_squared)
-            self._sums = (0, 0.0, 0.0)
+        if self._count:
+            self._verdicts.inc(self._count, self._exemplar)
+            self._weight.inc(self._sum)
+            self._weight_squared.inc(self._sum_squared)
+            self._count, self._sum, self._sum_squared = 0, 0.0, 0.0
             self._exemplar = None
 
 

@@ -26,10 +26,11 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
-_SMALL_READ: Final = 128  # entries of a read while many are chosen, and of a claim
-_FEW_CHOSEN: Final = 16  # of up to a thousand
+# Entries of a read while more than a few of up to a thousand are chosen, and of a claim.
+_SMALL_READ: Final = 128
+_FEW_CHOSEN: Final = 16
+# Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected.
 _STALE_MS: Final = 10_000
-"""Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected."""
 _PRESSURE_PAUSE_S: Final = 0.2
 
 
@@ -41,7 +42,7 @@ class Answer(Struct):
 
     tallied: tuple[int, ...] = ()
     outcomes: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")
     published: Mapping[str, int] = {}
     dropped: tuple[tuple[int, str, int], ...] = ()
     feedback: Mapping[str, int] = {}
@@ -183,7 +184,7 @@ class IngestConsumer(ServiceThread):
             max_bytes = max(0, READ_BYTES - self._settings.max_trace_bytes)
             names = (self._store.keys.traces, INGEST_GROUP, self._consumer)
             stale = self._store.claim_stale(*names, idle_ms=_STALE_MS, count=_SMALL_READ, max_bytes=max_bytes)
-            # There may be more than one call returns.
+            # One call returns at most 128; there may be more.
             self._next_claim = 0.0 if stale else time.monotonic() + 3.0
         self.process(stale or self._reader.read(_BLOCK_MS, READ_COUNT if self._chooses_few else _SMALL_READ))
 
@@ -201,7 +202,7 @@ class IngestConsumer(ServiceThread):
             self._apply(plan)
 
     def _apply(self, plan: Plan) -> None:
-        notified = self._notifier.ready_labels() if plan.traces else frozenset()
+        labels = self._notifier.ready_labels() if plan.traces else frozenset()
         # Repeat until Redis answers, which the script allows, because giving up would leave the entries pending.
         while True:
             try:
@@ -211,14 +212,14 @@ class IngestConsumer(ServiceThread):
                 if self.stopping.is_set():
                     raise
                 self.backoff(error)
-        if answer.made:
-            # Tell it at once, because until the next measurement a second's work would be chosen past the bound.
+        if answer.batch_ids:
+            # Report the new work now: the next measurement is up to a second away.
             self._pressure.set_waiting(answer.waiting)
         self._metrics.count(plan, answer)
         if plan.invalid or any(entry.left_out for entry in plan.traces):
             for after_read in self._after_read:
                 after_read(plan, answer)
-        self._notifier.batches_made(answer.made, notified)
+        self._notifier.notify_batches(answer.batch_ids, except_labels=labels)
 
     def stop(self, timeout_s: float) -> bool:
         """Stop the thread; once it has ended, remove its name from the group unless entries are pending."""

@@ -10,7 +10,7 @@ from worker.core.features import IngestHook, collect_limits, find_single
 from worker.core.selection.batch_writer import BatchWriter
 from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed
 from worker.core.selection.sampling import RuleTally, Sampler, Sampling
-from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, Read, ReportEntry, TraceEntry
+from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, ReportEntry, StreamEntry, TraceEntry
 from worker.core.storage.keys import Keys
 
 # Redis serves no other client while the script of a plan runs: about 3 ms for so much, where a chosen trace takes
@@ -105,7 +105,7 @@ class Plan:
         )
 
 
-def _bounded(entries: Iterator[Read], plan: Plan) -> Iterator[Read]:
+def _bounded(entries: Iterator[StreamEntry], plan: Plan) -> Iterator[StreamEntry]:
     """Yield entries until the plan costs Redis as much as it may."""
     for number, entry in enumerate(entries, 1):
         yield entry
@@ -125,7 +125,7 @@ class Planner:
         self._gather, self._limits = find_single(hooks, "gather"), collect_limits(hooks)
         self._keep_feedback = find_single(hooks, "feedback")
 
-    def plan(self, entries: Iterator[Read], shed: Collection[str] = frozenset()) -> Plan:
+    def plan(self, entries: Iterator[StreamEntry], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.
 
         Args:
@@ -141,8 +141,8 @@ class Planner:
         for entry in _bounded(entries, plan):
             if isinstance(entry, TraceEntry):
                 # Sample before anything is encoded, because at a low rate nearly all traces end with this.
-                choices, rules, of_session = sampling = self.sampler.sample(entry.trace)
-                if choices or of_session:
+                choices, rules, session_choices = sampling = self.sampler.sample(entry.trace)
+                if choices or session_choices:
                     rules_of_chosen.append(rules)
                     self._choose(plan, entry, sampling, shed)
                 else:
@@ -175,7 +175,7 @@ class Planner:
         if shed:
             chosen, away = leave_out_shed(chosen, shed)
             shed_models = tuple(sorted(away.items()))
-        if not chosen and not sampling.of_session:
+        if not chosen and not sampling.session_choices:
             plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
             return
         plan.traces.append(entry)
@@ -186,8 +186,8 @@ class Planner:
                 "payload": plan.writer.trace(entry.trace) if chosen else 0,
                 "evaluations": plan.writer.evaluations(chosen, entry.trace),
                 "shed": dict(shed_models),
-                "session": self._gather(plan.writer, entry, sampling.of_session)
-                if sampling.of_session and self._gather is not None
+                "session": self._gather(plan.writer, entry, sampling.session_choices)
+                if sampling.session_choices and self._gather is not None
                 else None,
             }
         )

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from judges.core.backoff import backoff_s
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from worker.core.judging.evaluator import UnfinishedEvaluation
 from worker.core.judging.fetching import LeasedBatch, hand_back_delay_s
 from worker.core.queue.batch import Batch
@@ -70,7 +70,7 @@ class Completion:
             self._leases.finish(leased.batch.id, leased.batch.judge_model)
 
     def _skipped_probes(
-        self, lease: Lease, unfinished: Sequence[UnfinishedEvaluation], called: Mapping[str, Spent]
+        self, lease: Lease, unfinished: Sequence[UnfinishedEvaluation], called: Mapping[str, CallTotals]
     ) -> int:
         """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
 
@@ -105,12 +105,14 @@ def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float
     return max(FAULT_PARKING_S, age_s) if all(faulty) else hand_back_delay_s(age_s)
 
 
-def _spent_on_called(unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, Spent]) -> dict[str, Spent]:
+def _spent_on_called(
+    unfinished: Sequence[UnfinishedEvaluation], tries: Mapping[str, CallTotals]
+) -> dict[str, CallTotals]:
     """Return calls and cost of all rounds, by evaluation id, of the evaluations that made calls in this round."""
     return {
         result.evaluation.id: result.spent
         for result in unfinished
-        if result.spent.calls > tries.get(result.evaluation.id, Spent()).calls
+        if result.spent.calls > tries.get(result.evaluation.id, CallTotals()).calls
     }
 
 

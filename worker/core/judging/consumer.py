@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from worker.core.config.settings import Settings
 from worker.core.judging.completion import FAULT_PARKING_S, Completion
 from worker.core.judging.evaluator import BatchEvaluator
@@ -66,8 +66,8 @@ class Shift:
     def __init__(self, windows: Sequence[PrefetchWindow]) -> None:
         self.windows = windows
         self.began_at = time.monotonic()
-        # Windows for whose judge model batches may be ready.
-        self.may_be_ready = set(windows)
+        # Those for whose judge model batches may be ready.
+        self.windows_to_look_at = set(windows)
         self.in_progress: dict[LeasedBatch, None] = {}
         self.looked_at = 0.0
         self.notified_at = 0.0
@@ -86,7 +86,7 @@ class Shift:
     @property
     def has_capacity(self) -> bool:
         """Whether more batches may be fetched, of those that may be ready."""
-        return any(window.capacity() for window in tuple(self.may_be_ready))
+        return any(window.capacity() for window in tuple(self.windows_to_look_at))
 
     @property
     def is_waiting(self) -> bool:
@@ -115,7 +115,7 @@ class Shift:
         self.ended.append((leased, complete))
         self.wake()
 
-    def count(self, outcome: str, before: Spent, after: Spent) -> None:
+    def count(self, outcome: str, before: CallTotals, after: CallTotals) -> None:
         """Count an evaluation with its calls and cost before and after this round; called in the event loop."""
         self._outcomes[outcome] += 1
         self._calls += after.calls - before.calls
@@ -154,13 +154,7 @@ class JudgingConsumer:
         """Make the windows of all judge models; ``start`` begins.
 
         Args:
-            settings: The settings.
-            store: The store of the partition.
-            evaluator: Evaluates its batches.
-            ledger: Its ledger.
             limits: The limits of each judge model's endpoint.
-            notifier: Requests notifications for its batches.
-            serves: Whether this worker consumes a queue now.
             slots: The slots by judge model, if several consumers share them.
             loop: The event loop that they share, which outlives them; by default a new one.
         """
@@ -178,7 +172,7 @@ class JudgingConsumer:
         def wake(window: PrefetchWindow) -> None:
             """Wake the current shift if a window has capacity for what may be ready."""
             current = self._current.get(window.label)
-            if current is not None and window in current.may_be_ready and window.capacity() > 0:
+            if current is not None and window in current.windows_to_look_at and window.capacity() > 0:
                 current.wake()
 
         for window in self.windows.values():
@@ -208,7 +202,7 @@ class JudgingConsumer:
     @property
     def pulse(self) -> Pulse:
         """The health of the event loop; any thread may ask."""
-        return Pulse(self.progressed_at, dead=self._started and not self._stopping and not self._loop_is_well)
+        return Pulse(self.progressed_at, has_ended=self._started and not self._stopping and not self._loop_is_well)
 
     @property
     def _loop_is_well(self) -> bool:
@@ -292,12 +286,12 @@ class JudgingConsumer:
         if self._loop_is_well:
             self.held_leases.renew_overdue()
 
-    def should_notify(self, judge_model: str, oldest_ms: int, dead: Mapping[str, float]) -> bool:
+    def should_notify(self, judge_model: str, oldest_ms: int, open_circuits: Mapping[str, float]) -> bool:
         """Return whether a message should be sent for a judge model with ready batches, the oldest made at that time.
 
-        ``dead`` holds the judge models whose circuit is open in every worker. A shift can only give up their batches.
+        ``open_circuits`` are those that are open in every worker. A shift can only give up the batches of such a model.
         """
-        return not (judge_model in dead and self._is_blocked(judge_model)) or oldest_ms < self._too_old_ms()
+        return not (judge_model in open_circuits and self._is_blocked(judge_model)) or oldest_ms < self._too_old_ms()
 
     def give_up(self, judge_model: str) -> None:
         """Make dead letters of the batches that are too old, for a judge model that no worker has configured."""
@@ -350,7 +344,7 @@ class JudgingConsumer:
             running, current = self._running.setdefault(label, []), self._current.get(label)
             is_full = len(running) >= _MAX_SHIFTS
             if current is not None and (current.seconds < self._settings.shift_s or is_full):
-                current.may_be_ready.update(windows)
+                current.windows_to_look_at.update(windows)
                 current.wake()
                 return None
             if is_full:
@@ -374,7 +368,7 @@ class JudgingConsumer:
             if self._may_hand_over(label, shift) or (self._has_peers and not shift.has_capacity):
                 self._notify(label, shift)
             # Batches that may be ready wait for the successor, if one begins soon.
-            if self._may_hand_over(label, shift, _HANDOVER_S if shift.may_be_ready else 0.0):
+            if self._may_hand_over(label, shift, _HANDOVER_S if shift.windows_to_look_at else 0.0):
                 break
             if not shift.has_capacity:
                 shift.wait()
@@ -391,7 +385,7 @@ class JudgingConsumer:
         if shift.in_progress:
             return False
         with self._lock:
-            waits_for_capacity = not all(window.is_blocked for window in shift.may_be_ready)
+            waits_for_capacity = not all(window.is_blocked for window in shift.windows_to_look_at)
             if waits_for_capacity or self._current.get(label) is not shift:
                 return False
             del self._current[label]
@@ -403,28 +397,28 @@ class JudgingConsumer:
 
     def _notify(self, label: str, shift: Shift) -> None:
         """Send a message if batches may be left, for a successor or for another worker that has capacity."""
-        if shift.may_be_ready and time.monotonic() - shift.notified_at > _NOTIFY_EVERY_S:
+        if shift.windows_to_look_at and time.monotonic() - shift.notified_at > _NOTIFY_EVERY_S:
             shift.notified_at = time.monotonic()
             self._notifier.notify(label)
 
     def _fetch(self, shift: Shift) -> None:
         """Fetch as capacity allows. After an error the batches are left to the sweeper."""
-        for window in tuple(shift.may_be_ready):
+        for window in tuple(shift.windows_to_look_at):
             try:
                 if (count := min(window.capacity(), _MAX_FETCHED)) > 0:
-                    # Before Redis is asked, because a message that arrives during the call sets it again.
-                    shift.may_be_ready.discard(window)
+                    # Discard it before asking Redis: a message that arrives meanwhile adds it again.
+                    shift.windows_to_look_at.discard(window)
                     if self._lease(shift, window, count) == count:
-                        shift.may_be_ready.add(window)
+                        shift.windows_to_look_at.add(window)
                 elif window.is_blocked:
                     self._give_up(shift, window)
             except StoreError as error:
                 log.warning("batches left to the sweeper", judge_model=window.judge_model, error=str(error))
-                shift.may_be_ready.discard(window)
+                shift.windows_to_look_at.discard(window)
             except Exception as error:  # noqa: BLE001 - Celery would log the text of the error, which may quote a trace
                 kind = type(error).__name__
                 log.error("unexpected error", judge_model=window.judge_model, error=kind)  # noqa: TRY400
-                shift.may_be_ready.discard(window)
+                shift.windows_to_look_at.discard(window)
 
     def _give_up(self, shift: Shift, window: PrefetchWindow) -> None:
         """Fetch batches that are too old to wait for a blocked endpoint, which then become dead letters."""
@@ -493,13 +487,13 @@ class JudgingConsumer:
             except Exception as error:  # noqa: BLE001 - the text of an unexpected error may quote a trace
                 log.error("unexpected error", batch=leased.batch.id, error=type(error).__name__)  # noqa: TRY400
                 with contextlib.suppress(StoreError):
-                    # Else it would be judged, and paid for, over and over.
+                    # Park it, or it is judged and paid for again and again.
                     self.leases.put_back(leased.lease, delay_s=FAULT_PARKING_S)
             finally:
                 self.held_leases.remove(leased.lease)
             shift.in_progress.pop(leased, None)
             if time.monotonic() - shift.looked_at > _LOOK_AGAIN_S:
-                shift.may_be_ready.update(shift.windows)
+                shift.windows_to_look_at.update(shift.windows)
 
     def _abandon(self, shift: Shift) -> None:
         """Let the leases of batches lapse that the shift does not complete."""

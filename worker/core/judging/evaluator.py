@@ -13,7 +13,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
-from judges.core.model import ChatModel, Price, Spent
+from judges.core.model import CallTotals, ChatModel, Price
 from judges.core.verdict import Assessment, Verdict, class_name, with_message
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
@@ -22,7 +22,7 @@ from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS, Settings
 from worker.core.features import TraceHookContext, build_hooks, find_overrides, installed
 from worker.core.queue.batch import Batch, Evaluation, Item
-from worker.core.queue.ledger import DeadLetter, Finished, Ledger
+from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
@@ -33,13 +33,13 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-# A combined verdict costs nothing, because the members' verdicts include the cost.
-NO_PRICE: Final = Price(input=0.0, output=0.0)
+FREE: Final = Price(input=0.0, output=0.0)
+"""The price of a combined verdict, because the members' verdicts include the cost."""
 CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in code in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
 """Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
-_NO_CALLS: Final = Spent()
+_NO_CALLS: Final = CallTotals()
 
 
 def make_verdict(
@@ -54,8 +54,8 @@ def make_verdict(
     started_at: float,
     duration_s: float,
     tags: Mapping[str, str] | None = None,
-    earlier: Spent = Spent(),  # noqa: B008 - frozen
-) -> tuple[Verdict, Spent]:
+    earlier: CallTotals = CallTotals(),  # noqa: B008 - frozen
+) -> tuple[Verdict, CallTotals]:
     """Build the outbox entry of an evaluation, and the calls and cost of all its rounds.
 
     ``user_key`` is the key of the hash of the end user's id, ``tags`` are the tags that the monitor needs, ``earlier``
@@ -119,7 +119,7 @@ class UnfinishedEvaluation(NamedTuple):
     evaluation: Evaluation
     assessment: Assessment
     verdict: Verdict
-    spent: Spent = Spent()
+    spent: CallTotals = CallTotals()
 
     @property
     def is_waiting(self) -> bool:
@@ -131,7 +131,7 @@ class UnfinishedEvaluation(NamedTuple):
         letter = DeadLetter(
             v=self.evaluation.batch_version,
             evaluation=self.evaluation,
-            model=batch.model,
+            grader=batch.grader,
             judge_model=batch.judge_model,
             item=self.item,
             reason=str(self.assessment.reason),
@@ -148,9 +148,9 @@ class _BatchRun(NamedTuple):
     """One run of a batch: arguments of ``BatchEvaluator.run``, and values that all evaluations share."""
 
     batch: Batch
-    tries: Mapping[str, Spent]
-    ended: Callable[[], None]
-    count_outcome: Callable[[str, Spent, Spent], None]
+    tries: Mapping[str, CallTotals]
+    on_ended: Callable[[], None]
+    count_outcome: Callable[[str, CallTotals, CallTotals], None]
     # The results of ``prepare`` of each assessor.
     prepared: Sequence[object]
     # The key of the hash of end users' ids; empty if no trace names one.
@@ -160,10 +160,10 @@ class _BatchRun(NamedTuple):
     price: Price | None
 
 
-class _Final(NamedTuple):
+class _RecordItem(NamedTuple):
     """A verdict that is to be written, as the script takes it and as it is logged."""
 
-    finished: Finished
+    final: FinalVerdict
     verdict: Verdict
 
 
@@ -179,7 +179,6 @@ class GroupCommit(Generic[T, R]):
         """Prepare a thread of that name.
 
         Args:
-            name: The name of the thread.
             commit: Returns a result or an error for each item.
             repeats: Whether it is repeated while it raises ``StoreError``, however long Redis is away.
         """
@@ -270,11 +269,6 @@ class BatchEvaluator:
         """Build the hooks of features.
 
         Args:
-            settings: The settings.
-            judges: The judges by name.
-            models: The models by name.
-            ledger: Where verdicts are written.
-            rules: The rules.
             metrics: Where features count; None counts nothing.
             slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
                 judges too, and do not close them.
@@ -284,7 +278,7 @@ class BatchEvaluator:
         self._judges = judges
         self._models = models
         self._ledger = ledger
-        self._recorder = GroupCommit[_Final, bool]("tracejudge-recorder", self._write, repeats=True)
+        self._recorder = GroupCommit[_RecordItem, bool]("tracejudge-recorder", self._write, repeats=True)
         self._redaction = Redaction.from_settings(settings.redact)
         self._rules = rules
         self._graders = rules.graders
@@ -302,16 +296,14 @@ class BatchEvaluator:
     async def run(
         self,
         batch: Batch,
-        tries: Mapping[str, Spent],
-        ended: Callable[[], None],
-        count_outcome: Callable[[str, Spent, Spent], None] = lambda *_: None,
+        tries: Mapping[str, CallTotals],
+        on_ended: Callable[[], None],
+        count_outcome: Callable[[str, CallTotals, CallTotals], None] = lambda *_: None,
     ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
         Args:
-            batch: The evaluations that are not finished.
             tries: Calls and cost of earlier rounds, by evaluation id.
-            ended: Called as each evaluation ends.
             count_outcome: Receives the outcome of each evaluation, and its calls and cost before and after this round.
 
         Raises:
@@ -327,11 +319,11 @@ class BatchEvaluator:
             await refresh()
         prepared = [await assessor.prepare(batch) for assessor in self._assessors]
         # The name in the settings may mean another judge model by now.
-        candidates = (self._models.get(batch.model), *self._models.values())
+        candidates = (self._models.get(batch.grader), *self._models.values())
         model = next((other for other in candidates if other and other.settings.judge_model == batch.judge_model), None)
         own_price = model.settings.price if model else None
-        price = NO_PRICE if batch.judge_model in self._graders.panels else own_price
-        run = _BatchRun(batch, tries, ended, count_outcome, prepared, user_key, model, price)
+        price = FREE if batch.judge_model in self._graders.panels else own_price
+        run = _BatchRun(batch, tries, on_ended, count_outcome, prepared, user_key, model, price)
         calls = [
             (item, trace, evaluation)
             for item, trace in zip(batch.items, traces, strict=True)
@@ -354,9 +346,9 @@ class BatchEvaluator:
         if self._closes:
             await close_all(self._models, self._judges)
 
-    def _write(self, group: Sequence[_Final]) -> list[bool]:
-        fresh = self._ledger.record([final.finished for final in group])
-        _log([final.verdict for final in group], self._settings.log_verdicts, fresh)
+    def _write(self, group: Sequence[_RecordItem]) -> list[bool]:
+        fresh = self._ledger.record([item.final for item in group])
+        _log([item.verdict for item in group], self._settings.log_verdicts, fresh)
         return fresh
 
     async def _redact(self, items: Sequence[Item]) -> list[Trace | Exception]:
@@ -385,7 +377,7 @@ class BatchEvaluator:
             metrics = tuple(metric.name for metric in metrics_of(judge.metrics))
         batch, earlier = run.batch, run.tries.get(evaluation.id, _NO_CALLS)
         assessment = await self._assess(run, item, trace, evaluation)
-        run.ended()
+        run.on_ended()
         build = partial(
             make_verdict,
             item=item,
@@ -406,10 +398,10 @@ class BatchEvaluator:
                 for hook in self._verdict_hooks:
                     verdict, further = hook.choose(verdict, item, evaluation)
                     batches.extend(further)
-                finished = Finished.encode(
+                final = FinalVerdict.encode(
                     verdict, evaluation.period, keep=evaluation.keep, batch_id=batch.id, follow_ups=batches
                 )
-                await self._recorder.submit(_Final(finished, verdict))
+                await self._recorder.submit(_RecordItem(final, verdict))
                 run.count_outcome(verdict.outcome, earlier, spent)
                 return None
         except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not fail its batch

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.endpoints.limiter import EndpointLimiter
 from worker.core.config.graders import queue_label
 from worker.core.queue.batch import Batch, BatchError, count_evaluations, decode_batch, made_at_ms, without_evaluations
@@ -135,7 +135,7 @@ class LeasedBatch:
     window: PrefetchWindow
     lease: Lease
     batch: Batch
-    tries: Mapping[str, Spent]
+    tries: Mapping[str, CallTotals]
     bytes_each: int
 
     def __post_init__(self) -> None:
@@ -170,7 +170,7 @@ class BatchFetcher:
             # While the circuit is open the next call is the probe, and an untried request is the better one.
             untried_first=bool(window.limits.open_for_s),
         )
-        readable: list[tuple[Lease, bytes, Mapping[str, Spent], Batch]] = []
+        readable: list[tuple[Lease, bytes, Mapping[str, CallTotals], Batch]] = []
         for lease, payload, tries in taken:
             try:
                 readable.append((lease, payload, tries, decode_batch(payload)))

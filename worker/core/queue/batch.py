@@ -58,7 +58,7 @@ class Session(Struct, frozen=True):
     trace_ids: tuple[str, ...]
 
 
-class First(Struct, frozen=True):
+class FirstVerdict(Struct, frozen=True):
     """The first verdict of an evaluation that is judged again; verdicts of the repeat have it as `details.repeat`.
 
     Attributes:
@@ -125,7 +125,7 @@ class Evaluation(Struct, frozen=True, omit_defaults=True):
     keep: bool = False
     members: tuple[Member, ...] = ()
     session: Session | None = None
-    first: First | None = None
+    first: FirstVerdict | None = None
     cascade: CascadeStep | None = None
 
     @property
@@ -158,11 +158,17 @@ class Item(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """The work that one lease covers. ``created_at`` is in seconds since the epoch."""
+    """The work that one lease covers.
+
+    Attributes:
+        v: The highest version among its evaluations.
+        grader: The name of the grader, by which its worker finds a model, a panel, or judges in code.
+        created_at: In seconds since the epoch.
+    """
 
     v: int
     id: str
-    model: str
+    grader: str = msgspec.field(name="model")
     judge_model: str
     created_at: float
     items: tuple[Item, ...]
@@ -173,7 +179,7 @@ class RawBatch(Struct, frozen=True):
 
     v: int
     id: str
-    model: str
+    grader: str = msgspec.field(name="model")
     judge_model: str
     created_at: float
     items: Sequence[msgspec.Raw]
@@ -204,13 +210,9 @@ def made_at_ms(batch_id: str) -> int:
     return int(batch_id.split("-", 1)[0], 16)
 
 
-def batch_header(batch_id: str, model: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
-    """Write the beginning of a batch's JSON, up to its items.
-
-    Args:
-        version: The highest version among its evaluations.
-    """
-    empty = msgspec.json.encode(RawBatch(version, batch_id, model, judge_model, created_at, []))
+def batch_header(batch_id: str, grader: str, judge_model: str, created_at: float, version: int = BATCH_VERSION) -> str:
+    """Write the beginning of a batch's JSON, up to its items."""
+    empty = msgspec.json.encode(RawBatch(version, batch_id, grader, judge_model, created_at, []))
     return empty.decode().removesuffix("]}")
 
 

@@ -16,7 +16,7 @@ import msgspec
 import redis
 import structlog
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from worker.core.queue.batch import judge_model_hash, made_at_ms
 from worker.core.storage.client import Store
 
@@ -30,7 +30,7 @@ SET_ASIDE_S: Final = 600.0
 _MAX_SWEPT: Final = 1_000
 _MAX_PROBE_CANDIDATES: Final = 1_000
 Task = asyncio.Task[None]
-_decode_spent = msgspec.json.Decoder(Spent).decode
+_decode_spent = msgspec.json.Decoder(CallTotals).decode
 
 
 class Lease(NamedTuple):
@@ -46,7 +46,7 @@ class LeasedPayload(NamedTuple):
 
     lease: Lease
     payload: bytes
-    tries: Mapping[str, Spent]
+    tries: Mapping[str, CallTotals]
 
 
 class Leases:
@@ -133,7 +133,7 @@ class Leases:
         lost = self._store.run("renew", (self._keys.leases, self._keys.holders), (LEASE_MS, *flat))
         return {batch_id.decode() for batch_id in lost}
 
-    def put_back(self, lease: Lease, *, delay_s: float = 0.0, tries: Mapping[str, Spent] | None = None) -> None:
+    def put_back(self, lease: Lease, *, delay_s: float = 0.0, tries: Mapping[str, CallTotals] | None = None) -> None:
         """Return an unfinished batch: ready at once, or parked for ``delay_s``.
 
         Args:

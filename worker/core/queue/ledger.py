@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import Assessment, Score, Verdict
 from tracejudge import Trace
 from worker.core.config.settings import Settings
@@ -67,7 +67,7 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
         return None
 
 
-class Finished(NamedTuple):
+class FinalVerdict(NamedTuple):
     """A final verdict with the arguments of the script `record`.
 
     ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
@@ -87,15 +87,8 @@ class Finished(NamedTuple):
     @classmethod
     def encode(
         cls, verdict: Verdict, period: str, *, keep: bool = False, batch_id: str = "", follow_ups: Sequence[Batch] = ()
-    ) -> "Finished":
-        """Encode a verdict.
-
-        Args:
-            period: The period of its evaluation.
-            keep: Whether its scores are to be combined with others.
-            batch_id: The batch that held it.
-            follow_ups: Batches of one evaluation each that hooks add in this step.
-        """
+    ) -> "FinalVerdict":
+        """Encode a verdict; ``keep`` keeps its scores, to be combined with others."""
         name, scores = verdict.evaluation_id, b""
         if keep:
             kept = [Score(score.metric, score.value, score.raw, score.label, score.passed) for score in verdict.scores]
@@ -117,13 +110,13 @@ class EvaluationState(NamedTuple):
 
     Attributes:
         ended: Whether the ledger holds an outcome.
-        dead: `dead` or the batch of its retry if it is a dead letter, else empty.
+        letter: `dead` or the batch of its retry if it is a dead letter, else empty.
         outcome: Its code in the ledger, empty for none.
         scores: Its scores kept to be combined with others, or empty.
     """
 
     ended: bool
-    dead: str
+    letter: str
     outcome: bytes
     scores: bytes
 
@@ -146,9 +139,9 @@ def evaluation_states(store: Store, periods: Mapping[str, str]) -> dict[str, Eva
         some = ids[first : first + _MAX_LOOKUPS]
         arguments = [part for name in some for part in (name, field_of(name), periods[name])]
         flat = iter(store.run("outcomes", names, arguments))
-        for name, outcome, dead, scores in zip(some, flat, flat, flat, strict=True):
+        for name, outcome, letter, scores in zip(some, flat, flat, flat, strict=True):
             ended = outcome not in {b"", _CHOSEN}
-            states[name] = EvaluationState(ended, dead.decode(), outcome, scores)
+            states[name] = EvaluationState(ended, letter.decode(), outcome, scores)
     return states
 
 
@@ -161,14 +154,14 @@ class _LetterFields(Struct, frozen=True):
 
     v: int
     evaluation: Evaluation
-    model: str
+    grader: str = msgspec.field(name="model")
     judge_model: str
     reason: str
     attempts: int
     chosen_at: float
     given_up_at: float
     note: str = ""
-    spent: Spent = Spent()
+    spent: CallTotals = CallTotals()
 
 
 class DeadLetter(_LetterFields, frozen=True, kw_only=True):
@@ -211,7 +204,7 @@ class Ledger:
         # Times of automatic retries are kept this long; by then a letter is pruned.
         self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + 86_400)
 
-    def record(self, finished: Sequence[Finished]) -> list[bool]:
+    def record(self, finished: Sequence[FinalVerdict]) -> list[bool]:
         """Write verdicts and choose their follow-ups; True for each that was new.
 
         A dead letter that is finished after all is removed.
@@ -276,7 +269,7 @@ class Ledger:
         held = [{ref.id: ref.period for item in batch.items for ref in item.evaluations} for batch in batches]
         states = evaluation_states(self.store, ChainMap(*held))
         return [
-            {name for name in periods if states[name].ended or states[name].dead not in {"", batch.id}}
+            {name for name in periods if states[name].ended or states[name].letter not in {"", batch.id}}
             for batch, periods in zip(batches, held, strict=True)
         ]
 

@@ -147,9 +147,9 @@ class Notifier(ServiceThread):
             return frozenset()
         return frozenset(queue_label(name) for name, ready in zip(names, counts, strict=True) if ready)
 
-    def batches_made(self, batch_ids: Iterable[str], notified: Collection[str] = ()) -> None:
-        """Request notifications for new batches, except for labels that had ready batches before (``notified``)."""
-        for label in {self._labels[hash_in_id(batch_id)] for batch_id in batch_ids}.difference(notified):
+    def notify_batches(self, batch_ids: Iterable[str], except_labels: Collection[str] = ()) -> None:
+        """Request notifications for new batches; ``except_labels`` had ready batches before."""
+        for label in {self._labels[hash_in_id(batch_id)] for batch_id in batch_ids}.difference(except_labels):
             self.notify(label)
 
     def run_once(self) -> None:

@@ -66,7 +66,7 @@ class BacklogGauges:
             "outbox": settings.max_outbox_bytes,
             "batches": settings.max_waiting_bytes,
             "dead_letters": settings.max_dead_bytes,
-            "sessions": MAX_SESSION_BYTES.of(settings),
+            "sessions": MAX_SESSION_BYTES.read(settings),
         }
         self.lag: dict[str, Any] = {}
 
@@ -74,7 +74,7 @@ class BacklogGauges:
         """Report that a partition does not answer."""
         self._metrics.partition_up.labels(str(partition)).set(0)
 
-    def show(self, partition: int, backlog: Backlog, memory: Memory | None, *, is_read: bool = True) -> None:
+    def update(self, partition: int, backlog: Backlog, memory: Memory | None, *, is_read: bool = True) -> None:
         """Set the gauges and counters of a partition; the gauges of the backlog only if this worker reads it."""
         metrics = self._metrics
         metrics.partition_up.labels(str(partition)).set(1)
@@ -135,15 +135,7 @@ class Maintenance(ServiceThread):
         is_read: bool = True,
         chores: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """Maintain one partition.
-
-        Args:
-            groups: The groups of the outbox.
-            capacity: Says which judge models may fetch more.
-            gauges: The gauges of all partitions that this worker reads.
-            is_read: Whether this worker reads the partition; it judges the batches of all.
-            chores: Run once a minute.
-        """
+        """Maintain one partition; ``is_read`` is whether this worker reads it, because it judges the batches of all."""
         super().__init__("maintenance")
         self._settings = settings
         self._store = store
@@ -171,11 +163,11 @@ class Maintenance(ServiceThread):
             # The SDK's script keeps to this cap. Each second, since Redis may come back without its data; a full Redis
             # refuses the write, and still has the former value.
             self._store.call(lambda client: client.hset(keys.caps, "max_stream", settings.max_stream))
-        dead = self._heartbeat.exchange_circuits()
-        backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, dead_models=sorted(dead))
-        self._backpressure.set_dead(dead)
+        open_circuits = self._heartbeat.exchange_circuits()
+        backlog = measure(self._store, caps, groups=self._groups, report_cuts=True, open_circuits=sorted(open_circuits))
+        self._backpressure.set_open_circuits(open_circuits)
         self._backpressure.set_waiting(backlog.waiting)
-        self._gauges.show(self._store.partition, backlog, read_memory(self._store), is_read=self._is_read)
+        self._gauges.update(self._store.partition, backlog, read_memory(self._store), is_read=self._is_read)
         self._prune()
         paused = ("ingest",) if self._backpressure.bounds.paused else ()
         partition = self._store.partition
@@ -232,7 +224,7 @@ class Sweeper(ServiceThread):
 
     def run_once(self) -> None:
         """Sweep if no other worker does, then wait."""
-        # Else others would sweep our batches, and judge them twice.
+        # Renew first, or another worker sweeps our batches and judges them twice.
         self._judging.renew_overdue()
         # Another worker takes over the sweep after this time without renewal.
         if self._store.acquire_lock(self._store.keys.sweeper, self._holder, 3_000):
@@ -241,10 +233,10 @@ class Sweeper(ServiceThread):
 
     def sweep(self) -> None:
         """Requeue batches that are due, for all judge models that have any, and notify."""
-        here = self._judging.circuits()
-        names = sorted({*self.leases.judge_models(), *here})
+        own_circuits = self._judging.circuits()
+        names = sorted({*self.leases.judge_models(), *own_circuits})
         self.leases.sweep(names)
-        configured, dead = self._heartbeat.configured_models, self._heartbeat.dead
+        configured, open_circuits = self._heartbeat.configured_models, self._heartbeat.open_circuits
         keys = self._store.keys
         ready = self._store.pipeline(
             lambda pipe: [pipe.zrange(keys.ready(name), 0, 0, withscores=True) for name in names]
@@ -252,10 +244,10 @@ class Sweeper(ServiceThread):
         for name, oldest in zip(names, ready, strict=True):
             if not oldest:
                 continue
-            if configured is not None and name not in configured and name not in here:
+            if configured is not None and name not in configured and name not in own_circuits:
                 # The model was removed from the configuration, so no task would ever complete its batches.
                 self._judging.give_up(name)
-            elif self._judging.should_notify(name, int(oldest[0][1]), dead):
+            elif self._judging.should_notify(name, int(oldest[0][1]), open_circuits):
                 self._notifier.notify(queue_label(name), 1)
 
     def stop(self, timeout_s: float) -> bool:

@@ -14,7 +14,14 @@ from judges.core.judge import Judge
 from judges.endpoints.client import LimitedModel
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
-from worker.core.features import Exporter, PartitionContext, TraceHookContext, collect_all, installed, make_ingest_hooks
+from worker.core.features import (
+    ExporterSpec,
+    PartitionContext,
+    TraceHookContext,
+    collect_all,
+    installed,
+    make_ingest_hooks,
+)
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
 from worker.core.judging.consumer import JudgingConsumer, Serves
@@ -49,7 +56,7 @@ class ProcessContext:
     rules: Rules
     limits: Mapping[str, Limits]
     readiness: Readiness
-    exporters: Mapping[str, Exporter]
+    exporters: Mapping[str, ExporterSpec]
     serves: Serves
 
     def __post_init__(self) -> None:

@@ -48,8 +48,8 @@ class _Pool:
 
     @property
     def pulse(self) -> Pulse:
-        """Dead once it accepts no more tasks."""
-        return Pulse(time.monotonic(), dead=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
+        """Ended once it accepts no more tasks."""
+        return Pulse(time.monotonic(), has_ended=self._pool.executor._shutdown)  # noqa: SLF001 - there is no other way
 
 
 class Runtime:
@@ -61,9 +61,7 @@ class Runtime:
         """Build what the configured roles need.
 
         Args:
-            settings: The settings.
             send: Sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
-            serves: Returns whether this worker consumes a queue now.
             config: The configuration file, for errors.
 
         Raises:

@@ -26,7 +26,7 @@ _ALLOWED_COMMANDS: Final = (
     *("tracejudge", "tracejudge_pause", "tracejudge_resume"),
 )
 # The second signal cuts the grace short, a third one ends the process.
-_HURRY: Final = 2
+_HURRY_SIGNAL: Final = 2
 _HURRY_S: Final = 1.8
 # The process ends this long after the grace, because a thread may hang, such as on a log pipe that nobody reads.
 _LAST_RESORT_S: Final = 9.5
@@ -134,7 +134,7 @@ class Signals:
 
     def _on_signal(self, *_: object) -> None:
         self._count += 1
-        if self._count > _HURRY:
+        if self._count > _HURRY_SIGNAL:
             os._exit(1)
         self._act()
 
@@ -149,7 +149,7 @@ class Signals:
                 thread.start()
                 self._stop = thread
                 _exit_in(self._grace_s + _LAST_RESORT_S)
-            if self._count == _HURRY and not self._hurried:
+            if self._count == _HURRY_SIGNAL and not self._hurried:
                 self._hurried = True
                 self._runtime.hurry()
                 # Leases are released within moments; an exporter may hang, and the outbox keeps its entries.

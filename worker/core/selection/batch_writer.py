@@ -12,7 +12,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.batch import BATCH_VERSION, batch_header, fresh_id, made_at_ms, without_texts
 from worker.core.queue.leases import READY_MS
 from worker.core.queue.ledger import FIELD_BYTES, field_of
-from worker.core.selection.evaluations import Chosen
+from worker.core.selection.evaluations import ChosenEvaluation
 from worker.core.storage.keys import INGEST_GROUP, Keys
 
 _encoder = msgspec.json.Encoder()
@@ -77,7 +77,7 @@ class BatchWriter:
         """Add a trace and return the index of its argument."""
         return self.payload(_encoder.encode(trace))
 
-    def evaluations(self, chosen: Sequence[Chosen], trace: Trace) -> list[dict[str, object]]:
+    def evaluations(self, chosen: Sequence[ChosenEvaluation], trace: Trace) -> list[dict[str, object]]:
         """Put evaluations of a trace into the open batches of their graders; return their part of the plan."""
         written: list[dict[str, object]] = []
         shorter = 0
@@ -100,11 +100,7 @@ class BatchWriter:
         return written
 
     def put(self, grader: Grader, version: int) -> int:
-        """Count an evaluation into the open batch of its grader, and return the batch's number.
-
-        Args:
-            version: The batch version that the evaluation needs.
-        """
+        """Count an evaluation, which needs a batch version, into its grader's open batch; return the batch's number."""
         batch = self._open.get(grader)
         if batch is None or batch.filled >= self._settings.batch_size:
             created_at, judge_model = time.time(), grader.judge_model

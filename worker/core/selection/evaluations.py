@@ -13,6 +13,7 @@ from worker.core.config.graders import Grader, Graders
 from worker.core.queue.batch import Evaluation, Member, Session
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
+from worker.core.storage.group_reader import entry_position
 
 _DAY_S: Final = 86_400
 # Times outside the years from 2000 to 2100 are wrong.
@@ -20,14 +21,16 @@ _EARLIEST_S: Final = 946_684_800
 _LATEST_S: Final = 4_102_444_800
 
 
-class Chosen(NamedTuple):
+class ChosenEvaluation(NamedTuple):
     """One chosen evaluation, and its grader."""
 
     grader: Grader
     evaluation: Evaluation
 
 
-def leave_out_shed(chosen: Sequence[Chosen], shed: Collection[str]) -> tuple[list[Chosen], Counter[str]]:
+def leave_out_shed(
+    chosen: Sequence[ChosenEvaluation], shed: Collection[str]
+) -> tuple[list[ChosenEvaluation], Counter[str]]:
     """Return the evaluations whose judge models are not shed, and the number of the others by judge model."""
     # A panel is shed with any of its members, since it would wait for their verdicts.
     shed_models = [
@@ -59,12 +62,14 @@ class EvaluationFactory:
         self._graders = graders
         self._templates: dict[tuple[str, str], _Template] = {}
 
-    def make(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[Chosen]:
+    def make(self, entry: TraceEntry, choices: Sequence[Choice], origin: Origin) -> list[ChosenEvaluation]:
         """Make all evaluations that are chosen for a trace."""
         prefix = publication_parts(entry)
         return self._make_all(prefix, period_of(entry), choices, origin)
 
-    def make_session(self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session) -> list[Chosen]:
+    def make_session(
+        self, trace: Trace, choices: Sequence[Choice], origin: Origin, session: Session
+    ) -> list[ChosenEvaluation]:
         """Make the evaluations of a conversation; ``trace`` is any of its traces."""
         # The period is a day, so that a conversation gathered anew on another day is found (scripts/ledger.lua).
         period = f"d{int(time.time()) // _DAY_S}"
@@ -72,7 +77,7 @@ class EvaluationFactory:
 
     def _make_all(
         self, prefix: bytes, period: str, choices: Sequence[Choice], origin: Origin, session: Session | None = None
-    ) -> list[Chosen]:
+    ) -> list[ChosenEvaluation]:
         made = []
         for judge, name, probability in choices:
             template = self._templates.get((judge, name))
@@ -93,7 +98,7 @@ class EvaluationFactory:
             members = tuple([Member(judge_model, _id(prefix, end)) for judge_model, end in suffixes])
             evaluation_id = _id(prefix, suffix)
             evaluation = Evaluation(evaluation_id, period, judge, version, probability, origin, keep, members, session)
-            made.append(Chosen(grader, evaluation))
+            made.append(ChosenEvaluation(grader, evaluation))
         return made
 
 
@@ -102,7 +107,7 @@ def period_of(entry: TraceEntry) -> str:
     for time_s in (entry.trace.ended_at, entry.trace.started_at):
         if time_s is not None and _EARLIEST_S <= time_s < _LATEST_S:
             return str(int(time_s) // 3_600)
-    return f"d{int(entry.entry_id.split('-', 1)[0]) // (_DAY_S * 1000)}"
+    return f"d{entry_position(entry.entry_id)[0] // (_DAY_S * 1000)}"
 
 
 def publication_parts(entry: TraceEntry) -> bytes:

@@ -80,7 +80,7 @@ class NoTraceError(Exception):
         self.detail = detail
 
 
-class Lenient:
+class LenientPayload:
     """The names in a payload with their values, which are decoded when they are asked for.
 
     ``further`` counts unknown names that are left out because there are too many.
@@ -91,7 +91,7 @@ class Lenient:
 
     def __init__(self, payload: bytes) -> None:
         self.raw: Mapping[str, msgspec.Raw]
-        self.raw, self.further = bound_names(value_of(payload, _decode_fields))
+        self.raw, self.further = bound_names(decode_repaired(payload, _decode_fields))
         self.meanings = {name: meaning(name) for name in self.raw}
 
     @property
@@ -103,7 +103,7 @@ class Lenient:
         """Yield the values of a field, the one of its own name first, without those that cannot be decoded."""
         for name in sorted((name for name, other in self.meanings.items() if other == field), key=rank):
             try:
-                yield value_of(self.raw[name])
+                yield decode_repaired(self.raw[name])
             except NoTraceError:
                 continue
 
@@ -120,7 +120,7 @@ class Lenient:
         return values, left_out
 
 
-def value_of(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
+def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
     """Decode a value, repaired if it cannot be decoded as it is.
 
     Raises:
@@ -149,7 +149,7 @@ def read_trace(payload: bytes) -> ReadTrace:
     Raises:
         NoTraceError: It has no trace id, no service, or no content.
     """
-    record = Lenient(payload)
+    record = LenientPayload(payload)
     others = [name for name in record.raw if name not in _FIELDS]
     unknown = tuple([name for name in others if record.meanings[name] is None]) + ("(another)",) * record.further
     if others and len(unknown) == len(others) + record.further:
@@ -182,7 +182,7 @@ def losses(notes: Iterable[Note]) -> Iterator[LeftOut]:
 
 def _decode_value(field: str | None, raw: msgspec.Raw) -> Any:
     """Decode a value of a trace, or raise NoTraceError if it cannot be used."""
-    value = value_of(raw)
+    value = decode_repaired(raw)
     if field == "service":
         value = service_name(value)
     if field == "service" and isinstance(value, dict | list):
@@ -206,13 +206,13 @@ def read_feedback(payload: bytes) -> LateFeedback:
     Raises:
         NoTraceError: It has no trace id or no score.
     """
-    record = Lenient(payload)
+    record = LenientPayload(payload)
     values = {snake_case(name): raw for name, raw in record.raw.items()}
     trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
     score, comment = (
-        next((value_of(values[name]) for name in names if name in values), None)
+        next((decode_repaired(values[name]) for name in names if name in values), None)
         for names in (("score", "value", "rating"), ("comment", "text", "reason"))
     )
     feedback = convert_feedback({"trace_id": trace_id, "score": score, "comment": comment}, Notes())

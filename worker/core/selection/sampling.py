@@ -18,7 +18,7 @@ import structlog
 from judges.core.judge import has_text
 from judges.parsing.retrievals import has_context
 from tracejudge import Trace
-from worker.core.config.graders import CODE, Graders
+from worker.core.config.graders import CODE, Graders, JudgeGrader
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import IngestHook, find_overrides
 
@@ -35,7 +35,7 @@ class Choice(NamedTuple):
     """One evaluation that a trace was chosen for: the judge, the grader's name, and the probability."""
 
     judge: str
-    model: str
+    grader: str
     probability: float
 
 
@@ -49,19 +49,19 @@ class RuleTally(NamedTuple):
 class Sampling(NamedTuple):
     """The outcome of sampling one trace; without matching rules all are empty.
 
-    ``of_session`` are the evaluations of its conversation that it is gathered for.
+    ``session_choices`` are evaluations of its conversation, for which it is gathered.
     """
 
     choices: tuple[Choice, ...]
     rules: tuple[RuleTally, ...]
-    of_session: tuple[Choice, ...] = ()
+    session_choices: tuple[Choice, ...] = ()
 
 
 class CompiledRule(NamedTuple):
-    """A rule, and the evaluations that it asks for: judges with the names of graders."""
+    """A rule, and the evaluations that it asks for."""
 
     rule: Rule
-    evaluations: tuple[tuple[str, str], ...]
+    evaluations: tuple[JudgeGrader, ...]
 
 
 class MatchingRules(NamedTuple):
@@ -89,7 +89,7 @@ class _Matching(NamedTuple):
         feedback: Whether a rule always chooses traces with negative feedback.
         slow_s: The duration from which a rule always chooses a trace.
         not_chosen: The outcome for traces that no rule chooses.
-        first: Called for each of the traces; they name rules that choose the trace at any rate.
+        choosers: Called for each of the traces; they name rules that choose the trace at any rate.
     """
 
     rules: Sequence[CompiledRule]
@@ -99,7 +99,7 @@ class _Matching(NamedTuple):
     feedback: bool
     slow_s: float
     not_chosen: Sampling
-    first: Sequence[Callable[[], Collection[str]]]
+    choosers: Sequence[Callable[[], Collection[str]]]
 
 
 def position(trace_id: str, sampling_key: str) -> float:
@@ -230,7 +230,7 @@ class Sampler:
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen
-        first = [name for choose in matching.first for name in choose()] if matching.first else ()
+        chosen_by_hooks = [name for choose in matching.choosers for name in choose()] if matching.choosers else ()
         trace_position, session_position = _position(trace.trace_id, self._keyed), 1.0
         if matching.session_rate:
             # A trace without a session is a session by itself.
@@ -239,16 +239,16 @@ class Sampler:
             (matching.errors and trace.error)
             or (matching.feedback and trace.feedback is not None)
             or (matching.slow_s < math.inf and _duration_s(trace) >= matching.slow_s)
-            or first
+            or chosen_by_hooks
         )
         if trace_position >= matching.highest_rate and session_position >= matching.session_rate and not always:
             return matching.not_chosen
-        by_trace: dict[tuple[str, str], float] = {}
-        by_session: dict[tuple[str, str], float] = {}
-        gathered: dict[tuple[str, str], float] = {}
+        by_trace: dict[JudgeGrader, float] = {}
+        by_session: dict[JudgeGrader, float] = {}
+        gathered: dict[JudgeGrader, float] = {}
         tallies = []
         for rule, evaluations in matching.rules:
-            chooses = rule.name in first or (rule.always and is_always(rule, trace))
+            chooses = rule.name in chosen_by_hooks or (rule.always and is_always(rule, trace))
             # Without evaluations that its egress allows, a rule chooses nothing.
             probability = (1.0 if chooses else rule.rate) if evaluations else 0.0
             is_session = is_by_session(rule)
@@ -259,19 +259,19 @@ class Sampler:
         choices = [Choice(*pair, probability) for pair, probability in by_trace.items() if trace_position < probability]
         if by_session:
             choices = choose_either(by_trace, by_session, trace_position, session_position)
-        of_session = [
+        session_choices = [
             Choice(*pair, probability) for pair, probability in gathered.items() if session_position < probability
         ]
-        return Sampling(tuple(choices), tuple(tallies), tuple(of_session))
+        return Sampling(tuple(choices), tuple(tallies), tuple(session_choices))
 
     def _combine(self, trace: Trace) -> _Matching:
         """Adjust the rates of the rules that match a trace; they are the same for all traces with the same key."""
         matching = self.rules.matching(trace)
         rules: Sequence[CompiledRule] = matching.rules
-        first: list[Callable[[], Collection[str]]] = []
+        choosers: list[Callable[[], Collection[str]]] = []
         for adjust in self._adjusts:
             rules, choose = adjust(rules, trace)
-            first += [] if choose is None else [choose]
+            choosers += [] if choose is None else [choose]
         choosing = [match.rule for match in rules if match.evaluations]
         return _Matching(
             rules=rules,
@@ -281,7 +281,7 @@ class Sampler:
             feedback=any("negative_feedback" in rule.always for rule in choosing),
             slow_s=min((rule.slow_s for rule in choosing if "slow" in rule.always), default=math.inf),
             not_chosen=Sampling((), tuple(RuleTally(match.rule.name, chosen=False) for match in rules)),
-            first=first,
+            choosers=choosers,
         )
 
 
@@ -315,8 +315,8 @@ def _duration_s(trace: Trace) -> float:
 
 
 def choose_either(
-    by_trace: Mapping[tuple[str, str], float],
-    by_session: Mapping[tuple[str, str], float],
+    by_trace: Mapping[JudgeGrader, float],
+    by_session: Mapping[JudgeGrader, float],
     trace_position: float,
     session_position: float,
 ) -> list[Choice]:

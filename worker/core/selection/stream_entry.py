@@ -20,7 +20,7 @@ from tracejudge.ids import MAX_ID_CHARS
 from tracejudge.model import with_usable_times
 from worker.core.selection.lenient import (
     LeftOut,
-    Lenient,
+    LenientPayload,
     NoTraceError,
     UsualTrace,
     read_feedback,
@@ -98,7 +98,7 @@ class GoneEntry(NamedTuple):
     entry_id: str
 
 
-Read = TraceEntry | ReportEntry | FeedbackEntry | InvalidEntry | GoneEntry
+StreamEntry = TraceEntry | ReportEntry | FeedbackEntry | InvalidEntry | GoneEntry
 
 
 class _InvalidError(Exception):
@@ -129,7 +129,7 @@ _nesting_decoder = msgspec.json.Decoder(_AnyObject)
 _named_decoder = msgspec.json.Decoder(_Named)
 
 
-def read_entry(entry: Entry, max_trace_bytes: int) -> Read:
+def read_entry(entry: Entry, max_trace_bytes: int) -> StreamEntry:
     """Read an entry; never raises an error."""
     raw_id, fields = entry
     entry_id = raw_id.decode()
@@ -154,7 +154,7 @@ def trace_id_of(payload: bytes) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        return Lenient(payload).trace_id
+        return LenientPayload(payload).trace_id
     except NoTraceError:
         return None
 
@@ -206,14 +206,14 @@ def _invalid(entry_id: str, fields: Mapping[bytes, bytes], error: _InvalidError)
     trace_id: str | None = None
     if payload is not None and error.reason not in {"too_large", "not_json"}:
         try:
-            record = Lenient(payload)
+            record = LenientPayload(payload)
             names, trace_id = safe_names(record.raw), safe_id(record.trace_id)
         except NoTraceError:
             pass
     return InvalidEntry(entry_id, producer, error.reason, error.detail, names, trace_id)
 
 
-def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) -> Read:
+def _read_other(entry_id: str, fields: Mapping[bytes, bytes], max_bytes: int) -> StreamEntry:
     if b"r" in fields:
         report = _decode(_report_decoder, fields, fields[b"r"], max_bytes)
         totals = (report.seq, report.published, report.accepted, *report.dropped.values(), sum(report.dropped.values()))

@@ -1,4 +1,4 @@
-"""Redis client and scripts; the only module that uses redis-py's errors.
+"""Redis client and scripts; translates redis-py's errors: callers look at one only as ``__cause__``.
 
     StoreError          Redis did not answer or refused; the message names no address and no payload
     └── LayoutError     another version of TraceJudge wrote the keys
@@ -191,11 +191,11 @@ class Store:
         return self.partitions[0]
 
     @property
-    def answering(self) -> "tuple[Store, ...]":
+    def reachable(self) -> "tuple[Store, ...]":
         """All partitions but those that did not answer when they were last asked; this one in any case."""
         return tuple(store for store in self.partitions if store is self or not store.is_away)
 
-    def same_key(self, key: str) -> str:
+    def own_key(self, key: str) -> str:
         """Return the key of this partition with the name of a key of the first."""
         return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
 

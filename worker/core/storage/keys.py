@@ -12,7 +12,7 @@ MONITOR_GROUP: Final = "monitor"
 
 
 class Key:
-    """A key with a fixed name behind the prefix; ``text`` describes type, content and TTL."""
+    """A key with a fixed name behind the prefix; ``text`` describes type, content and TTL; a prefix is no key."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text = name, text
@@ -50,7 +50,7 @@ class Keys(KeySpace):
     all_tries = Key("tries", "Prefix of ``tries:<batch id>``.")
     readies = Key("ready:", "Prefix of ``ready:<judge model>``.")
     leases = Key("leases", "Sorted set of unfinished batches by due time in milliseconds. No TTL.")
-    holders = Key("holders", "Hash of batch id to its holder, or ``parked``; removed with the batch.")
+    holders = Key("holders", "Hash of batch id to its holder, or ``parked``; removed with the batch. No TTL.")
     waiting = Key("waiting", "Hash of judge model to bytes of unfinished batches. No TTL.")
     sweeper = Key("sweeper", "String, the worker that sweeps; TTL of seconds.")
     clock = Key("clock", "String, Redis' time when a worker last asked, in milliseconds. No TTL.")
@@ -67,12 +67,13 @@ class Keys(KeySpace):
     dead = Key("dead", "Hash of evaluation id to dead letter. No TTL.")
     dead_due = Key("dead:due", "Sorted set of dead letters by the time they were given up, in milliseconds. No TTL.")
     dead_retries = Key(
-        "dead:retries", "Hash of evaluation id to its number of automatic retries and the batch of its current retry."
+        "dead:retries",
+        "Hash of evaluation id to its number of automatic retries and the batch of its current retry. No TTL.",
     )
-    dead_traces = Key("dead:traces", "Hash of a trace's name to its payload: traces of dead letters, each once.")
+    dead_traces = Key("dead:traces", "Hash of a trace's name to its payload: traces of dead letters. No TTL.")
     dead_refs = Key(
         "dead:refs",
-        "Hash of a trace's name to the number of its letters; `bytes` is the size of all letters and traces.",
+        "Hash of a trace's name to the number of its letters; `bytes` is the size of all letters and traces. No TTL.",
     )
     dead_auto_retry = Key("dead:reviver", "String, the worker that retries dead letters; TTL of minutes.")
 
@@ -95,7 +96,7 @@ class Keys(KeySpace):
     monitor = Key("monitor", "String, the worker that is the active monitor; TTL of seconds.")
 
     # --- workers ---
-    circuits = Key("circuits", "Hash of worker process to the state of its circuits, with the time.")
+    circuits = Key("circuits", "Hash of worker process to the state of its circuits, with the time. No TTL.")
     workers = Key(
         "workers", "Hash of worker process to its heartbeat: readiness per role, with the time; TTL of a minute."
     )

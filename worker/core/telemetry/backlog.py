@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 from worker.core.storage.client import Store
 
 # The circuit of a slow model may open for a moment; ingest must not shed its whole backlog in that moment.
-_MIN_DEAD_S: Final = 10.0
+_MIN_OPEN_S: Final = 10.0
 # Retries and replays stop at this share of `max_waiting_bytes`, because above all of it ingest would pause or shed.
 SHARE_OF_WAITING: Final = 0.5
 
@@ -74,16 +74,16 @@ def measure(
     *,
     groups: tuple[str, ...] = (),
     report_cuts: bool = False,
-    dead_models: Sequence[str] = (),
+    open_circuits: Sequence[str] = (),
 ) -> Backlog:
     """Trim the streams to their caps and measure everything.
 
-    ``report_cuts`` returns the entries newly cut off; each cut is reported once, to one caller. Batches of
-    ``dead_models``, whose circuit is open, count as parked.
+    ``report_cuts`` returns the entries newly cut off; each cut is reported once, to one caller. Ready
+    batches of the judge models ``open_circuits`` count as parked.
     """
     keys = store.keys
     fixed = (keys.traces, keys.verdicts, keys.account_all, keys.leases, keys.holders, keys.waiting)
-    names = (*fixed, keys.dead, keys.dead_refs, keys.sessions, *map(keys.ready, dead_models))
+    names = (*fixed, keys.dead, keys.dead_refs, keys.sessions, *map(keys.ready, open_circuits))
     of_traces = (caps.oldest, caps.max_bytes, caps.max_entries, caps.mean_age_ms)
     arguments: tuple[str | int, ...] = (*of_traces, int(report_cuts), caps.max_outbox_bytes, *groups)
     return msgspec.json.decode(store.run("measure", names, arguments), type=Backlog)
@@ -124,8 +124,8 @@ class Backpressure:
         self._judge_models = frozenset(judge_models)
         self._lock = threading.Lock()
         self._waiting: Mapping[str, int] = {}
-        self._dead: Mapping[str, float] = {}
-        self._over_while_alive: frozenset[str] = frozenset()
+        self._open_circuits: Mapping[str, float] = {}
+        self._over_while_closed: frozenset[str] = frozenset()
         self._is_paused = False
         self.bounds = Bounds(paused=False, shed=frozenset())
         self.slow: frozenset[str] = frozenset()
@@ -136,10 +136,10 @@ class Backpressure:
             self._waiting = waiting
             self._decide()
 
-    def set_dead(self, dead: Mapping[str, float]) -> None:
-        """Set for how many seconds judge models have been dead: their circuit is open in every worker."""
+    def set_open_circuits(self, open_circuits: Mapping[str, float]) -> None:
+        """Set for how many seconds the circuits of judge models have been open in every worker."""
         with self._lock:
-            self._dead = dead
+            self._open_circuits = open_circuits
             self._decide()
 
     def set_paused(self, *, paused: bool) -> None:
@@ -151,12 +151,12 @@ class Backpressure:
     def _decide(self) -> None:
         waiting = {name: size for name, size in self._waiting.items() if name in self._judge_models}
         over = frozenset(name for name, size in waiting.items() if size > self._max_waiting_bytes)
-        # A model that passed the bound while alive counts as slow, not dead, until it is below again.
-        self._over_while_alive = (self._over_while_alive & over) | (over - self._dead.keys())
+        # A model that passed the bound while its circuit was closed counts as slow until it is below again.
+        self._over_while_closed = (self._over_while_closed & over) | (over - self._open_circuits.keys())
         shed = {
             name
-            for name in over & self._dead.keys()
-            if name not in self._over_while_alive or self._dead[name] >= _MIN_DEAD_S
+            for name in over & self._open_circuits.keys()
+            if name not in self._over_while_closed or self._open_circuits[name] >= _MIN_OPEN_S
         }
         self.slow = over - shed
         self.bounds = Bounds(paused=self._is_paused or bool(self.slow), shed=frozenset(shed))

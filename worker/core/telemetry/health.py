@@ -35,14 +35,14 @@ class Pulse(NamedTuple):
     Attributes:
         progressed_at: When it last completed a run.
         begun: Whether it has completed one.
-        dead: Whether it ended without being asked to.
+        has_ended: Whether it ended without being asked to.
         blocked_by: The cause that blocks it, in words for a probe; None while its runs complete.
         blocked_since: When that began.
     """
 
     progressed_at: float
     begun: bool = True
-    dead: bool = False
+    has_ended: bool = False
     blocked_by: str | None = None
     blocked_since: float = 0.0
 
@@ -135,12 +135,12 @@ class Readiness:
                     state.update(None if state.flow.role in self._paused[partition] else positions[name], now)
 
     def begin_stop(self) -> None:
-        """Report every role as stopping from now on, and threads that end as not dead."""
+        """Report every role as stopping from now on, and no thread as ended."""
         self._stopping = True
 
-    def dead(self) -> list[str]:
+    def ended_threads(self) -> list[str]:
         """List the threads that ended without being asked to."""
-        return [] if self._stopping else [part.name for part in self._parts if part.watched.pulse.dead]
+        return [] if self._stopping else [part.name for part in self._parts if part.watched.pulse.has_ended]
 
     def publish(self, gauge: Gauge) -> None:
         """Set a gauge with the label ``role`` at each scrape."""
@@ -171,12 +171,10 @@ class Readiness:
         }
         with self._lock:
             flows = [
-                (state.flow.stalled, state.moved_at, state.updated_at)
-                for state in self._flows.values()
-                if state.flow.role == role and state.flow.partition == partition
+                state for state in self._flows.values() if state.flow.role == role and state.flow.partition == partition
             ]
             paused = role in self._paused.get(partition, ())
-        moved = [*(pulse.progressed_at for pulse in pulses.values()), *(moved_at for _, moved_at, _ in flows)]
+        moved = [*(pulse.progressed_at for pulse in pulses.values()), *(flow.moved_at for flow in flows)]
         seconds = max(0.0, now - min(moved))
         if self._stopping:
             return RoleState(role, ready=False, state="stopping", seconds=seconds)
@@ -187,21 +185,21 @@ class Readiness:
             return RoleState(role, ready=False, state="starting", seconds=seconds)
         return RoleState(role, ready=True, state="paused" if paused else "ready", seconds=seconds)
 
-    def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[tuple[str, float, float]], now: float) -> str:
+    def _find_cause(self, pulses: Mapping[str, Pulse], flows: Iterable[_FlowState], now: float) -> str:
         """Return the cause that blocks a thread or a flow, in words for a probe; empty if there is none."""
         for name, pulse in pulses.items():
-            if pulse.dead:
+            if pulse.has_ended:
                 return f"{name}: its thread has ended"
             if pulse.blocked_by is not None and now - pulse.blocked_since > self._blocked_s:
                 return f"{name}: {pulse.blocked_by} for {now - pulse.blocked_since:.0f} s"
             if now - pulse.progressed_at > self._stalled_s:
                 return f"{name}: {pulse.blocked_by or 'no run completed'} for {now - pulse.progressed_at:.0f} s"
-        for stalled, moved_at, updated_at in flows:
-            if now - updated_at > self._stalled_s:
+        for state in flows:
+            if now - state.updated_at > self._stalled_s:
                 # Nothing is known of the flow itself, because the maintenance thread lacks CPU or hangs.
-                return f"backlog not measured for {now - updated_at:.0f} s"
-            if now - moved_at > self._stalled_s:
-                return f"{stalled} for {now - moved_at:.0f} s"
+                return f"backlog not measured for {now - state.updated_at:.0f} s"
+            if now - state.moved_at > self._stalled_s:
+                return f"{state.flow.stalled} for {now - state.moved_at:.0f} s"
         return ""
 
 
@@ -209,14 +207,14 @@ def flows(
     roles: Sequence[str], groups: Mapping[str, str], judge_models: Sequence[str], partition: int = 0
 ) -> list[Flow]:
     """List the flows of a worker with these roles, exporters by name with their roles, and judge models."""
-    every = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", partition)]
-    every += [
+    all_flows = [Flow(INGEST_GROUP, "ingest", "entries wait in the stream and none is read", partition)]
+    all_flows += [
         Flow(f"export:{group}", role, "verdicts wait in the outbox and none is read", partition)
         for group, role in groups.items()
     ]
     stalled = "batches are ready, there is capacity, and none is leased"
-    every += [Flow(f"judge:{judge_model}", "judge", stalled, partition) for judge_model in judge_models]
-    return [flow for flow in every if flow.role in roles]
+    all_flows += [Flow(f"judge:{judge_model}", "judge", stalled, partition) for judge_model in judge_models]
+    return [flow for flow in all_flows if flow.role in roles]
 
 
 def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, bool]) -> dict[str, str | None]:
@@ -229,8 +227,8 @@ def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, b
     ready = [keys.ready(judge_model) for judge_model in capacity]
     replies = store.run("flow_positions", (keys.traces, keys.verdicts, *ready), (INGEST_GROUP, *groups))
     names = [INGEST_GROUP, *(f"export:{group}" for group in groups), *(f"judge:{model}" for model in capacity)]
-    at = {name: raw.decode() or None for name, raw in zip(names, replies, strict=True)}
-    return at | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}
+    positions = {name: raw.decode() or None for name, raw in zip(names, replies, strict=True)}
+    return positions | {f"judge:{model}": None for model, has_capacity in capacity.items() if not has_capacity}
 
 
 class LiveWorker(NamedTuple):
@@ -245,7 +243,7 @@ class Heartbeat:
 
     Attributes:
         configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
-        dead: Seconds for which the circuit of a judge model has been open in every worker that asks it.
+        open_circuits: Seconds for which the circuit of a judge model has been open in every worker that asks it.
     """
 
     def __init__(self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict) -> None:
@@ -258,7 +256,7 @@ class Heartbeat:
         self._circuits = circuits
         self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.configured_models: frozenset[str] | None = None
-        self.dead: dict[str, float] = {}
+        self.open_circuits: dict[str, float] = {}
 
     def beat(self, roles: Mapping[str, bool]) -> None:
         """Publish which roles of this worker make progress."""
@@ -267,10 +265,10 @@ class Heartbeat:
         self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, 60_000))
 
     def exchange_circuits(self) -> dict[str, float]:
-        """Publish the circuits of this worker; return for how many seconds judge models have been dead.
+        """Publish the circuits of this worker; return for how many seconds those of judge models have been open.
 
-        A model is dead when its circuit is open in every worker that asks it: one worker that gets through is enough
-        for it to be alive, and a model that no worker asks is not dead.
+        A circuit counts as open if it is open in every worker that asks the model: one worker that gets through is
+        enough to close it, and a model that no worker asks has none.
         """
         own = dict(self._circuits())
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
@@ -281,8 +279,8 @@ class Heartbeat:
         for name, seconds in (item for circuits in reported for item in circuits.items()):
             if seconds is not None:
                 open_for[name] = min(seconds, open_for.get(name, seconds))
-        self.dead = {name: seconds for name, seconds in open_for.items() if seconds > 0}
-        return self.dead
+        self.open_circuits = {name: seconds for name, seconds in open_for.items() if seconds > 0}
+        return self.open_circuits
 
     def withdraw(self) -> None:
         """Remove the heartbeat, since this worker stops."""

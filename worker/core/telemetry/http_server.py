@@ -1,4 +1,4 @@
-"""HTTP servers: the one of gateway and board, and the worker's pages `/metrics`, `/healthz`, `/readyz` on top of it.
+"""The HTTP server of gateway and board, and on top of it the worker's pages `/metrics`, `/healthz`, `/readyz`.
 
 uvicorn reads and writes HTTP. It bounds neither connections nor the time for a handshake, a head and a reply, so those
 bounds are here. No page of the worker asks Redis or the broker; nothing of a request for one is logged or repeated.
@@ -368,9 +368,9 @@ class HttpServer(WebServer):
         return gzip.compress(page, 1) if is_gzip else page
 
     async def _healthz(self, _: Mapping[str, str]) -> _Reply:
-        dead = ", ".join(self._readiness.dead())
-        status = HTTPStatus.SERVICE_UNAVAILABLE if dead else HTTPStatus.OK
-        return _Reply(status, f"threads ended: {dead}\n" if dead else "alive\n")
+        ended = ", ".join(self._readiness.ended_threads())
+        status = HTTPStatus.SERVICE_UNAVAILABLE if ended else HTTPStatus.OK
+        return _Reply(status, f"threads ended: {ended}\n" if ended else "alive\n")
 
     async def _readyz(self, headers: Mapping[str, str]) -> _Reply:
         roles = self._readiness.roles()

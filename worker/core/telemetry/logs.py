@@ -159,12 +159,12 @@ def _name(error: BaseException) -> str:
 
 
 def _kind(error: BaseException) -> str:
-    place = where(error)
+    place = error_place(error)
     return f"{_name(error)} in {place}" if place else _name(error)
 
 
-def where(error: BaseException) -> str:
-    """Return the file and line an error comes from."""
+def error_place(error: BaseException) -> str:
+    """Return the file and line that raised an error."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

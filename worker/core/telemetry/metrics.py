@@ -259,7 +259,7 @@ class Metrics(ProcessMetrics):
     stored_bytes = Metric(Gauge, "stored_bytes", "bytes", ("what",),
         "Bytes in Redis of traces, outbox, batches, dead_letters, sessions")
     stored_max_bytes = Metric(Gauge, "stored_max_bytes", "bytes", ("what",),
-        "Configured maximum of stored_bytes; for batches that of each judge model")
+        "Configured maximum of stored_bytes; for batches the maximum of each judge model")
     redis_used_bytes = Metric(Gauge, "redis_used_bytes", "bytes", (), "Memory that Redis uses")
     redis_max_bytes = Metric(Gauge, "redis_max_bytes", "bytes", (), "Redis' maxmemory; 0 where it has no bound")
     ready = Metric(Gauge, "ready", "boolean", ("role",),

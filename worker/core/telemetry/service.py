@@ -18,7 +18,7 @@ from worker.core.config.reading import place_of, redis_fix
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import LayoutError, Store, StoreError
 from worker.core.telemetry.health import Pulse
-from worker.core.telemetry.logs import where
+from worker.core.telemetry.logs import error_place
 
 log = structlog.get_logger("tracejudge.service")
 _FIRST_BACKOFF_S: Final = 0.1
@@ -26,11 +26,7 @@ _MAX_BACKOFF_S: Final = 5.0
 
 
 class Outage:
-    """Logs outages of Redis: one line for each server, not one for each thread and retry.
-
-    Attributes:
-        fix: How to fix it, for the log.
-    """
+    """Logs outages of Redis: one line for each server, not one for each thread and retry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.fix = "start Redis there, or correct redis_url"
@@ -49,8 +45,8 @@ class Outage:
             if now < self._remind_at.get(key, now):
                 return
             self._remind_at[key] = now + 60.0
-        where = error.address or "see the configuration"
-        log.warning("redis unavailable, retrying", error=str(error), redis=where, fix=self.fix)
+        address = error.address or "see the configuration"
+        log.warning("redis unavailable, retrying", error=str(error), redis=address, fix=self.fix)
 
     def end(self, address: str, thread: object = None) -> None:
         """Log once that the Redis at an address answers again, when no thread waits for it any more."""
@@ -121,8 +117,8 @@ class ServiceThread(ABC):
     @property
     def pulse(self) -> Pulse:
         """The health of the thread; any thread may ask."""
-        dead = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
-        return Pulse(self.progressed_at, self._has_run, dead, self._blocked_by, self._blocked_since)
+        has_ended = self._thread.ident is not None and not self._thread.is_alive() and not self.stopping.is_set()
+        return Pulse(self.progressed_at, self._has_run, has_ended, self._blocked_by, self._blocked_since)
 
     def prepare(self) -> None:  # noqa: B027 - most threads have nothing to prepare
         """Prepare ``run_once``: called before the first, and again after Redis was away, until it succeeds."""
@@ -190,7 +186,7 @@ class ServiceThread(ABC):
             self.backoff(error)
         except Exception as error:  # noqa: BLE001 - a thread that ends silently is the worst of all failures
             # Log only the type, because the text of an unexpected error may quote a trace.
-            log.error("unexpected error", thread=self.name, error=type(error).__name__, where=where(error))  # noqa: TRY400
+            log.error("unexpected error", thread=self.name, error=type(error).__name__, where=error_place(error))  # noqa: TRY400
             self.backoff(RuntimeError(type(error).__name__))
         else:
             self.record_progress()

@@ -58,7 +58,7 @@ class Access:
         Raises:
             SettingsError: It is absent or unusable, or other machines may connect and none is required.
         """
-        board = BOARD.of(settings)
+        board = BOARD.read(settings)
         self._token = Secret.from_table(board, "board.token_").read(environment)
         self._user_header = board.user_header
         self._proxies = tuple(ipaddress.ip_network(address) for address in board.proxies)

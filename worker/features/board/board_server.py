@@ -28,7 +28,7 @@ class BoardServer:
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], config: str | None = None) -> None:
         """Open the ports; raises ``SettingsError``, with the configuration file ``config``, for what cannot be used."""
-        board = BOARD.of(settings)
+        board = BOARD.read(settings)
         access = Access(settings, environment)
         self._store = make_stores(settings.redis_url, settings.prefix, settings.partition_count)[0]
         open_stores(self._store.partitions, settings, config)

@@ -42,7 +42,7 @@ def command(
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     listen = {name: value for name, value in options if value is not None}
-    settings = BOARD.replace(settings, msgspec.structs.replace(BOARD.of(settings), **listen))
+    settings = BOARD.with_value(settings, msgspec.structs.replace(BOARD.read(settings), **listen))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.board.board_server import BoardServer  # noqa: PLC0415 - after the check that its packages are there

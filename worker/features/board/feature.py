@@ -52,7 +52,7 @@ BOARD: Final = Table("board", Board, Board(), "Where `tracejudge board` listens,
 
 def _faults(settings: Settings) -> Iterator[Fault]:
     """Check the certificate, the token, links and addresses of proxies."""
-    board = BOARD.of(settings)
+    board = BOARD.read(settings)
     yield from Tls.from_table(board, "board.tls_").faults()
     yield from Secret.from_table(board, "board.token_").faults()
     for name, template in board.links.items():

@@ -106,7 +106,9 @@ def read_overview(store: Store, index: VerdictIndex) -> Overview:
     week = _DAYS * DAY_S
     all_series = read_series(store)
     series = [series for series in all_series.values() if not series.segment][:_MOST_ROWS]
-    scope = Scope.of(Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now)
+    scope = Scope.from_options(
+        Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now
+    )
     evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
     incidents = read_incidents(store, [each.id for each in series])
     open_drops = {
@@ -206,7 +208,7 @@ def began(points: Sequence[Point]) -> dt.datetime | None:
 
 def read_funnel(store: Store) -> Funnel:
     """Lay out the accounting as stages."""
-    account = sum_accounts([read_account(partition) for partition in store.answering])
+    account = sum_accounts([read_account(partition) for partition in store.reachable])
     arrived = account.published - account.dropped - account.unread - account.cut_off - account.lost_by_redis
     traces = [
         _stage("published", account.published, "by services", account, _UNREAD),
@@ -220,7 +222,7 @@ def read_funnel(store: Store) -> Funnel:
         _stage("scored", account.scored, "with a score", account, {}),
     ]
     pending, behind = Counter[str](), Counter[str]()
-    for partition in store.answering:
+    for partition in store.reachable:
         groups = groups_of(partition, partition.keys.verdicts)
         pending.update(groups)
         behind.update(

@@ -78,7 +78,7 @@ class Board:
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
-        self._templates.globals.update(static=f"/static/{digest}", links=bool(BOARD.of(settings).links))
+        self._templates.globals.update(static=f"/static/{digest}", links=bool(BOARD.read(settings).links))
         self._static = f"/static/{digest}"
 
     def app(self, metrics: BoardMetrics) -> Guard:
@@ -288,9 +288,9 @@ class Board:
             user_id=verdict.user_id,
         )
         published = self._pages.trace(verdict) or self._pages.trace(verdict, whole=True)
-        if published is not None and KEEP_LABELLED.of(self._settings) and published.source != "label":
+        if published is not None and KEEP_LABELLED.read(self._settings) and published.source != "label":
             # Before the label: one without a copy cannot be exported as a whole.
-            keep_trace(self._store, published.trace, MAX_LABELLED_BYTES.of(self._settings))
+            keep_trace(self._store, published.trace, MAX_LABELLED_BYTES.read(self._settings))
         submit(self._store, answer, verdict)
         kept = {name: form.get(name, "") for name in ("kind", "service", "judge", "rate", "as", "skip")}
         query = urlencode({**{name: value for name, value in kept.items() if value}, "done": answer.label_id})

@@ -167,7 +167,7 @@ class VerdictPages:
             "service": verdict.service,
         }
         quoted = {name: quote(value, safe="") for name, value in values.items()}
-        return [(name, template.format(**quoted)) for name, template in BOARD.of(self._settings).links.items()]
+        return [(name, template.format(**quoted)) for name, template in BOARD.read(self._settings).links.items()]
 
 
 class Span(NamedTuple):

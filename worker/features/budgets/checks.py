@@ -17,7 +17,7 @@ from worker.features.budgets.feature import BUDGETS
 
 def find_unkept(settings: Settings) -> Iterator[Fault]:
     """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
-    for name, budget in BUDGETS.of(settings).items():
+    for name, budget in BUDGETS.read(settings).items():
         paid = [model for model in budget.models or settings.models if settings.models[model].provider != "lexical"]
         unpriced = [model for model in paid if settings.models[model].price is None]
         if budget.in_usd and unpriced:
@@ -34,22 +34,22 @@ def find_unkept(settings: Settings) -> Iterator[Fault]:
                 what = f"{name} is below {longest}: each of its calls is refused"
                 fix = f"raise the limit, or set a lower max_output_tokens of {model_name}"
                 yield Fault("budgets", what, fix, "budget-not-kept")
-    if BUDGETS.of(settings) and not MONITOR.of(settings).enabled:
+    if BUDGETS.read(settings) and not MONITOR.read(settings).enabled:
         what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
         yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
 
 
 def checks(settings: Settings, store: Store) -> Sequence[Check]:
     """Return the checks of `tracejudge doctor`."""
-    return [Check("spending", partial(check_spending, settings, store))] if BUDGETS.of(settings) else ()
+    return [Check("spending", partial(check_spending, settings, store))] if BUDGETS.read(settings) else ()
 
 
 def check_spending(settings: Settings, store: Store) -> Sequence[Finding]:
     """Check that no limit of a budget is reached."""
     findings, refused = [], 0
-    for name, state in read_states(store, BUDGETS.of(settings))[0].items():
+    for name, state in read_states(store, BUDGETS.read(settings))[0].items():
         refused += state.refused
-        for limit, spent, most in state.list_limits(BUDGETS.of(settings)[name]):
+        for limit, spent, most in state.list_limits(BUDGETS.read(settings)[name]):
             # 1 % less: settled costs stop short of the limit by up to the largest reservation.
             if spent >= 0.99 * most:
                 so_far = f"and has refused {amount(state.refused, 'call')} so far"

@@ -259,10 +259,10 @@ class BudgetController(Watch):
 
     def adjust(self) -> Rates:
         """Compute and write the factors of rules below 1 and the factors of segments; set the gauges."""
-        states, now_s = read_states(self._store, BUDGETS.of(self._settings))
+        states, now_s = read_states(self._store, BUDGETS.read(self._settings))
         of_budget, samples = {}, list[Sample]()
         for name, state in states.items():
-            budget = BUDGETS.of(self._settings)[name]
+            budget = BUDGETS.read(self._settings)[name]
             day = int(now_s // DAY_S)
             demand = read_demand(self._store, name, day)
             lowest = budget_factors(budget, state, demand, self._forecasts(name, day, demand, state), now_s)
@@ -275,7 +275,7 @@ class BudgetController(Watch):
             samples += [(gauge, (name,), value) for gauge, value in zip(self._gauges, values, strict=True)]
         self.show(samples)
         factors = {rule.name: factor for rule in self._settings.rules if (factor := self._factor(rule, of_budget)) < 1}
-        dividing = [rule for rule in self._settings.rules if STRATIFY.of(rule)]
+        dividing = [rule for rule in self._settings.rules if STRATIFY.read(rule)]
         counts = read_segments(self._store, now_s, hours=3) if dividing else {}
         segments = {rule.name: segment_factors(rule.rate, counts.get(rule.name, {})) for rule in dividing}
         rates = Rates(factors, segments)
@@ -295,7 +295,7 @@ class BudgetController(Watch):
             }
             if paid & asked:
                 # A priority without costs shares its evaluations with higher priorities, or has none yet.
-                at_least = (factor for rank, factor in sorted(of_budget[name].items()) if rank >= PRIORITY.of(rule))
+                at_least = (factor for rank, factor in sorted(of_budget[name].items()) if rank >= PRIORITY.read(rule))
                 candidates.append(next(at_least, 1.0))
         return min(candidates)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
-from judges.custom.definition import unknown
+from judges.custom.definition import unknown_name_fault
 from worker.core.config.checks import table_name_faults
 from worker.core.config.settings import NANO, Amount, AtLeastOne, Rule, SeriesLabel, Settings
 from worker.core.features import Feature, IngestHook, ModelWrapper, Table, TraceHookContext
@@ -99,28 +99,30 @@ def budgets_of(settings: Settings, rule: Rule) -> dict[str, Budget]:
     """Return the budgets that pay for a rule, by name."""
     return {
         name: budget
-        for name, budget in BUDGETS.of(settings).items()
-        if BUDGET.of(rule) == name or rule.name in budget.rules or not (budget.rules or is_own_budget(settings, name))
+        for name, budget in BUDGETS.read(settings).items()
+        if BUDGET.read(rule) == name or rule.name in budget.rules or not (budget.rules or is_own_budget(settings, name))
     }
 
 
 def changes_rates(settings: Settings) -> bool:
     """Return whether rates change: for a budget, by segments of traffic, or for new values."""
-    return bool(BUDGETS.of(settings)) or any(STRATIFY.of(rule) or FIRST_PER_HOUR.of(rule) for rule in settings.rules)
+    return bool(BUDGETS.read(settings)) or any(
+        STRATIFY.read(rule) or FIRST_PER_HOUR.read(rule) for rule in settings.rules
+    )
 
 
 def is_own_budget(settings: Settings, budget: str) -> bool:
     """Return whether a rule names a budget as its own."""
-    return any(BUDGET.of(rule) == budget for rule in settings.rules)
+    return any(BUDGET.read(rule) == budget for rule in settings.rules)
 
 
 def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     """Check that budgets have limits, and that what rules and budgets name exists."""
-    budgets = BUDGETS.of(settings)
+    budgets = BUDGETS.read(settings)
     for number, rule in enumerate(settings.rules):
-        if (own := BUDGET.of(rule)) is not None and own not in budgets:
-            yield unknown(f"rules[{number}].budget", f"there is no [budgets.{own}]", own, budgets)
-        if rule.unit == "session" and FIRST_PER_HOUR.of(rule):
+        if (own := BUDGET.read(rule)) is not None and own not in budgets:
+            yield unknown_name_fault(f"rules[{number}].budget", f"there is no [budgets.{own}]", own, budgets)
+        if rule.unit == "session" and FIRST_PER_HOUR.read(rule):
             what = "counts traces, and the rule judges sessions"
             yield Fault(f"rules[{number}].first_per_hour", what, "take first_per_hour out", "conflict")
     rules = [rule.name for rule in settings.rules]
@@ -136,7 +138,7 @@ def budget_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             for value in getattr(budget, part) if settings.rules or part == "models" else ():
                 if value not in names:
                     kind = "judge of a rule" if names is judges else part.removesuffix("s")
-                    yield unknown(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
+                    yield unknown_name_fault(f"{key}.{part}", f"there is no {kind} {value!r}", value, names)
         # A limit in USD cannot be kept without a price.
         unpriced = [each for each in budget.models if each in settings.models and settings.models[each].price is None]
         if budget.in_usd and unpriced:
@@ -152,7 +154,7 @@ def _ingest(context: TraceHookContext) -> IngestHook | None:
 
 def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
     settings, metrics = context.settings, context.metrics
-    if not BUDGETS.of(settings):
+    if not BUDGETS.read(settings):
         return None
     from worker.features.budgets.control import BudgetMetrics
     from worker.features.budgets.reservations import Budgets

@@ -61,8 +61,8 @@ class RateAdjuster(IngestHook):
         self.rates = Rates()  # The factors; without any in Redis, rates are whole.
         self.new_values = NewValues(store.first)  # Chooses the first traces of new values.
         self._applied = self.rates, self.new_values.known
-        self._labels = {rule.name: labels for rule in settings.rules if (labels := STRATIFY.of(rule))}
-        self._first_of = {rule.name: most for rule in settings.rules if (most := FIRST_PER_HOUR.of(rule))}
+        self._labels = {rule.name: labels for rule in settings.rules if (labels := STRATIFY.read(rule))}
+        self._first_of = {rule.name: most for rule in settings.rules if (most := FIRST_PER_HOUR.read(rule))}
         self.fields = {*chain(*self._labels.values()), *(_NEW_LABELS if self._first_of else ())}
 
     def before_read(self) -> bool:

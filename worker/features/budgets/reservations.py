@@ -79,7 +79,7 @@ class Budgets:
         if concerned is None:
             concerned = self._concerned[key] = tuple(
                 _Concern(name, budget, judge in budget.exempt)
-                for name, budget in BUDGETS.of(self._settings).items()
+                for name, budget in BUDGETS.read(self._settings).items()
                 if self.pays(name, budget, rules, judge, judge_model)
             )
         if not concerned:
@@ -194,7 +194,7 @@ def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) ->
     probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
     depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
     rate = max((rule.rate for rule in rules), default=0.0)
-    if not depends or (probability >= 1 > rate and not any(map(STRATIFY.of, rules))):
+    if not depends or (probability >= 1 > rate and not any(map(STRATIFY.read, rules))):
         return 1.0, NOT_REDUCED
     weight = 1.0 if probability >= 1 else rate / probability
-    return weight, max(map(PRIORITY.of, rules))
+    return weight, max(map(PRIORITY.read, rules))

@@ -93,7 +93,7 @@ class CanaryWatch(Watch):
         settings = self._settings = parts.settings
         canary = self._canary = Canary.from_settings(settings)
         self._key = CanaryKeys(parts.store.keys.prefix).canary
-        self._judged_every_s = MONITOR.of(settings).canary_every_s
+        self._judged_every_s = MONITOR.read(settings).canary_every_s
         self.every_s = min(self.every_s, self._judged_every_s)
         self._asked = list_graders(settings, canary, parts.rules.graders)
         self._rules = parts.rules

@@ -96,11 +96,11 @@ def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str
 
     ``names`` are those of all judges, also of wrong ones, since labels may name them.
     """
-    path, file = sources.path, CANARY_FILE.of(settings)
+    path, file = sources.path, CANARY_FILE.read(settings)
     if file is None:
         return settings
     if path and sources.origin["canary_file"] == path:
-        settings = CANARY_FILE.replace(settings, str(Path(path).parent / file))
+        settings = CANARY_FILE.with_value(settings, str(Path(path).parent / file))
     if names == judge_names(settings):
         yield from read_canary(settings)
     return settings
@@ -109,7 +109,7 @@ def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str
 def read_canary(settings: Settings) -> Faults[Canary]:
     """Read the canary of a configuration, or the built-in one."""
     judges = load_judges(settings.judges)
-    file = CANARY_FILE.of(settings)
+    file = CANARY_FILE.read(settings)
     if file is None:
         text = files("worker.features.canary").joinpath("canary.jsonl").read_text(encoding="utf-8")
         return Canary((yield from with_place("canary.jsonl", _read(text, judges))), judges)
@@ -120,12 +120,16 @@ def read_canary(settings: Settings) -> Faults[Canary]:
 
 def find_unlabelled(settings: Settings) -> Iterator[Fault]:
     """Find judges of the rules for which no trace of the canary is labelled."""
-    if CANARY_FILE.of(settings) is not None and MONITOR.of(settings).enabled and MONITOR.of(settings).canary_every_s:
+    if (
+        CANARY_FILE.read(settings) is not None
+        and MONITOR.read(settings).enabled
+        and MONITOR.read(settings).canary_every_s
+    ):
         canary, judges = Canary.from_settings(settings), load_judges(settings.judges)
         named = dict.fromkeys(judge for rule in settings.rules for judge in rule.judges)
         absent = [judge for judge in named if judges[judge].unit == "trace" and judge not in canary.ids_by_judge]
         if absent:
-            fix = f"add labels for these judges to {CANARY_FILE.of(settings)}"
+            fix = f"add labels for these judges to {CANARY_FILE.read(settings)}"
             yield Fault("canary_file", f"no trace is labelled for {', '.join(absent)}", fix, "canary-without-labels")
 
 

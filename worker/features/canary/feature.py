@@ -28,7 +28,7 @@ class CanaryKeys(KeySpace):
     )
 
 
-def _complete(settings: "Settings", sources: "ConfigSources", names: frozenset[str]) -> "Faults[Settings]":
+def _complete_settings(settings: "Settings", sources: "ConfigSources", names: frozenset[str]) -> "Faults[Settings]":
     from worker.features.canary.canary_file import with_canary
 
     return with_canary(settings, sources, names)
@@ -40,7 +40,7 @@ FEATURE: Final = Feature(
     keys=CanaryKeys,
     scripts=__package__,
     metrics="worker.features.canary.canary.CanaryMetrics",
-    complete=_complete,
+    complete_settings=_complete_settings,
     watch="worker.features.canary.canary.CanaryWatch",
     warnings="worker.features.canary.canary_file.find_unlabelled",
 )

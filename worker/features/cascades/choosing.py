@@ -54,7 +54,7 @@ class Cascades(VerdictHook):
                 for model in graders.grader_names(rule, judge):
                     pair = judge, graders.grader(model).judge_model
                     if (
-                        rule.models[0] in CASCADES.of(settings)
+                        rule.models[0] in CASCADES.read(settings)
                         and judge not in graders.model_by_judge
                         and judge not in graders.code_judges
                     ):
@@ -63,7 +63,7 @@ class Cascades(VerdictHook):
                         elsewhere.add(pair)
         self._pairs: dict[tuple[str, str], _Pair] = {}
         for (judge, judge_model), name in named.items():
-            then = graders.grader(CASCADES.of(settings)[name].then)
+            then = graders.grader(CASCADES.read(settings)[name].then)
             # Models that cannot be asked are refused at the start.
             versions = graders.version(judge, judge_model), graders.version(judge, then.judge_model)
             parts = joined_parts(judge_model, then.judge_model, *versions)
@@ -96,7 +96,7 @@ class Cascades(VerdictHook):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         mean = self._factors.get(rate_field(pair.cascade))
-        rate = second_rate(CASCADES.of(self._settings)[pair.cascade], probabilities, factor, mean)
+        rate = second_rate(CASCADES.read(self._settings)[pair.cascade], probabilities, factor, mean)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)

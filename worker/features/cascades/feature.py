@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
 from judges.core.model import DECIDING
-from worker.core.config.checks import absent_model, table_name_faults
+from worker.core.config.checks import missing_model_faults, table_name_faults
 from worker.core.config.settings import COMBINE, Amount, Settings, Share
 from worker.core.features import Feature, Table, TraceHookContext, VerdictHook
 from worker.core.storage.keys import Key, KeySpace
@@ -55,12 +55,12 @@ CASCADES: Final[Table[Mapping[str, Cascade]]] = Table(
 
 def cascade_models(settings: Settings) -> dict[str, tuple[str, ...]]:
     """Return the two models of each cascade by its name."""
-    return {name: (cascade.first, cascade.then) for name, cascade in CASCADES.of(settings).items()}
+    return {name: (cascade.first, cascade.then) for name, cascade in CASCADES.read(settings).items()}
 
 
 def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
     """Check each cascade, and the rules that name one."""
-    cascades = CASCADES.of(settings)
+    cascades = CASCADES.read(settings)
     for name in cascades:
         yield from _cascade(settings, name, f"cascades.{name}")
     # A verdict of the first model belongs to a single cascade.
@@ -74,7 +74,7 @@ def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
             yield Fault(f"cascades.{name}.first", what, fix, "conflict")
     for number, rule in enumerate(settings.rules):
         for name in filter(cascades.__contains__, rule.models):
-            if COMBINE.of(rule) is not None:
+            if COMBINE.read(rule) is not None:
                 what = f"[cascades.{name}] cannot be combined"
                 yield Fault(f"rules[{number}].combine", what, "take combine out", "conflict")
             elif rule.egress is not None and (then := cascades[name].then) not in rule.egress:
@@ -83,12 +83,12 @@ def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
 
 
 def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
-    cascade = CASCADES.of(settings)[name]
+    cascade = CASCADES.read(settings)[name]
     yield from table_name_faults(key, name)
     if name in settings.models:
         yield Fault(key, f"there is a [models.{name}] too", "rename one of them", "conflict")
-    yield from absent_model(settings, cascade.first, f"{key}.first")
-    yield from absent_model(settings, cascade.then, f"{key}.then")
+    yield from missing_model_faults(settings, cascade.first, f"{key}.first")
+    yield from missing_model_faults(settings, cascade.then, f"{key}.then")
     first, then = map(settings.models.get, (cascade.first, cascade.then))
     if first is not None and not first.decides:
         fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
@@ -105,7 +105,7 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
 
 
 def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
-    if not CASCADES.of(context.settings):
+    if not CASCADES.read(context.settings):
         return None
     from worker.features.cascades.choosing import Cascades
 

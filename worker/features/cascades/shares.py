@@ -179,7 +179,7 @@ class CascadeWatch(Watch):
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
-        self._cascades = CASCADES.of(parts.settings)
+        self._cascades = CASCADES.read(parts.settings)
         self._fixed = {name: cascade.rate for name, cascade in self._cascades.items() if cascade.rate is not None}
         self._metrics, self._quality = parts.metrics.table(CascadeMetrics), parts.metrics.table(QualityMetrics)
 

@@ -295,13 +295,13 @@ class Access:
             SettingsError: A token is absent or unusable, or there is none and other machines may connect.
         """
         clients: dict[str, Client] = {}
-        for name, token in GATEWAY.of(settings).tokens.items():
+        for name, token in GATEWAY.read(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"
             secret = Secret.from_table(token, key).token(environment, MIN_TOKEN_CHARS) or ""
             if secret in clients:
                 raise SettingsError(f"{key[:-1]}: another token has the same value; make each at random")
             clients[secret] = Client(name, token.service, token.rate)
-        if not clients and not Listen.from_table(GATEWAY.of(settings), "gateway.").is_local:
+        if not clients and not Listen.from_table(GATEWAY.read(settings), "gateway.").is_local:
             fix = 'set [gateway.tokens.NAME] with token_env, or host = "127.0.0.1"'
             raise SettingsError(f"gateway.host: other machines may connect and no token is required; {fix}")
         return cls(clients)

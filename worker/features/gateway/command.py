@@ -24,7 +24,7 @@ def command(config: str | None, redis_url: str | None, host: str | None, port: i
     """
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
     listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    settings = GATEWAY.replace(settings, msgspec.structs.replace(GATEWAY.of(settings), **listen))
+    settings = GATEWAY.with_value(settings, msgspec.structs.replace(GATEWAY.read(settings), **listen))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
     from worker.features.gateway.server import GatewayServer  # noqa: PLC0415 - no other command needs it

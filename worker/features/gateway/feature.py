@@ -72,7 +72,7 @@ GATEWAY: Final = Table("gateway", Gateway, Gateway(), "What `tracejudge gateway`
 
 def _faults(settings: Settings) -> Iterator[Fault]:
     """Check tokens, the certificate and times."""
-    gateway = GATEWAY.of(settings)
+    gateway = GATEWAY.read(settings)
     for name, token in gateway.tokens.items():
         yield from Secret.from_table(token, f"gateway.tokens.{name}.token_").faults(is_needed=True)
     yield from Tls.from_table(gateway, "gateway.tls_").faults()

@@ -20,7 +20,7 @@ from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from tracejudge.partitions import place_of
 from worker.core.storage.client import Store, StoreError
-from worker.core.telemetry.logs import where
+from worker.core.telemetry.logs import error_place
 from worker.core.telemetry.service import ServiceThread
 from worker.features.gateway.admission import Loss, Losses, RefusedError, full
 from worker.features.gateway.feature import Gateway, GatewayKeys
@@ -44,7 +44,7 @@ _part_decoder = msgspec.msgpack.Decoder(list[Part])
 _part_encoder = msgspec.msgpack.Encoder()
 
 
-class Taken(NamedTuple):
+class LeasedTrace(NamedTuple):
     """One leased trace."""
 
     trace_id: str
@@ -88,7 +88,7 @@ class Gatherer:
             self.held_bytes, *too_large = reply
             request.drop("trace_too_large", count=sum(some[place][1].count for place in too_large))
 
-    def take(self, most: int) -> list[Taken]:
+    def take(self, most: int) -> list[LeasedTrace]:
         """Lease traces that are due."""
         bounds = _LEASE_MS, min(most, 200), 4 * 1024 * 1024
         reply = self.store.run("gather_take", self._keys, bounds)
@@ -97,10 +97,10 @@ class Gatherer:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             # Redis returns the fields in any order; the events of a conversation are read in that of their arrival.
             parts = tuple(fields[name] for name in sorted(filter(bytes.isdigit, fields), key=int))
-            taken.append(Taken(trace_id.decode(), parts, int(fields.get(b"count", 0))))
+            taken.append(LeasedTrace(trace_id.decode(), parts, int(fields.get(b"count", 0))))
         return taken
 
-    def finish(self, taken: Iterable[Taken]) -> None:
+    def finish(self, taken: Iterable[LeasedTrace]) -> None:
         """Remove what was published."""
         arguments = [value for lease in taken for value in (lease.trace_id, lease.number)]
         self.held_bytes = self.store.run("gather_done", self._keys, arguments)
@@ -252,7 +252,7 @@ class Joiner(ServiceThread):
         gatherer.finish(taken)
         return True
 
-    def _joined(self, taken: Taken) -> Iterator[Entry]:
+    def _joined(self, taken: LeasedTrace) -> Iterator[Entry]:
         if not taken.parts:
             # Nothing tells how many spans it had.
             self._drop(taken.trace_id, "expired", 1)
@@ -286,7 +286,7 @@ class Joiner(ServiceThread):
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-            log.error("trace not joined", error=type(error).__name__, where=where(error))  # noqa: TRY400
+            log.error("trace not joined", error=type(error).__name__, where=error_place(error))  # noqa: TRY400
             self._drop(trace_id, "unreadable", count)
 
     def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "", names: tuple[str, ...] = ()) -> None:

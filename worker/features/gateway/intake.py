@@ -25,13 +25,13 @@ from worker.core.config.reading import producer_settings
 from worker.core.config.settings import Settings
 from worker.core.selection.lenient import (
     LeftOut,
-    Lenient,
+    LenientPayload,
     NoTraceError,
+    decode_repaired,
     losses,
     read_feedback,
     safe_names,
     service_name,
-    value_of,
 )
 from worker.features.gateway.admission import Form, Loss, RefusedError, check_values, too_many_values
 
@@ -160,9 +160,9 @@ def read_intake(
     intake = Intake()
     for index, raw in enumerate(_objects(body, form)):
         left_out: list[LeftOut] = []
-        record: Lenient | None = None
+        record: LenientPayload | None = None
         try:
-            record = Lenient(raw)
+            record = LenientPayload(raw)
             has_content = not _CONTENT.isdisjoint(record.meanings.values())
             if not has_content and any(snake_case(name) == "score" for name in record.raw):
                 feedback = read_feedback(raw)
@@ -207,7 +207,7 @@ def _objects(body: bytes, form: Form) -> Iterator[bytes]:
         yield body
     else:
         try:
-            parts = value_of(body, _objects_decoder.decode)
+            parts = decode_repaired(body, _objects_decoder.decode)
         except NoTraceError:
             raise _malformed() from None
         if len(parts) > _MAX_OBJECTS:
@@ -219,7 +219,9 @@ def _malformed() -> RefusedError:
     return RefusedError(HTTPStatus.BAD_REQUEST, "malformed", "the body is no valid JSON")
 
 
-def _complete(fields: dict[str, Any], record: Lenient, raw: bytes, service: str | None, repeat_key: str | None) -> str:
+def _complete(
+    fields: dict[str, Any], record: LenientPayload, raw: bytes, service: str | None, repeat_key: str | None
+) -> str:
     """Complete the service and the ids; return the trace id.
 
     The ids of a trace with a trace id derive from its text, so that a repeat counts once. Without any id two equal

@@ -73,7 +73,7 @@ class GatewayServer:
         open_stores(self._stores, settings, config)
         capacity = Capacity(settings, self._stores)
         publisher = Publisher(sdk, capacity, self._metrics)
-        gatherer = Gatherers(self._stores, GATEWAY.of(settings))
+        gatherer = Gatherers(self._stores, GATEWAY.read(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
         self._threads = [publisher, capacity, Joiner(gatherer.each, Encoder(sdk), publisher, self._losses)]
@@ -82,7 +82,7 @@ class GatewayServer:
             self._readiness.watch(thread.name, "intake", thread)
         self._pages = HttpServer.from_settings(settings, environment, self._metrics.registry, self._readiness)
         self._executor = _DaemonPool(4)
-        bodies = Bodies(GATEWAY.of(settings).max_body_bytes)
+        bodies = Bodies(GATEWAY.read(settings).max_body_bytes)
         own = threading.local()
 
         def encoder() -> Encoder:
@@ -107,7 +107,7 @@ class GatewayServer:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; raises ``SettingsError`` if an address or certificate cannot be used."""
-        gateway = GATEWAY.of(self._settings)
+        gateway = GATEWAY.read(self._settings)
         # The soft limit of open files has room for a hundred more than the connections, as far as the hard one allows.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = gateway.max_connections + 100

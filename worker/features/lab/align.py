@@ -19,7 +19,7 @@ from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.calling.runs import JudgeRunner
 from judges.core.judge import Judge, is_name
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
@@ -298,7 +298,7 @@ class _Report(NamedTuple):
     def print(self, made: Judge, out: Path | None, *, as_json: bool) -> None:
         """Print the agreement before and after, the guidance, and the cost."""
         aligned, gain = self.aligned, self.aligned.gain
-        cost = Spent().plus(self.calls, self.grader.price).reported.cost_usd
+        cost = CallTotals().plus(self.calls, self.grader.price).reported.cost_usd
         rows = [("traces to learn from", self.divided.train, aligned.first.judged, aligned.best.judged)]
         if gain is not None:
             rows.append(("held-out traces", self.divided.held_out, aligned.before, aligned.after))

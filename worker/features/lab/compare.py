@@ -158,7 +158,7 @@ class Comparison(Offline):
             preference.flipped[str(position)] += 1
         preference.equal += verdict.details.get("preferred") == []
 
-    def of(self, row: JudgeSum) -> Preference:
+    def preference(self, row: JudgeSum) -> Preference:
         """Return the outcomes of a judge by a model."""
         return self.preferences[row.judge.name, row.judge_model]
 
@@ -172,7 +172,7 @@ class Comparison(Offline):
         return {
             "pairs": self.traces,
             "without_partner": {"a": self.alone_a, "b": self.alone_b},
-            "judges": [{**judge_row(row), **_row(self.of(row))} for row in self.sums],
+            "judges": [{**judge_row(row), **_row(self.preference(row))} for row in self.sums],
         }
 
     def table(self) -> Table:
@@ -181,7 +181,7 @@ class Comparison(Offline):
         table.add_column("pairs", justify="right")
         table.add_column("share (95 % interval)")
         for row in self.sums:
-            preference = self.of(row)
+            preference = self.preference(row)
             for result, outcome in _ROWS:
                 share = preference.share(outcome)
                 table.add_row(
@@ -192,7 +192,7 @@ class Comparison(Offline):
     def lines(self) -> Iterator[str]:
         """Yield which file is preferred, the influence of the position, and the cost."""
         for row in self.sums:
-            preference = self.of(row)
+            preference = self.preference(row)
             if (points := preference.points) is not None:
                 better = "A" if points.high < _EVEN else "B" if points.low > _EVEN else None
                 result = "no difference is shown" if better is None else f"{better} is better"

@@ -24,7 +24,7 @@ from judges.agreement.labelled import (
 from judges.calling.runs import JudgeRunner, in_order
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge, Metric
-from judges.core.model import Spent
+from judges.core.model import CallTotals
 from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
@@ -55,7 +55,7 @@ class Subject(NamedTuple):
     def cost_usd(self) -> float | None:
         """Cost of all calls; None, which is not free, without a price or if an answer did not report its tokens."""
         calls = [call for judged in self.judged for call in judged.assessment.calls]
-        return Spent().plus(calls, self.by.price).reported.cost_usd
+        return CallTotals().plus(calls, self.by.price).reported.cost_usd
 
     @property
     def without_score(self) -> Mapping[str, int]:

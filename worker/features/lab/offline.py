@@ -24,7 +24,7 @@ from worker.base.commands.trace_files import Conversations, Output, lines, trace
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
 from worker.core.config.serving import configured_user_key
 from worker.core.config.settings import Settings
-from worker.core.judging.evaluator import NO_PRICE, make_verdict
+from worker.core.judging.evaluator import FREE, make_verdict
 from worker.core.queue.batch import Evaluation, Item, Session
 from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
@@ -40,7 +40,7 @@ class Panel(NamedTuple):
 
     grader: Grader
     members: Sequence[JudgeRunner]
-    price: Price = NO_PRICE  # A combined verdict costs nothing by itself: those that it combines have the cost.
+    price: Price = FREE  # A combined verdict costs nothing by itself: those that it combines have the cost.
     is_free: bool = True
 
     @property

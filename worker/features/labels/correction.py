@@ -91,7 +91,7 @@ class LabelIndex:
                     of_judge = self._others[label.judge, *judge, label.metric]
                     of_judge.setdefault(label.origin, []).append(Pair(label, verdict))
 
-    def of(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
+    def find_labels(self, series: Series, since: float, until: float) -> dict[Origin, Sequence[Pair]]:
         """Return the labels that count in a series by how they were chosen, drawn ones only of a span of time."""
         key = (series.judge, series.version, series.judge_model, series.metric)
         pairs: dict[Origin, Sequence[Pair]] = {**self._others.get(key, {})}
@@ -124,7 +124,7 @@ def corrections(
     is_fine = until - since < 6 * HOUR_S and since >= time.time() - (FINE_DAYS - 1) * DAY_S
     step = FIVE_MINUTES_S if is_fine else HOUR_S
     since = since // step * step
-    labelled = {each: by_origin for each in series if (by_origin := index.of(each, since, until))}
+    labelled = {each: by_origin for each in series if (by_origin := index.find_labels(each, since, until))}
     buckets = read_buckets(store, [series.id for series in labelled], since, until, fine=is_fine)
     corrected = {}
     for (each, by_origin), of_series in zip(labelled.items(), buckets, strict=True):

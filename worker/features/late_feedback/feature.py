@@ -31,7 +31,7 @@ def _ingest(context: TraceHookContext) -> IngestHook | None:
 
     # Feedback that no rule asks for would make every pass over the stream longer.
     asks = any("negative_feedback" in rule.always for rule in context.settings.rules)
-    return FeedbackIntake(WAIT.of(context.settings)) if asks else None
+    return FeedbackIntake(WAIT.read(context.settings)) if asks else None
 
 
 def _threads(context: PartitionContext) -> "Sequence[ServiceThread]":

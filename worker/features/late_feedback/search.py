@@ -28,7 +28,7 @@ from tracejudge import Feedback, Trace
 from worker.core.config.settings import Settings
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import Chosen, EvaluationFactory
+from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.core.storage.client import Entry, Store, StoreError
@@ -185,7 +185,7 @@ class SelectionResult(Struct):
     """
 
     outcomes: Mapping[str, int] = {}
-    made: tuple[str, ...] = ()
+    batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")
     later: tuple[str, ...] = ()
 
 
@@ -194,7 +194,7 @@ class _Publication(NamedTuple):
 
     entry_id: str
     trace: Trace
-    evaluations: Sequence[Chosen]
+    evaluations: Sequence[ChosenEvaluation]
 
 
 def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
@@ -270,7 +270,7 @@ class FeedbackChooser:
             }
             for feedback, publications in part
         ]
-        plan = {"wait_ms": int(WAIT.of(self._settings) * 1000), "traces": traces}
+        plan = {"wait_ms": int(WAIT.read(self._settings) * 1000), "traces": traces}
         return msgspec.json.decode(self._store.run("choose_late_feedback", *writer.finish(plan)), type=SelectionResult)
 
     def _read(self, entry_ids: Sequence[str]) -> dict[str, Entry]:
@@ -340,11 +340,11 @@ class LateFeedbackPasses(ServiceThread):
         super().__init__("late-feedback")
         self._store = store
         self._metrics = metrics
-        self._feedback = PendingFeedback(store, WAIT.of(settings))
+        self._feedback = PendingFeedback(store, WAIT.read(settings))
         self._chooser = FeedbackChooser(settings, store, rules)
         self._notifier = notifier
         self._pressure = pressure
-        self._look_every_s = min(1.0, WAIT.of(settings))
+        self._look_every_s = min(1.0, WAIT.read(settings))
         self._index = TraceIndex()
         self._pass: _Pass | None = None
 
@@ -411,4 +411,4 @@ class LateFeedbackPasses(ServiceThread):
         current.outcomes.update(result.outcomes)
         for outcome, amount in result.outcomes.items():
             self._metrics.late_feedback.labels(outcome).inc(amount)
-        self._notifier.batches_made(result.made)
+        self._notifier.notify_batches(result.batch_ids)

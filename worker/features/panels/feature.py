@@ -15,7 +15,7 @@ MAX_MODELS_PER_RULE: Final = 9
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[str]) -> Iterator[Fault]:
     """Check rules that combine several models."""
     for number, rule in enumerate(settings.rules):
-        if COMBINE.of(rule) is not None:
+        if COMBINE.read(rule) is not None:
             configured = [judges[name] for name in rule.judges if name in judges]
             yield from _panel_faults(settings, rule, f"rules[{number}]", configured)
         elif len(rule.models) > 1:

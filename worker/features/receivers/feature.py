@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from worker.base.delivery.feature import receiver_exporters
 from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
-from worker.core.features import Exporter, Feature, import_attribute
+from worker.core.features import ExporterSpec, Feature, import_attribute
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
     return {kind: import_attribute(_EXPORTERS[settings]) for kind, settings in _KINDS.items()}
 
 
-def _exporters(settings: "Settings") -> Mapping[str, Exporter]:
-    if not RECEIVERS.of(settings):
+def _exporters(settings: "Settings") -> Mapping[str, ExporterSpec]:
+    if not RECEIVERS.read(settings):
         return {}
     return receiver_exporters(settings, import_exporters())
 

@@ -61,7 +61,7 @@ class FileExporter(ReceiverExporter):
         return () if files is None else [Check(f"receiver {name}", partial(_check, name, files.path))]
 
     @classmethod
-    def keeps(cls, settings: Settings, name: str) -> str:
+    def retained_data(cls, settings: Settings, name: str) -> str:
         """Name the folder, or the collector of the output."""
         files = _files(settings, name)
         if files is None:
@@ -168,7 +168,7 @@ class ArchiveEraser(Eraser):
             OSError: A file cannot be read or replaced.
         """
         run = self.run
-        for options in RECEIVERS.of(run.settings).values() if run.store is run.store.first else ():
+        for options in RECEIVERS.read(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
                 run.result.archived += erase_lines(
                     Path(options.path), lambda line: run.target.owns(owner_of(line)), dry_run=run.dry_run

@@ -6,7 +6,7 @@ from typing import Final
 from judges.core.faults import Fault
 from judges.core.judge import Judge
 from worker.base.monitor.feature import REPEAT, SECOND_MODEL
-from worker.core.config.checks import absent_model
+from worker.core.config.checks import missing_model_faults
 from worker.core.config.settings import Settings
 from worker.core.features import Feature, TraceHookContext, VerdictHook
 
@@ -16,10 +16,10 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
     from worker.core.config.loading import form_faults, models_of_judge, price_faults
 
     for number, rule in enumerate(settings.rules):
-        name, key = SECOND_MODEL.of(rule), f"rules[{number}].second_model"
+        name, key = SECOND_MODEL.read(rule), f"rules[{number}].second_model"
         if name is None:
             continue
-        yield from absent_model(settings, name, key)
+        yield from missing_model_faults(settings, name, key)
         for judge in rule.judges if name in settings.models else ():
             asked = (settings.models.get(model) for model in models_of_judge(settings, rule, judge))
             if settings.models[name].judge_model in {model.judge_model for model in asked if model is not None}:
@@ -32,7 +32,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], _: frozenset[s
 
 
 def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
-    if not any(REPEAT.of(rule) or SECOND_MODEL.of(rule) for rule in context.settings.rules):
+    if not any(REPEAT.read(rule) or SECOND_MODEL.read(rule) for rule in context.settings.rules):
         return None
     from worker.features.repeats.repeats import Repeats
 

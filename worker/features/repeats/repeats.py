@@ -20,7 +20,7 @@ from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import VerdictHook
-from worker.core.queue.batch import Batch, Evaluation, First, Item, fresh_id
+from worker.core.queue.batch import Batch, Evaluation, FirstVerdict, Item, fresh_id
 from worker.core.selection.sampling import Rules, position
 from worker.core.telemetry.metrics import Metric, MetricTable
 
@@ -34,10 +34,10 @@ class Repeats(VerdictHook):
     """Chooses second judgings and their models."""
 
     def __init__(self, settings: Settings, rules: Rules) -> None:
-        self._safety = frozenset(MONITOR.of(settings).safety)
+        self._safety = frozenset(MONITOR.read(settings).safety)
         self._rules = rules
         self._outvoted = rules.graders.only_in_panels
-        self._highest = max(map(REPEAT.of, settings.rules), default=0.0)
+        self._highest = max(map(REPEAT.read, settings.rules), default=0.0)
 
     def choose(self, verdict: Verdict, item: Item, evaluation: Evaluation) -> tuple[Verdict, list[Batch]]:
         """Return the verdict, and the batches that judge its trace again, one evaluation each.
@@ -60,14 +60,16 @@ class Repeats(VerdictHook):
         if not (passed and is_judged and (is_failure or place < self._highest)):
             return verdict, []
         rules = self._rules.find_rules(item.trace, evaluation.judge, verdict.judge_model)
-        share = max(map(REPEAT.of, rules), default=0.0)
+        share = max(map(REPEAT.read, rules), default=0.0)
         is_drawn = place < share
         if not (is_drawn or is_failure):
             return verdict, []
         ended_at = verdict.started_at + verdict.duration_s
-        first = First(evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version)
+        first = FirstVerdict(
+            evaluation.id, verdict.judge_model, ended_at, passed, is_drawn, is_failure, evaluation.version
+        )
         graders, batches = self._rules.graders, []
-        seconds = [graders.grader(name) for name in map(SECOND_MODEL.of, rules) if name is not None]
+        seconds = [graders.grader(name) for name in map(SECOND_MODEL.read, rules) if name is not None]
         different = [
             grader
             for grader in seconds

@@ -188,4 +188,4 @@ def _scope(  # noqa: PLR0917 - the options of the command
                 "--compare: write a span such as 7d that is at least as long as the period, so that both share no "
                 "judgement"
             )
-    return Scope.of(period, shift_s, by, service, judges, now)
+    return Scope.from_options(period, shift_s, by, service, judges, now)

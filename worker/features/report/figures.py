@@ -49,7 +49,7 @@ class Scope(NamedTuple):
     step: int = HOUR_S
 
     @classmethod
-    def of(  # noqa: PLR0917 - the options of the command
+    def from_options(  # noqa: PLR0917 - the options of the command
         cls,
         period: Period,
         shift_s: float | None,

@@ -9,7 +9,7 @@ from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
 from worker.base.monitor.series import DAY_S
 from worker.base.replay.replay import Chooser, parse_time
-from worker.core.config.graders import Graders
+from worker.core.config.graders import Graders, JudgeGrader
 from worker.core.config.settings import COMBINE, Settings
 from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
 from worker.core.selection.stream_entry import TraceEntry
@@ -91,7 +91,7 @@ def _alternatives(
     for kind, name, tables in [*named, *(("cascade", name, settings.aliases) for name in cascades)]:
         if name not in tables:
             raise click.UsageError(f"--{kind}: there is no [{kind}s.{name}]{nearest(name, tables)}")
-        rules = tuple(COMBINE.replace(structs.replace(rule, model=name), None) for rule in settings.rules)
+        rules = tuple(COMBINE.with_value(structs.replace(rule, model=name), None) for rule in settings.rules)
         alternatives[f"{kind} {name}"] = structs.replace(settings, rules=rules)
     return alternatives
 
@@ -117,9 +117,9 @@ def probabilities(rules: Rules, trace: Trace) -> Sampling:
 
     Traces that are chosen for a new value are left out: which traces these are depends on all others of their hour.
     """
-    best: dict[tuple[str, str], float] = {}
-    by_session: dict[tuple[str, str], float] = {}
-    gathered: dict[tuple[str, str], float] = {}
+    best: dict[JudgeGrader, float] = {}
+    by_session: dict[JudgeGrader, float] = {}
+    gathered: dict[JudgeGrader, float] = {}
     for rule, evaluations in rules.matching(trace).rules:
         probability = 1.0 if rule.always and is_always(rule, trace) else rule.rate
         highest = gathered if rule.unit == "session" else by_session if is_by_session(rule) else best
@@ -143,7 +143,7 @@ def expected_work(
         selected = chooser.choose(entry)
         # What is drawn is certain: a replay draws the same traces again.
         drawn = [Choice(draw.evaluation.judge, draw.grader.name, 1.0) for draw in selected.evaluations]
-        of_session = [choice._replace(probability=1.0) for choice in selected.of_session]
-        return Sampling(tuple(drawn), (), tuple(of_session))
+        session_choices = [choice._replace(probability=1.0) for choice in selected.session_choices]
+        return Sampling(tuple(drawn), (), tuple(session_choices))
 
     return Estimator(settings, history).estimate(f"replay {name}", chooser.rules, choose, period_s=history.span_s)

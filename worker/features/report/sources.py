@@ -208,7 +208,7 @@ def _labels(scope: Scope, series: Series) -> Labels:
 def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     """Add up the verdicts of the outbox, read in chunks of bounded size."""
     tally = Tally(scope)
-    firsts = (each.call(methodcaller("xrange", each.keys.verdicts, count=1)) for each in store.answering)
+    firsts = (each.call(methodcaller("xrange", each.keys.verdicts, count=1)) for each in store.reachable)
     # Of several outboxes, the time from which all hold their verdicts.
     oldest = max((entry_position(first[0][0])[0] / 1000 for first in firsts if first), default=None)
     # Costs need no history, which most of the outbox may be.

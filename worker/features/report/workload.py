@@ -151,7 +151,7 @@ def read_history(settings: Settings, store: Store, since_s: float, until_s: floa
     low, high = str(max(0, int(since_s * 1000))), str(int(until_s * 1000))
     ends = [
         entries[0][0]
-        for each in store.answering
+        for each in store.reachable
         for read, *bounds in (("xrange", low, high), ("xrevrange", high, low))
         if (entries := each.call(methodcaller(read, each.keys.traces, *bounds, count=1)))
     ]
@@ -191,11 +191,11 @@ def _slots(begin: int, end: int) -> Iterable[tuple[int, int]]:
 def _sample_traces(settings: Settings, store: Store, begin: int, end: int) -> list[_Sampled]:
     samples: list[_Sampled] = []
     # A short stream is read as a whole: in bursts nearly all of it may be in one part.
-    length = sum(each.call(methodcaller("xlen", each.keys.traces)) for each in store.answering)
+    length = sum(each.call(methodcaller("xlen", each.keys.traces)) for each in store.reachable)
     is_short = length <= _SLOTS * _USED
     most, most_used = (_SLOTS * _USED + 1, _SLOTS * _USED) if is_short else (_READ, _USED)
     count = most
-    for (low, high), partition in product(_slots(begin, end), store.answering):
+    for (low, high), partition in product(_slots(begin, end), store.reachable):
         entries: list[Entry] = partition.call(
             lambda client: client.xrange(partition.keys.traces, low, high - 1, count=count)  # noqa: B023 - called at once
         )
@@ -235,7 +235,7 @@ def _read_past(store: Store, begin: int, end: int) -> tuple[dict[Pair, Past], di
                 of_pair.probabilities.append(verdict.probabilities)
             tokens[verdict.trace_id, verdict.judge, verdict.judge_model] = verdict.input_tokens
 
-    for (low, high), partition in product(_slots(begin, end), store.answering):
+    for (low, high), partition in product(_slots(begin, end), store.reachable):
         entries = partition.call(
             lambda client: client.xrange(partition.keys.verdicts, low, high - 1, count=_READ)  # noqa: B023 - called at once
         )
@@ -345,7 +345,7 @@ class Estimator:
         if is_installed("cascades"):
             from worker.features.cascades.feature import CASCADES  # noqa: PLC0415 - may be absent
 
-            self._cascades = CASCADES.of(settings)
+            self._cascades = CASCADES.read(settings)
         limits = ((name, cascade.usd_per_day) for name, cascade in self._cascades.items())
         self._budgeted = {name: usd for name, usd in limits if usd is not None}
 
@@ -393,8 +393,8 @@ class Estimator:
         notes: set[str] = set()
         for number, (entry, stands_for, hour) in enumerate(history.traces):
             chosen, weight = choose(entry), stands_for * scale
-            for choice in chosen.of_session:
-                grader = rules.graders.grader(choice.model)
+            for choice in chosen.session_choices:
+                grader = rules.graders.grader(choice.grader)
                 of_pair = totals.sums[entry.trace.service, choice.judge, grader.judge_model]
                 conversations = weight / history.per_conversation
                 of_pair.judgements += conversations * choice.probability
@@ -436,7 +436,7 @@ class Estimator:
     ) -> None:
         """Add an evaluation of a trace, with its repeats and the second judging of a cascade."""
         (number, entry, hour), trace, graders = place, place[1].trace, rules.graders
-        grader = graders.grader(choice.model)
+        grader = graders.grader(choice.grader)
         pair = choice.judge, grader.judge_model
         of_pair, share = totals.sums[trace.service, *pair], weight * choice.probability
         judge = graders.judge_form(*pair)
@@ -455,7 +455,7 @@ class Estimator:
         totals.hours[hour] += share * asked.calls
         self._correct(totals.corrections[pair], (trace.trace_id, *pair), asked)
         asking = rules.find_rules(trace, *pair)
-        if repeated := max(map(REPEAT.of, asking), default=0.0):
+        if repeated := max(map(REPEAT.read, asking), default=0.0):
             of_pair.judgements += share * repeated
             self._add(of_pair, share * repeated, pair, asked)
         cascades, names = self._rated, self._settings.models

@@ -114,16 +114,16 @@ class SafetyWatch(Watch):
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
         settings, graders = parts.settings, parts.rules.graders
-        self.judges = MONITOR.of(settings).safety
+        self.judges = MONITOR.read(settings).safety
         self._is_listed = parts.is_listed
-        self._error = MONITOR.of(settings).judge_error
+        self._error = MONITOR.read(settings).judge_error
         # The panel of these judge models decides, as their verdicts alone do not.
         outvoted = graders.only_in_panels
         # Without a rule with a second model, failures do not wait.
         self._confirmed = {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules
-            if SECOND_MODEL.of(rule) is not None
+            if SECOND_MODEL.read(rule) is not None
             for judge in rule.judges
             for name in graders.models_of(rule, judge)
         } - outvoted
@@ -132,7 +132,7 @@ class SafetyWatch(Watch):
             (judge, settings.models[model].judge_model)
             for models in settings.aliases.values()
             for model in models[1:]
-            for judge in MONITOR.of(settings).safety
+            for judge in MONITOR.read(settings).safety
         } - {
             (judge, settings.models[name].judge_model)
             for rule in settings.rules

@@ -30,10 +30,11 @@ from worker.core.features import ChooseLimits, IngestHook, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import Chosen, EvaluationFactory, leave_out_shed, publication_parts
+from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory, leave_out_shed, publication_parts
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
+from worker.core.storage.group_reader import entry_position
 from worker.core.telemetry.backlog import Backpressure
 from worker.core.telemetry.metrics import Metric, Metrics, MetricTable
 from worker.core.telemetry.service import ServiceThread
@@ -106,7 +107,7 @@ def decode_session(fields: Mapping[bytes, bytes]) -> StoredSession:
             except msgspec.DecodeError:
                 continue
     # Several workers read the stream at once, so that the numbers do not follow it.
-    traces.sort(key=lambda stored: tuple(map(int, stored.gathered.entry_id.split("-"))))
+    traces.sort(key=lambda stored: entry_position(stored.gathered.entry_id))
     return StoredSession(total, judged, generation, size, traces)
 
 
@@ -120,10 +121,10 @@ class SessionGathering(IngestHook):
         """Add the limits of worker/core/storage/scripts/sessions.lua."""
         settings = self._settings
         sessions = {
-            "max": SESSION_MAX.of(settings),
+            "max": SESSION_MAX.read(settings),
             "max_bytes": settings.max_trace_bytes,
-            "idle_ms": int(SESSION_IDLE.of(settings) * 1000),
-            "keep_ms": int(SESSION_KEEP.of(settings) * 1000),
+            "idle_ms": int(SESSION_IDLE.read(settings) * 1000),
+            "keep_ms": int(SESSION_KEEP.read(settings) * 1000),
             "ttl_s": settings.ledger_ttl_s,
         }
         return limits._replace(sessions=sessions)
@@ -147,7 +148,7 @@ class SessionGathering(IngestHook):
 class SessionAnswer(Struct):
     """The answer of ``session_choose``."""
 
-    made: tuple[str, ...] = ()  # The new batches.
+    batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")  # The new batches.
     ended: Mapping[str, int] = {}  # The number of conversations by outcome.
     waiting: Mapping[str, int] = {}  # The bytes of waiting batches by judge model.
     shed: Mapping[str, int] = {}  # The number of shed evaluations by judge model.
@@ -164,7 +165,7 @@ class _Group(NamedTuple):
     """Evaluations that see the same traces of a conversation."""
 
     trace: Trace
-    evaluations: Sequence[Chosen]
+    evaluations: Sequence[ChosenEvaluation]
 
 
 class SessionChooser:
@@ -205,7 +206,7 @@ class SessionChooser:
                 kept.append(group._replace(evaluations=evaluations))
             # Evaluations are shed only if they cannot wait for their judge model.
             waits = bool(away) and not drops
-            wait_s = SESSION_IDLE.of(self._settings) if waits else SESSION_KEEP.of(self._settings)
+            wait_s = SESSION_IDLE.read(self._settings) if waits else SESSION_KEEP.read(self._settings)
             sessions.append(
                 {
                     "key": writer.key(key_of(session_id)),
@@ -294,13 +295,13 @@ class SessionPasses(ServiceThread):
         super().__init__("sessions")
         self._store = store
         self._metrics = metrics
-        self._max_bytes = MAX_SESSION_BYTES.of(settings)
+        self._max_bytes = MAX_SESSION_BYTES.read(settings)
         self._chooser = chooser
         self._notifier = notifier
         self._pressure = pressure
         self._holder = secrets.token_hex(8)
         self._next_log = 0.0
-        self._look_every_s = min(1.0, SESSION_IDLE.of(settings))
+        self._look_every_s = min(1.0, SESSION_IDLE.read(settings))
 
     def run_once(self) -> None:
         """Choose the evaluations of some conversations that are due, or wait."""
@@ -314,13 +315,13 @@ class SessionPasses(ServiceThread):
             return
         for due in self._read(ids):
             answer = self._chooser.choose(due, self._pressure.bounds.shed, drops=is_early)
-            if answer.made:
+            if answer.batch_ids:
                 self._pressure.set_waiting(answer.waiting)
             for outcome, amount in answer.ended.items():
                 self._metrics.table(SessionMetrics).sessions.labels(outcome).inc(amount)
             for judge_model, amount in answer.shed.items():
                 self._metrics.shed.labels(judge_model).inc(amount)
-            self._notifier.batches_made(answer.made)
+            self._notifier.notify_batches(answer.batch_ids)
             self.record_progress()
 
     def stop(self, timeout_s: float) -> bool:

@@ -1,5 +1,9 @@
 -- Verdicts whose trace a receiver does not know yet.
 --
+-- They need no guard: a run that fails half-way leaves an id without a verdict, which receiver_due removes, or a verdict
+-- without an id, which its outbox entry parks again, or which expires. Due times are by the caller's clock: a delay is at least a
+-- minute, far above the difference between the clocks of workers.
+--
 -- KEYS[1] receiver:<name>:parked   hash of evaluation id to how often it was parked, a space, and the verdict as JSON; TTL of a week
 -- KEYS[2] receiver:<name>:due      sorted set of evaluation ids by the time of the next delivery in ms; TTL of a week
 

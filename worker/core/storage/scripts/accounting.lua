@@ -28,7 +28,7 @@ local function write_account(day, all)
   end
 end
 
--- What a producer's hash holds beyond what is accounted for, and the new values of its `…:accounted` fields.
+-- Returns the counts of a producer's hash that are not accounted for, and the new values of its `…:accounted` fields.
 local function unaccounted(key)
   local totals = redis.call('HMGET', key, 'sent', 'dropped', 'reported', 'accounted', 'sent:accounted', 'lost',
     'lost:accounted', 'trimmed', 'trimmed:accounted')

@@ -44,8 +44,8 @@ local function number_of(field)
   return tonumber(redis.call('HGET', KEYS[3], field) or 0) or 0
 end
 
--- What a group has not finished: {lag, newly cut off, age of the oldest in ms}. `added` counts all entries ever written;
--- nil means that the stream itself knows (Redis 7.0 and newer).
+-- Returns the unfinished entries of a group: {lag, newly cut off, age of the oldest in ms}. `added` counts all entries ever
+-- written; nil means that the stream itself knows (Redis 7.0 and newer).
 local function measure_group(stream, group, added, read_field, cut_field, drift_field)
   if redis.call('EXISTS', stream) == 0 then return {0, 0, 0} end
   local info = pairs_of(redis.call('XINFO', 'STREAM', stream))

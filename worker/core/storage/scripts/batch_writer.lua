@@ -10,13 +10,13 @@
 -- KEYS[7] evaluations      first part of the ledger's keys, see ledger.lua
 -- ARGV[#ARGV]              the ledger's fields of all evaluations; a plan names each by its first byte
 -- plan.batches             and by their index KEYS batch:<id>, ready:<judge model>, and payloads in ARGV; an evaluation
---                          has a payload of its own where its judge needs less of the trace
+--                          has a payload of its own if its judge needs less of the trace
 local plan = cmsgpack.unpack(ARGV[1])
 local now = now_ms()
 local feedback, parts_by_batch = {}, {}
 local any_dead = redis.call('HLEN', KEYS[6]) > 0
 
--- Return an error where Redis would refuse a write of the plan, else nil; `own_writes` are those of the caller.
+-- Returns an error if Redis would refuse a write of the plan, else nil; `own_writes` are the caller's.
 local function guard_plan(own_writes)
   local writes = {
     {KEYS[5], 'hash', 'HINCRBY'}, {KEYS[2], 'zset', 'ZADD'}, {KEYS[3], 'hash', 'HINCRBY', 'HGETALL'},
@@ -41,7 +41,7 @@ local function finish_feedback(outcome, amount)
   count('feedback:' .. outcome, amount)
 end
 
--- Look evaluations up before the first effect: `state` is that of the ledger, '' for none.
+-- Looks evaluations up before the first effect: `state` is their state in the ledger, '' for none.
 local function look_up(evaluations)
   for _, evaluation in ipairs(evaluations) do
     evaluation.field = ARGV[#ARGV]:sub(evaluation.field, evaluation.field + 15)
@@ -51,7 +51,7 @@ local function look_up(evaluations)
   end
 end
 
--- Put the evaluations of a trace that were not chosen before into their batches, and return their number.
+-- Puts the evaluations of a trace that were not chosen before into their batches, and returns their number.
 local chosen_fields = {}
 local function choose(payload, evaluations)
   local texts_by_batch, amount = {}, 0
@@ -73,7 +73,7 @@ local function choose(payload, evaluations)
   return amount
 end
 
--- Write the batches that are not empty, and return their ids.
+-- Writes the batches that are not empty, and returns their ids.
 local function write_batches()
   local due, batch_ids = now + plan.ready_ms, {}
   for index, batch in ipairs(plan.batches) do

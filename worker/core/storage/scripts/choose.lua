@@ -1,6 +1,6 @@
 -- @script choose
 -- @include batch_writer streams accounting sessions
--- Apply the plan of one read: write the batches, count all entries and acknowledge them, in one step. An entry takes
+-- Applies the plan of one read: writes the batches, counts all entries and acknowledges them, in one step. An entry takes
 -- effect only if its XACK answers 1: a repeated call, or an entry that another worker has processed, changes nothing.
 --
 -- KEYS[1] traces           stream, group plan.group; no TTL

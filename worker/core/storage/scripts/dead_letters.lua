@@ -31,7 +31,7 @@ local function letter_bytes(keys)
   return tonumber(redis.call('HGET', keys.refs, 'bytes') or 0)
 end
 
--- What guard() checks before letters are added or removed.
+-- Returns the writes that guard() checks before letters are added or removed.
 local function letter_writes(keys)
   return {keys.dead, 'hash', 'HSET', 'HDEL', 'HGET'}, {keys.due, 'zset', 'ZADD', 'ZREM'},
     {keys.retries, 'hash', 'HSET', 'HDEL', 'HGET'}, {keys.traces, 'hash', 'HSET', 'HDEL', 'HSTRLEN'},

@@ -1,4 +1,4 @@
--- What nearly every script needs: the checks before the first write, the time, and field-value lists as tables.
+-- Shared by nearly every script: the checks before the first write, the time, and field-value lists as tables.
 --
 -- Redis rolls nothing back: a script that fails in the middle leaves half of its work done. So each script declares
 -- what it will write, and guard() checks the types of the keys, the rights of the Redis user and the memory first.

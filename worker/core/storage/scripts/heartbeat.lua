@@ -30,7 +30,7 @@ exchange(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 
 -- @script circuits
--- Writes the state of a worker's circuits, and returns that of all workers.
+-- Writes the state of a worker's circuits, and returns the circuits of all workers.
 --
 -- KEYS[1] circuits   hash, process -> time in ms and circuits as JSON; no TTL, expired fields are removed here
 -- ARGV[1] process, '' to read only · ARGV[2] its circuits: judge model -> seconds open, 0 for closed, null for unknown,

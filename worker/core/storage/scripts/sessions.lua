@@ -12,7 +12,7 @@
 
 local SESSION_COUNTERS = {'count', 'judged', 'generation', 'first', 'bytes'}
 
--- What guard() checks before conversations change; the Redis user has the same rights on all of them.
+-- Returns the writes that guard() checks before conversations change; the Redis user has the same rights on all of them.
 local function session_writes(due, all, session)
   return {due, 'zset', 'ZADD', 'ZREM'}, {all, 'hash', 'HINCRBY'},
     {session, 'hash', 'HSET', 'HDEL', 'HGET', 'HMGET', 'HEXISTS', 'HINCRBY', 'DEL', 'EXPIRE'}

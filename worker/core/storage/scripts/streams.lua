@@ -13,7 +13,7 @@ local function before(left, right)
   return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
 end
 
--- What Redis knows of a group of a stream that exists, nil without the group.
+-- Returns the state of a group of a stream that exists, nil without the group.
 local function state_of(stream, name)
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     local state = pairs_of(group)
@@ -31,7 +31,7 @@ local function last_delivered(stream, name)
   return state and state['last-delivered-id']
 end
 
--- What noting an acknowledgement needs of the stream, for guard().
+-- The commands on the stream that guard() checks before an acknowledgement is noted.
 local OF_STREAM = {'XACK', 'XPENDING', 'XINFO GROUPS'}
 
 -- Returns two functions: one acknowledges entries and returns how many were acknowledged for the first time, which Redis
