@@ -15,7 +15,7 @@ from support.stage_parts import HOUR, Keyspace, make_trace, make_verdict, settin
 
 from judges.core.verdict import Score, Verdict
 from tracejudge import ToolCall
-from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.batch import Batch, Evaluation, Item
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 
 COUNTS = (
@@ -157,9 +157,14 @@ def test_already_finished_knows_ledger_and_dead_letters(ledger: Ledger) -> None:
     ledger.record([FinalVerdict.encode(verdict(1), HOUR)])
     ledger.add_dead_letter([given_up(2)])
     ids = [verdict(number).evaluation_id for number in range(4)]
-    assert ledger.already_finished(dict.fromkeys(ids, HOUR)) == {ids[1], ids[2]}
-    assert ledger.already_finished(dict.fromkeys(ids, "472223")) == {ids[2]}
-    assert ledger.already_finished({}) == set()
+
+    def batch(period: str) -> Batch:
+        evaluations = tuple(Evaluation(name, period, "safety", "1", 0.5) for name in ids)
+        return Batch(1, "1-a", "default", "lexical", 1.0, (Item(make_trace(0), evaluations),))
+
+    assert ledger.already_finished([batch(HOUR)]) == [{ids[1], ids[2]}]
+    assert ledger.already_finished([batch("472223")]) == [{ids[2]}]
+    assert ledger.already_finished([]) == []
 
 
 STEPS = st.tuples(st.sampled_from(["record", "give up"]), st.lists(st.integers(0, 3), min_size=1, max_size=3))
