@@ -6,6 +6,8 @@ import pytest
 from support.cli_parts import Run
 from support.doctor_parts import ROLES, Part, at, be_present, examined
 
+from worker.base.doctor.command import join_partitions
+from worker.base.doctor.finding import broken, ok
 from worker.base.embedded import EmbeddedRedis
 from worker.core.storage.client import LAYOUT, Store
 from worker.core.telemetry.health import Heartbeat
@@ -118,3 +120,10 @@ def test_keys_of_another_version_are_told_of(run: Run, server: EmbeddedRedis, st
     store.call(lambda client: client.set(f"{store.keys.prefix}:chosen:{1:032x}", "1"))
     part = examined(run, url=server.url)[1]["redis keys"]
     assert part[:2] == ("broken", f"Redis holds {store.keys.prefix}:* of TraceJudge 0.1")
+
+
+def test_doctor_joins_what_partitions_have_in_common() -> None:
+    away = [broken(f"partition {number}: redis", "nothing listens at a:1", "start it") for number in (0, 2)]
+    findings = [ok("packages"), *away, ok("partition 1: redis", "b:1"), ok("partition 1: roles")]
+    names = ["packages", "partitions 0, 2: redis", "partition 1: redis", "partition 1: roles"]
+    assert [finding.name for finding in join_partitions(findings)] == names

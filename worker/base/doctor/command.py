@@ -93,7 +93,7 @@ def command(config: str | None, redis_url: str | None, *, asks: bool, as_json: b
         print_json({"ok": not is_broken, "parts": findings})
     else:
         table = Table(title="Findings", box=None, padding=(0, 2), show_header=False)
-        for finding in findings:
+        for finding in join_partitions(findings):
             cell = Text(finding.what)
             if finding.fix:
                 cell.append(f"\n→ {finding.fix}", style="bold")
@@ -160,6 +160,22 @@ def of_partition(store: Store, check: Check) -> Check:
         return [structs.replace(finding, name=f"partition {partition}: {finding.name}") for finding in check.run()]
 
     return Check(f"partition {partition}: {check.name}", run, check.bound_s)
+
+
+def join_partitions(findings: Sequence[Finding]) -> list[Finding]:
+    """Join findings of several partitions that differ by the partition only, in the place of the first."""
+    numbers: dict[Finding, list[str]] = {}
+    for finding in findings:
+        place, _, name = finding.name.partition(": ")
+        is_of_partition = place.startswith("partition ")
+        same = structs.replace(finding, name=name) if is_of_partition else finding
+        numbers.setdefault(same, []).extend([place.removeprefix("partition ")] if is_of_partition else [])
+    return [
+        structs.replace(same, name=f"partition{'s' if len(of) > 1 else ''} {', '.join(of)}: {same.name}")
+        if of
+        else same
+        for same, of in numbers.items()
+    ]
 
 
 def _checks_of_one(settings: Settings, store: Store) -> list[Check]:
