@@ -13,15 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.figures import tell
-from benchmarks.gateway import SPANS, running
+from benchmarks.gateway import SPANS, Gateway, running
 from benchmarks.judging import steady
-from benchmarks.publishing import call, collector, percentiles
-from benchmarks.workers import pipeline
+from benchmarks.publishing import call, collector, cpu_of_a_call, percentiles
+from benchmarks.workers import Cost, Pipeline, pipeline
 from worker.base.embedded import EmbeddedRedis
 
 __all__ = ["RELEASES", "SERIES", "SUITES", "append_series", "compare"]
@@ -35,13 +36,14 @@ _SERIES_TEXT: Final = (
 _GOALS_BESIDE: Final = "a3399d6"
 _ROOT: Final = Path(__file__).parents[1]
 _ENVIRONMENTS: Final = _ROOT / ".bench"
-_EVALUATIONS: Final = 16_000
-_TRACES: Final = 300_000
+_TURNS: Final = 8
+_EVALUATIONS: Final = 10_000
+_TRACES: Final = 200_000
 _RATE: Final = 0.01
+_REQUESTS: Final = 25
+_PROCESSES: Final = 4
 _PUBLICATIONS: Final = 200_000
 _TIMED: Final = {"burst": 5_000, "paced": 2_000}
-_TIMED_PROCESSES: Final = 5
-_REQUESTS: Final = 200
 # Under valgrind everything takes fifty times as long.
 _FEW_EVALUATIONS: Final = 500
 _FEW_TRACES: Final = 10_000
@@ -81,6 +83,9 @@ class Measured(NamedTuple):
     goal: Goal | None = None
 
 
+Figures = Iterator[tuple[Side, Measured]]
+
+
 class Row(NamedTuple):
     """A figure of this checkout and of a commit: medians, their ratio, and its least and largest value in a round."""
 
@@ -111,16 +116,15 @@ def compare(commits: Sequence[str], suites: Sequence[str], rounds: int) -> dict[
         # Instructions vary by 3 % under any load, and take minutes.
         for number in range(1 if suite == "instructions" else rounds):
             # The order alternates, so that a machine that warms up or slows down favours no side.
-            for side in sides if number % 2 == 0 else sides[::-1]:
-                print(f"{suite}, round {number + 1}: {side.name}", flush=True)
-                for figure in SUITES[suite](side):
-                    tell(f"{figure.what}: {figure.value:,.3f} {figure.unit}")
-                    runs.setdefault((side.name, figure.what), []).append(figure)
+            print(f"{suite}, round {number + 1}", flush=True)
+            for side, figure in SUITES[suite](sides[:: -1 if number % 2 else 1]):
+                tell(f"{side.name}: {figure.what}: {figure.value:,.3f} {figure.unit}")
+                runs.setdefault((side.name, figure.what), []).append(figure)
     tables = {commit: list(_rows(runs, commit)) for commit in commits}
     for commit, rows in tables.items():
         print(f"\nRatio to {commit} (least and largest of {rounds} rounds), medians of both, figure, goal")
         for row in rows:
-            change = f"{row.there:,.2f} -> {row.here:,.2f} {row.unit}"
+            change = f"{_shown(row.there)} -> {_shown(row.here)} {row.unit}"
             print(f"{row.ratio:24} {change:30} {row.what}" + (f"; {row.goal}" if row.goal else ""))
     return tables
 
@@ -150,9 +154,13 @@ def append_series(path: Path, tables: Mapping[str, Sequence[Row]]) -> None:
     for what, beside in figures.items():
         first, goal = next(iter(beside.values())), "".join(row.goal for row in beside.values())
         ratios = (beside[name].ratio if name in beside else "" for name in RELEASES)
-        cells = (date, f"`{commit}`", what, f"{first.here:,.3g} {first.unit}".strip(), *ratios, goal)
+        cells = (date, f"`{commit}`", what, f"{_shown(first.here)} {first.unit}".strip(), *ratios, goal)
         text += f"| {' | '.join(cells)} |\n"
     path.write_text(text, encoding="utf-8")
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
 
 
 def _git(*arguments: str) -> bytes:
@@ -178,62 +186,94 @@ def _installed(commit: str) -> Side:
     return Side(commit, (python,), (python, "-I"))
 
 
-def _evaluation(side: Side, *, otlp: bool = False) -> Iterator[Measured]:
+def _medians(measures: Sequence[Callable[[], tuple[float, ...]]], turns: int) -> list[tuple[float, ...]]:
+    """Measure all sides in short turns, so that other work of the machine falls upon all alike; one row a side."""
+    taken: list[list[tuple[float, ...]]] = [[] for _ in measures]
+    for number in range(turns):
+        for place in range(len(measures))[:: -1 if number % 2 else 1]:
+            taken[place].append(measures[place]())
+    return [tuple(map(statistics.median, zip(*values, strict=True))) for values in taken]
+
+
+def _costs(sides: Sequence[Side], count: int, *, otlp: bool, rate: float, small: bool) -> list[Cost]:
+    with ExitStack() as stack:
+        lines = [stack.enter_context(pipeline(python=side.product, otlp=otlp, rate=rate)) for side in sides]
+
+        def cost(line: Pipeline) -> Cost:
+            with ExitStack() as others:
+                for other in lines:
+                    if other is not line:
+                        others.enter_context(other.paused())
+                return line.cost(count // _TURNS, line.verdicts if rate == 1.0 else line.read, small=small)
+
+        for line in lines:
+            line.warm_up(1_000) if rate == 1.0 else line.warm_up(20_000, verdicts=100)
+        return [Cost(*row) for row in _medians([partial(cost, line) for line in lines], _TURNS)]
+
+
+def _evaluation(sides: Sequence[Side], *, otlp: bool = False) -> Figures:
     """Judge traces of 4 kB for groundedness, on an endpoint that answers at once."""
-    with pipeline(python=side.product, otlp=otlp) as line:
-        line.warm_up()
-        cost = line.cost(_EVALUATIONS, line.verdicts)
     how = "with OTLP" if otlp else "without OTLP"
-    yield Measured(f"CPU of the worker an evaluation, {how}", cost.worker, "µs", Goal(0.80 if otlp else 0.75))
-    yield Measured(f"CPU of Redis an evaluation, {how}", cost.redis, "µs", None if otlp else Goal(0.8))
-    goal = None if otlp else Goal(1.6, at_least=True)
-    yield Measured(f"evaluations/s of one worker, {how}", cost.per_s, "/s", goal)
+    for side, cost in zip(sides, _costs(sides, _EVALUATIONS, otlp=otlp, rate=1.0, small=False), strict=True):
+        yield side, Measured(f"CPU of the worker an evaluation, {how}", cost.worker, "µs", Goal(0.80 if otlp else 0.75))
+        yield side, Measured(f"CPU of Redis an evaluation, {how}", cost.redis, "µs", None if otlp else Goal(0.8))
+        goal = None if otlp else Goal(1.6, at_least=True)
+        yield side, Measured(f"evaluations/s of one worker, {how}", cost.per_s, "/s", goal)
 
 
-def _ingest(side: Side) -> Iterator[Measured]:
+def _ingest(sides: Sequence[Side]) -> Figures:
     for size, bound in (("300 B", 1.5), ("4 kB", 1.3)):
-        with pipeline(python=side.product, otlp=False, rate=_RATE) as line:
-            line.warm_up(20_000, verdicts=100)
-            cost = line.cost(_TRACES, line.read, small=size == "300 B")
-        per_cpu_s, goal = 1e6 / (cost.worker + cost.redis), Goal(bound, at_least=True)
-        yield Measured(f"traces of {size} at rate 0.01 by CPU second of worker and Redis", per_cpu_s, "/s", goal)
-        yield Measured(f"traces/s of {size} at rate 0.01", cost.per_s, "/s")
-        yield Measured(f"CPU of the worker a trace of {size} at rate 0.01", cost.worker, "µs")
-        yield Measured(f"CPU of Redis a trace of {size} at rate 0.01", cost.redis, "µs")
+        costs = _costs(sides, _TRACES, otlp=False, rate=_RATE, small=size == "300 B")
+        for side, cost in zip(sides, costs, strict=True):
+            what, per_cpu_s = f"of {size} at rate 0.01", 1e6 / (cost.worker + cost.redis)
+            goal = Goal(bound, at_least=True)
+            yield side, Measured(f"traces {what} by CPU second of worker and Redis", per_cpu_s, "/s", goal)
+            yield side, Measured(f"traces/s {what}", cost.per_s, "/s")
+            yield side, Measured(f"CPU of the worker a trace {what}", cost.worker, "µs")
+            yield side, Measured(f"CPU of Redis a trace {what}", cost.redis, "µs")
 
 
-def _in_flight(side: Side) -> Iterator[Measured]:
-    with pipeline(python=side.product, otlp=False, delay_s=2.0, max_in_flight=1_000) as line:
-        speed, _ = steady(line, 1_000, ideal := 1_000 / 2.0, ramp_s=45.0, window_s=30.0)
-        peak_mib = line.workers[0].peak_mib()
-    goal = Goal(0.98, at_least=True, by_itself=True)
-    yield Measured("share of the ideal rate, 1,000 in flight at 2 s", speed / ideal, "", goal)
-    yield Measured("memory of the worker at its peak, 1,000 in flight at 2 s", peak_mib, "MiB", Goal(1.0))
+def _in_flight(sides: Sequence[Side]) -> Figures:
+    what = "1,000 in flight at 2 s"
+    for side in sides:
+        with pipeline(python=side.product, otlp=False, delay_s=2.0, max_in_flight=1_000) as line:
+            speed, _ = steady(line, 1_000, ideal := 1_000 / 2.0, ramp_s=45.0, window_s=30.0)
+            peak_mib = line.workers[0].peak_mib()
+        yield (
+            side,
+            Measured(f"share of the ideal rate, {what}", speed / ideal, "", Goal(0.98, at_least=True, by_itself=True)),
+        )
+        yield side, Measured(f"memory of the worker at its peak, {what}", peak_mib, "MiB", Goal(1.0))
 
 
-def _publish(side: Side) -> Iterator[Measured]:
+def _publish(sides: Sequence[Side]) -> Figures:
     with EmbeddedRedis() as server, collector() as address:
         for mode, calls in _TIMED.items():
-            ours, theirs = [], []
-            for _ in range(_TIMED_PROCESSES):
-                ours.append(percentiles("ours", mode, server.url, calls, python=side.sdk).p50)
-                theirs.append(percentiles("opentelemetry", mode, address, calls).p50)
-            p50, of_theirs = statistics.median(ours), statistics.median(ours) / statistics.median(theirs)
-            yield Measured(f"publish, p50, {mode}", p50, "µs")
-            what = f"publish, p50, {mode}, of that of OpenTelemetry's batch processor"
-            yield Measured(what, of_theirs, "", Goal(1 / 20, by_itself=True))
-        cpu_us = float(call("ours", "cpu", server.url, _PUBLICATIONS, python=side.sdk))
-    yield Measured("CPU of a service a publication, with delivery", cpu_us, "µs")
+            ours = [partial(percentiles, "ours", mode, server.url, calls, python=side.sdk) for side in sides]
+            theirs, *rows = _medians([partial(percentiles, "opentelemetry", mode, address, calls), *ours], _PROCESSES)
+            for side, (p50, *_) in zip(sides, rows, strict=True):
+                yield side, Measured(f"publish, p50, {mode}", p50, "µs")
+                what = f"publish, p50, {mode}, of that of OpenTelemetry's batch processor"
+                yield side, Measured(what, p50 / theirs[0], "", Goal(1 / 20, by_itself=True))
+        calls = _PUBLICATIONS // _PROCESSES
+        used = [partial(cpu_of_a_call, server.url, calls, python=side.sdk) for side in sides]
+        for side, (cpu_us,) in zip(sides, _medians(used, _PROCESSES), strict=True):
+            yield side, Measured("CPU of a service a publication, with delivery", cpu_us, "µs")
 
 
-def _gateway(side: Side) -> Iterator[Measured]:
-    if _has_gateway(side):
-        with running(side.product) as line:
-            line.deliver(_FEW_REQUESTS)
-            begin = line.process.cpu_s()
-            line.deliver(_REQUESTS)
-            cpu_us = 1e6 * (line.process.cpu_s() - begin) / (_REQUESTS * SPANS)
-        yield Measured("CPU of the gateway a span", cpu_us, "µs")
+def _gateway(sides: Sequence[Side]) -> Figures:
+    def cpu_us(gateway: Gateway) -> tuple[float]:
+        begin = gateway.process.cpu_s()
+        gateway.deliver(_REQUESTS)
+        return (1e6 * (gateway.process.cpu_s() - begin) / (_REQUESTS * SPANS),)
+
+    able = [side for side in sides if _has_gateway(side)]
+    with ExitStack() as stack:
+        gateways = [stack.enter_context(running(side.product)) for side in able]
+        for gateway in gateways:
+            gateway.deliver(_REQUESTS)
+        for side, (used,) in zip(able, _medians([partial(cpu_us, one) for one in gateways], _TURNS), strict=True):
+            yield side, Measured("CPU of the gateway a span", used, "µs")
 
 
 def _has_gateway(side: Side) -> bool:
@@ -241,11 +281,15 @@ def _has_gateway(side: Side) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def _instructions(side: Side) -> Iterator[Measured]:
+def _instructions(sides: Sequence[Side]) -> Figures:
     """Count the instructions of all threads together, after the warm-up."""
-    if not (shutil.which("valgrind") and shutil.which("vgdb")):
+    if shutil.which("valgrind") and shutil.which("vgdb"):
+        yield from ((side, figure) for side in sides for figure in _counts(side))
+    else:
         tell("valgrind is not installed: no instructions are counted")
-        return
+
+
+def _counts(side: Side) -> Iterator[Measured]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out")
         valgrind = ("valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={out}")
@@ -288,7 +332,7 @@ def _total(out: Path, dump: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("totals:"))
 
 
-SUITES: Final[Mapping[str, Callable[[Side], Iterator[Measured]]]] = {
+SUITES: Final[Mapping[str, Callable[[Sequence[Side]], Figures]]] = {
     "evaluation": _evaluation,
     "otlp": partial(_evaluation, otlp=True),
     "ingest": _ingest,

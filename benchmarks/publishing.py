@@ -18,7 +18,7 @@ import tracejudge
 from benchmarks.figures import Figure, Percentiles
 from benchmarks.traces import fields
 
-__all__ = ["call", "collector", "percentiles", "publishing"]
+__all__ = ["call", "collector", "cpu_of_a_call", "percentiles", "publishing"]
 
 _ROOT: Final = Path(__file__).parents[1]
 
@@ -104,6 +104,11 @@ def percentiles(
 ) -> Percentiles:
     """Time single calls in a process of its own."""
     return Percentiles(*json.loads(call(library, mode, url, calls, python=python)))
+
+
+def cpu_of_a_call(url: str, calls: int, *, python: Sequence[str]) -> tuple[float]:
+    """Measure the CPU of a process that publishes and delivers, in µs a publication."""
+    return (float(call("ours", "cpu", url, calls, python=python)),)
 
 
 def call(library: str, mode: str, url: str, calls: int, *, python: Sequence[str] = (sys.executable,)) -> str:
