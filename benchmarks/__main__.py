@@ -23,7 +23,7 @@ from benchmarks.cluster import cluster
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.guard import RELEASES, SERIES, append_series, compare
-from benchmarks.guard import SUITES as GUARDED
+from benchmarks.guard_figures import SUITES as GUARDED
 from benchmarks.ingest import ingest
 from benchmarks.judging import decisions, judging
 from benchmarks.monitor import monitor
