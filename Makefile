@@ -69,7 +69,7 @@ documents: $(READY)
 site: $(READY) ## Build the documentation as pages into site/, without the network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-bench: $(READY) ## Measure speed, about eight minutes; AGAINST=COMMIT runs another commit in turns, an hour for all suites
+bench: $(READY) ## Measure speed, about an hour; SUITES=guard beside earlier versions only, AGAINST=COMMIT beside another commit
 	$(BIN)/python -m benchmarks $(if $(AGAINST),--against $(AGAINST)) $(SUITES)
 
 generate: $(READY) ## Write the generated files anew; a changed diagram needs Chromium, and npm once
@@ -87,4 +87,4 @@ audit: sbom ## Look for known vulnerabilities of what the wheels bring; needs a 
 	$(BIN)/python -m deploy.release audit
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -1,8 +1,9 @@
-"""Run the benchmarks: without a name all of them, which takes about eight minutes.
+"""Run the benchmarks: without a name all of them, which takes about an hour, most of it for the guard at the end.
 
 They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` with the table that follows from them.
-With names only those run, and only print: what stands in a file is all of one run on one machine. `--against COMMIT`
-runs them in turns with those of another commit.
+With names only those run, and only print: what stands in a file is all of one run on one machine. `guard` measures this
+checkout beside version 0.2 and a commit before it, and adds a row for each figure to the series in `RESULTS.md`;
+`--against COMMIT` measures some figures of the guard, or all, beside another commit, and only prints.
 """
 
 import argparse
@@ -16,12 +17,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from benchmarks.against import compare
 from benchmarks.board import board
 from benchmarks.capacity import capacity, write_sizing
 from benchmarks.cluster import cluster
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
+from benchmarks.guard import RELEASES, SERIES, append_series, compare
+from benchmarks.guard_figures import SUITES as GUARDED
 from benchmarks.ingest import ingest
 from benchmarks.judging import decisions, judging
 from benchmarks.monitor import monitor
@@ -53,32 +55,37 @@ _SUITES: Final[Mapping[str, Callable[[], Iterator[Figure]]]] = {
     "capacity": capacity,
     "cluster": cluster,
 }
+_GUARD: Final = "guard"
 _TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and budgets"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, write; 130 when it was stopped."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"one or more of {', '.join(_SUITES)}")
-    parser.add_argument("--against", metavar="COMMIT", help="run the suites of another commit in turns, and compare")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each side with --against")
+    with_commit = f"with --against one or more of {', '.join(GUARDED)}"
+    parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"of {', '.join(_SUITES)}, {_GUARD}; {with_commit}")
+    parser.add_argument("--against", metavar="COMMIT", help="measure another commit in turns, and compare")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side of a comparison")
     parsed = parser.parse_args(arguments)
-    chosen = parsed.suites
-    if unknown := set(chosen) - set(_SUITES):
-        parser.error(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(_SUITES)}")
+    chosen, suites = parsed.suites, list(GUARDED if parsed.against else (*_SUITES, _GUARD))
+    if unknown := set(chosen) - set(suites):
+        parser.error(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(suites)}")
     # As Ctrl-C, so that whatever was started is ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if parsed.against:
-            compare(parsed.against, chosen or list(_SUITES), parsed.rounds)
+            compare([parsed.against], chosen or suites, parsed.rounds)
             return 0
-        sections = {name: _measured(name) for name in chosen or _SUITES}
+        sections = {name: _measured(name) for name in chosen or _SUITES if name != _GUARD}
+        if not chosen:
+            lines = [*_head(), *(line for name, figures in sections.items() for line in _section(name, figures))]
+            _, heading, rows = _RESULTS.read_text(encoding="utf-8").partition(SERIES)
+            _RESULTS.write_text("\n".join(lines) + "\n" + heading + rows, encoding="utf-8")
+            write_sizing()
+        if not chosen or _GUARD in chosen:
+            append_series(_RESULTS, compare(RELEASES, list(GUARDED), parsed.rounds))
     except KeyboardInterrupt:
         return _STOPPED
-    if not chosen:
-        lines = [*_head(), *(line for name, figures in sections.items() for line in _section(name, figures))]
-        _RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        write_sizing()
     return 0
 
 

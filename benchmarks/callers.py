@@ -1,15 +1,19 @@
 """One caller of one library in a process of its own: what a call costs the calling thread.
 
     python -m benchmarks.callers LIBRARY burst|paced URL CALLS
+    python -m benchmarks.callers ours cpu|instructions URL CALLS
 
-Prints the microseconds of p50, p99 and p99.9. A process of its own, as the threads of one library would disturb the
-next, and as OpenTelemetry in memory changes what `publish` does.
+Prints the microseconds of p50, p99 and p99.9, or those of CPU in all threads until what was published is delivered;
+with `instructions`, valgrind runs this and counts meanwhile. A process of its own, as the threads of one library would
+disturb the next, and as OpenTelemetry in memory changes what `publish` does.
 """
 
 import contextlib
 import gc
 import json
 import logging
+import os
+import subprocess
 import sys
 import time
 import urllib.request
@@ -20,6 +24,7 @@ from benchmarks.traces import fields
 
 _PACE_S: Final = 0.001
 _SLOW_TIMEOUT_S: Final = 1.0
+_DELIVERED_AT_ONCE: Final = 5_000  # fit into the buffer
 _FEW: Final = 3  # so slow that even the first is worth its time
 
 
@@ -130,6 +135,31 @@ def measure(call: Callable[[], object], calls: int, *, paced: bool) -> list[floa
     return [taken[min(calls - 1, int(calls * share))] / 1000 for share in (0.5, 0.99, 0.999)]
 
 
+def measure_cpu(call: Callable[[], object], calls: int, *, instructions: bool) -> float:
+    """Measure microseconds of CPU a publication, user and system, of the calling thread and of the one that sends."""
+    import tracejudge  # noqa: PLC0415
+
+    def publish(count: int) -> None:
+        for first in range(0, count, _DELIVERED_AT_ONCE):
+            for _ in range(min(_DELIVERED_AT_ONCE, count - first)):
+                call()
+            if not tracejudge.flush(120):
+                raise RuntimeError("not delivered within two minutes")
+
+    def order(*words: str) -> None:
+        if instructions:
+            subprocess.run(["vgdb", f"--pid={os.getpid()}", *words], check=True, capture_output=True)  # noqa: S607
+
+    publish(_DELIVERED_AT_ONCE)
+    order("instrumentation", "on")
+    begin = time.process_time()
+    publish(calls)
+    used = time.process_time() - begin
+    order("instrumentation", "off")
+    order("dump")
+    return 1e6 * used / calls
+
+
 CALLERS: Final = {
     "nothing": nothing,
     "ours": ours,
@@ -145,7 +175,10 @@ def main() -> None:
     logging.disable()
     library, mode, url, calls = sys.argv[1:]
     with CALLERS[library](url) as call:
-        print(json.dumps(measure(call, int(calls), paced=mode == "paced")), flush=True)
+        if mode in {"cpu", "instructions"}:
+            print(measure_cpu(call, int(calls), instructions=mode == "instructions"), flush=True)
+        else:
+            print(json.dumps(measure(call, int(calls), paced=mode == "paced")), flush=True)
         if library.startswith("ours"):
             import tracejudge  # noqa: PLC0415
 

@@ -7,12 +7,11 @@ of all benchmarks writes the figures into the page, and computes its table of tr
 import math
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import redis
 
@@ -20,7 +19,7 @@ import tracejudge
 from benchmarks.figures import Figure
 from benchmarks.gateway import gateway
 from benchmarks.traces import make
-from benchmarks.workers import Pipeline, pipeline
+from benchmarks.workers import Cost, pipeline, redis_cpu_s
 from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
 from worker.base.embedded import EmbeddedRedis
 
@@ -48,13 +47,6 @@ _BUSY: Final = 0.7
 # With fewer masters no majority can replace one that fails.
 _LEAST_MASTERS: Final = 3
 _TRACE_MEMORY: Final = 4_000 * 1.25 + 150
-
-
-class _Cost(NamedTuple):
-    """CPU of one thing in µs."""
-
-    worker: float
-    redis: float
 
 
 def capacity() -> Iterator[Figure]:
@@ -158,27 +150,16 @@ def _stated(text: str, what: str) -> float:
     return float(row[1])
 
 
-def _reading(*, small: bool) -> _Cost:
+def _reading(*, small: bool) -> Cost:
     """Read traces, few of which are judged; the caller subtracts their judging."""
     with pipeline(rate=_RATE) as line:
-        return _cost(line, _TRACES, line.read, small=small)
+        return line.cost(_TRACES, line.read, small=small)
 
 
-def _judging() -> _Cost:
+def _judging() -> Cost:
     with pipeline() as line:
         line.warm_up()
-        return _cost(line, _EVALUATIONS, line.verdicts)
-
-
-def _cost(line: Pipeline, count: int, done: Callable[[], int], *, small: bool = False) -> _Cost:
-    (worker,) = line.workers
-    with line.paused():
-        line.fill(count, small=small)
-        begin, first = _Cost(worker.cpu_s(), _cpu_s(line.client)), done()
-    while done() < first + count or not line.exported(line.verdicts()):
-        worker.check()
-        time.sleep(0.2)
-    return _Cost(1e6 * (worker.cpu_s() - begin.worker) / count, 1e6 * (_cpu_s(line.client) - begin.redis) / count)
+        return line.cost(_EVALUATIONS, line.verdicts)
 
 
 def _publishing() -> float:
@@ -186,15 +167,10 @@ def _publishing() -> float:
     with EmbeddedRedis() as server, redis.Redis.from_url(server.url) as client:
         tracejudge.init(service="bench", redis_url=server.url, max_items=_PUBLISHED, max_bytes=1 << 29)
         traces = make(_PUBLISHED)
-        begin = _cpu_s(client)
+        begin = redis_cpu_s(client)
         for trace in traces:
             tracejudge.publish(trace)
         tracejudge.flush(60)
-        used = _cpu_s(client) - begin
+        used = redis_cpu_s(client) - begin
         tracejudge.shutdown()
         return 1e6 * used / int(client.xlen("tracejudge:traces"))
-
-
-def _cpu_s(client: "redis.Redis") -> float:
-    found = client.info("cpu")
-    return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])

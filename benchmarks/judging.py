@@ -14,7 +14,7 @@ from benchmarks.samples import Sample, slope
 from benchmarks.traces import fields, make
 from benchmarks.workers import Pipeline, pipeline
 
-__all__ = ["cpu_of_an_evaluation", "decisions", "judging"]
+__all__ = ["cpu_of_an_evaluation", "decisions", "judging", "steady"]
 
 _QUICK: Final = 30_000
 _SLOW_S: Final = 2.0
@@ -102,7 +102,7 @@ def cpu_of_an_evaluation(line: Pipeline) -> float:
 def _slow() -> Iterator[Figure]:
     ideal = _SLOW_IN_FLIGHT / _SLOW_S
     with pipeline(delay_s=_SLOW_S, max_in_flight=_SLOW_IN_FLIGHT) as line:
-        speed, in_flight = _steady(line, _SLOW_IN_FLIGHT, ideal, ramp_s=_SLOW_RAMP_S, window_s=_SLOW_WINDOW_S)
+        speed, in_flight = steady(line, _SLOW_IN_FLIGHT, ideal, ramp_s=_SLOW_RAMP_S, window_s=_SLOW_WINDOW_S)
         peak_mib = line.workers[0].peak_mib()
     what = f"evaluations/s, endpoint of {_SLOW_S:g} s, {_SLOW_IN_FLIGHT:,} in flight, for {_SLOW_WINDOW_S:g} s"
     yield Figure(what, f"{speed:.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 475/s, 95 % of ideal")
@@ -122,7 +122,7 @@ def decisions() -> Iterator[Figure]:
         yield Figure("the same, CPU of the worker per decision, ingest included", f"{ours.cpu_ms:.2f} ms")
     full, ideal = _DECISIONS_IN_FLIGHT, _DECISIONS_IN_FLIGHT / _DECISION_S
     with pipeline(provider="decisions", telemetry=False, delay_s=_DECISION_S, max_in_flight=full) as line:
-        speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S, when_read=True)
+        speed, _ = steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S, when_read=True)
     what = f"decisions/s, endpoint of {1000 * _DECISION_S:g} ms, {full} in flight, telemetry off"
     yield Figure(what, f"{speed:,.0f}/s, {speed / ideal:.1%} of ideal", bar="≥ 90 % of ideal")
 
@@ -133,7 +133,7 @@ def _pair() -> Iterator[Figure]:
         with pipeline(delay_s=_PAIR_S, workers=workers, max_in_flight=_PAIR_IN_FLIGHT) as line:
             ideal = workers * _PAIR_IN_FLIGHT / _PAIR_S
             full = workers * _PAIR_IN_FLIGHT
-            speed, _ = _steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S)
+            speed, _ = steady(line, full, ideal, ramp_s=_PAIR_RAMP_S, window_s=_PAIR_WINDOW_S)
             speeds.append(speed)
     one, two = speeds
     what = f"evaluations/s, two workers, endpoint of {1000 * _PAIR_S:g} ms, {_PAIR_IN_FLIGHT} in flight each"
@@ -166,7 +166,7 @@ def _few() -> Figure:
     return Figure(f"{_FEW} evaluations, endpoint of 1 s, from publication to the last verdict", f"{seconds:.2f} s")
 
 
-def _steady(
+def steady(
     line: Pipeline, full: int, ideal: float, *, ramp_s: float, window_s: float, when_read: bool = False
 ) -> tuple[float, int]:
     """Wait until the calls in flight have grown, then measure evaluations a second and calls in flight.

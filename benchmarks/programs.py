@@ -28,6 +28,7 @@ class Program:
     def __init__(self, name: str, process: "subprocess.Popen[bytes]") -> None:
         """Observe a process that was started."""
         self.name = name
+        self.pid = process.pid
         self._process = process
         self._proc = Path(f"/proc/{process.pid}")
 
@@ -77,16 +78,19 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(name: str, *arguments: str, **variables: str) -> Iterator[Program]:
+def program(
+    name: str, *arguments: str, python: Sequence[str] = (sys.executable,), **variables: str
+) -> Iterator[Program]:
     """Run a Python program until the block is left; what it says is shown only after a failure.
 
-    Settings of a worker in the environment of the bench do not reach it.
+    ``python`` is the command that interprets it, which may be of another environment. Settings of a worker in the
+    environment of the bench do not reach it.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("TRACEJUDGE_")}
     with tempfile.TemporaryFile() as output:
         # A session of its own: Ctrl-C is for us, who end the programs in order, and its children go with it.
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*python, *arguments],
             stdout=output,
             stderr=output,
             env={**inherited, **variables},

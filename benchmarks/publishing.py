@@ -10,14 +10,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import tracejudge
 from benchmarks.figures import Figure, Percentiles
 from benchmarks.traces import fields
 
-__all__ = ["publishing"]
+__all__ = ["call", "collector", "cpu_of_a_call", "percentiles", "publishing"]
+
+_ROOT: Final = Path(__file__).parents[1]
 
 _BURST: Final = 5_000
 _PACED: Final = 2_000
@@ -47,10 +50,10 @@ class _Peers(NamedTuple):
 
 def publishing(redis_url: str) -> Iterator[Figure]:
     """Measure all on the same trace of 4 kB, in processes of their own; microseconds as p50 / p99 / p99.9."""
-    with _collector() as collector, _silent() as silent:
+    with collector() as listening, _silent() as silent:
         dead = "127.0.0.1:1"
         redis = _Peers(redis_url, f"redis://{dead}/0", f"redis://{silent}/0")
-        otlp = _Peers(collector, f"http://{dead}/", f"http://{silent}/")
+        otlp = _Peers(listening, f"http://{dead}/", f"http://{silent}/")
         baseline: dict[str, Percentiles] = {}
         for library in _NAMES:
             yield from _calls(library, otlp if library == "opentelemetry" else redis, baseline)
@@ -78,7 +81,7 @@ def _calls(library: str, peers: _Peers, baseline: dict[str, Percentiles]) -> Ite
             calls = _count(library, state, mode)
             if calls in {_TIMED_OUT, _RETRYING} and mode == "paced":
                 continue  # no pace to keep when a call takes so long
-            figures = _measured(library, mode, getattr(peers, state), calls)
+            figures = percentiles(library, mode, getattr(peers, state), calls)
             what = _NAMES[library] if library == "nothing" else f"{_NAMES[library]}, {state}"
             suffix = {_TIMED_OUT: ", 3 calls until their timeout", _RETRYING: ", 200 calls"}.get(calls, "")
             if library == "ours":
@@ -96,10 +99,25 @@ def _count(library: str, state: str, mode: str) -> int:
     return _BURST if mode == "burst" else _PACED
 
 
-def _measured(library: str, mode: str, url: str, calls: int) -> Percentiles:
-    command = [sys.executable, "-m", "benchmarks.callers", library, mode, url, str(calls)]
-    output = subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    return Percentiles(*json.loads(output))
+def percentiles(
+    library: str, mode: str, url: str, calls: int, *, python: Sequence[str] = (sys.executable,)
+) -> Percentiles:
+    """Time single calls in a process of its own."""
+    return Percentiles(*json.loads(call(library, mode, url, calls, python=python)))
+
+
+def cpu_of_a_call(url: str, calls: int, *, python: Sequence[str]) -> tuple[float]:
+    """Measure the CPU of a process that publishes and delivers, in µs a publication."""
+    return (float(call("ours", "cpu", url, calls, python=python)),)
+
+
+def call(library: str, mode: str, url: str, calls: int, *, python: Sequence[str] = (sys.executable,)) -> str:
+    """Run `benchmarks.callers` with the library that the environment of a Python has; return what it prints."""
+    command = [*python, "-m", "benchmarks.callers", library, mode, url, str(calls)]
+    # The path of modules begins with this checkout, which has the benchmarks there and not the SDK.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600, cwd=_ROOT, env=variables)
+    return done.stdout.decode()
 
 
 def _throughput(redis_url: str) -> Iterator[Figure]:
@@ -139,7 +157,8 @@ class _Sink(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def _collector() -> Iterator[str]:
+def collector() -> Iterator[str]:
+    """Accept what is posted, as a collector does; give its address."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

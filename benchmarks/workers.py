@@ -6,8 +6,10 @@ spans, events, and one log line for each verdict.
 
 import contextlib
 import json
+import sys
+import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, NamedTuple, cast
 
@@ -19,13 +21,14 @@ from benchmarks.traces import pieces
 from worker.base.embedded import EmbeddedRedis, free_port
 from worker.core.storage.keys import Keys
 
-__all__ = ["Pipeline", "endpoint", "pipeline"]
+__all__ = ["Cost", "Pipeline", "endpoint", "pipeline", "redis_cpu_s"]
 
 _KEYS: Final = Keys("bench")
 _PRODUCER: Final = "bench"
 _FILLED_AT_ONCE: Final = 5_000
 _WARM_UP: Final = 1_000
 _HTTP_TIMEOUT_S: Final = 5.0
+_SETTLED_S: Final = 0.5
 _UNLIMITED: Final = str(1 << 40)
 _SETTINGS: Final = {
     "TRACEJUDGE_PREFIX": _KEYS.prefix,
@@ -51,6 +54,14 @@ class Served(NamedTuple):
         """
         with urllib.request.urlopen(self.url, timeout=_HTTP_TIMEOUT_S) as reply:  # noqa: S310 - a loopback address
             return cast("Mapping[str, int]", json.loads(reply.read()))
+
+
+class Cost(NamedTuple):
+    """How many a second were done, and the CPU of one of them in µs."""
+
+    per_s: float
+    worker: float
+    redis: float
 
 
 class Pipeline:
@@ -124,6 +135,32 @@ class Pipeline:
         counts = self.receiver.counts()
         return counts["spans"] >= 2 * verdicts and counts["events"] >= verdicts
 
+    def cost(self, count: int, done: Callable[[], int], *, small: bool = False) -> Cost:
+        """Measure the only worker, from when so many traces wait in the stream; CPU until all that follows is done."""
+        (worker,) = self.workers
+        with self.paused():
+            self.fill(count, small=small)
+            worker_s, redis_s = worker.session_cpu_s(), redis_cpu_s(self.client)
+            begin = Sample(time.perf_counter(), done())
+        end = watch(done, *self.programs, begin=begin, target=begin.total + count)[-1]
+        self._settle()
+        worker_s, redis_s = worker.session_cpu_s() - worker_s, redis_cpu_s(self.client) - redis_s
+        return Cost(count / (end.at_s - begin.at_s), 1e6 * worker_s / count, 1e6 * redis_s / count)
+
+    def _settle(self) -> None:
+        """Wait until no verdict is added to the outbox, and all its readers have acknowledged the last one."""
+        before = -1
+        while before != (verdicts := self.verdicts()) or not (self.exported(verdicts) and self._is_acknowledged()):
+            for one in self.programs:
+                one.check()
+            before = verdicts
+            time.sleep(_SETTLED_S)
+
+    def _is_acknowledged(self) -> bool:
+        last = self.client.xinfo_stream(self.outbox)["last-generated-id"]
+        groups = self.client.xinfo_groups(self.outbox)
+        return all(not group["pending"] and group["last-delivered-id"] == last for group in groups)
+
     def watch_verdicts(self, target: int | None = None, *, begin: Sample, for_s: float = 240.0) -> list[Sample]:
         """Look at the outbox until it holds so many, or for some time."""
         return watch(self.verdicts, *self.programs, begin=begin, target=target, for_s=for_s)
@@ -146,6 +183,8 @@ def pipeline(
     budgets: Mapping[str, Mapping[str, int]] = {},
     provider: str = "openai",
     telemetry: bool = True,
+    otlp: bool = True,
+    python: Sequence[str] = (sys.executable,),
 ) -> Iterator[Pipeline]:
     """Run everything until the block is left.
 
@@ -157,6 +196,8 @@ def pipeline(
         budgets: As in the settings.
         provider: Of the judge model.
         telemetry: Whether verdicts are exported and logged.
+        otlp: Whether spans and events are among what is exported.
+        python: The command that interprets the workers, which may be of another version of the product.
     """
     with contextlib.ExitStack() as parts:
         server = parts.enter_context(EmbeddedRedis())
@@ -170,19 +211,20 @@ def pipeline(
             "TRACEJUDGE_MODELS": json.dumps({"default": model}),
             "TRACEJUDGE_RULES": json.dumps([{"name": "all", "judges": ["groundedness"], "rate": rate}]),
             "TRACEJUDGE_BUDGETS": json.dumps(budgets),
-            **({"TRACEJUDGE_OTLP_ENDPOINT": receiver.url} if telemetry else _QUIET),
+            **({} if telemetry else _QUIET),
+            **({"TRACEJUDGE_OTLP_ENDPOINT": receiver.url} if telemetry and otlp else {}),
         }
-        running = [parts.enter_context(_worker(number, settings)) for number in range(1, workers + 1)]
-        line = Pipeline(server, endpoint_, receiver, running, exports=telemetry)
+        running = [parts.enter_context(_worker(number, settings, python)) for number in range(1, workers + 1)]
+        line = Pipeline(server, endpoint_, receiver, running, exports=telemetry and otlp)
         parts.callback(line.client.close)
         yield line
 
 
 @contextlib.contextmanager
-def _worker(number: int, settings: Mapping[str, str]) -> Iterator[Program]:
+def _worker(number: int, settings: Mapping[str, str], python: Sequence[str]) -> Iterator[Program]:
     port = free_port()
     variables = {**settings, "TRACEJUDGE_METRICS_PORT": str(port)}
-    with program(f"worker {number}", "-m", "worker.cli", "worker", **variables) as running:
+    with program(f"worker {number}", "-m", "worker.cli", "worker", python=python, **variables) as running:
         until(lambda: _answers(f"http://127.0.0.1:{port}/metrics"), running, what="the worker's metrics page")
         yield running
 
@@ -194,6 +236,12 @@ def _served(name: str, *command: str, arguments: Sequence[str] = ()) -> Iterator
         served = Served(running, f"http://127.0.0.1:{port}")
         until(lambda: _answers(served.url), running, what=f"the {name} listens")
         yield served
+
+
+def redis_cpu_s(client: "redis.Redis") -> float:
+    """Read the CPU seconds that the server has used, user and system."""
+    used = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
 def _answers(url: str) -> bool:
