@@ -21,7 +21,7 @@ import click
 
 from docs import commands, errors
 from judges.models.registry import known_model
-from worker.cli import verbs
+from worker.base.commands import groups
 from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.access import BoardMetrics
 from worker.features.gateway.admission import GatewayMetrics
@@ -121,7 +121,7 @@ def _anchors(page: Path) -> frozenset[str]:
 
 def _wrong_commands(path: Path, code: str) -> Iterator[str]:
     for verb in _VERB.findall(code):
-        if verb not in verbs():
+        if verb not in groups.commands():
             yield f"{_name(path)}: there is no `tracejudge {verb}`"
     for words, rest in _CALL.findall(code.replace("\\\n", " ")):
         known = _options(words)

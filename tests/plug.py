@@ -28,12 +28,12 @@ SELECTION: Final = (
 """Which hooks are built, traces on their way through a real worker, and each command of base."""
 FOLDERS: Final = ("worker/features", "judges/features", "tests/features")
 _IMPORTS: Final = """
-import importlib, pkgutil, judges, worker.cli
+import importlib, pkgutil, judges, worker.base.commands.groups
 for package in (judges, worker):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if ".features." not in module.name and module.name != "judges.code":  # the public path of a feature
             importlib.import_module(module.name)
-worker.cli.verbs()
+worker.base.commands.groups.commands()
 """
 
 

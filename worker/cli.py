@@ -1,63 +1,23 @@
 """The command line `tracejudge`: a module a command, imported when the command is called."""
 
 import gc
-import importlib
 import io
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from functools import cache
 from typing import Final
 
 import click
-from click.shell_completion import CompletionItem
 
-from worker.base.commands.groups import SuggestingGroup
-from worker.core.features import Command, installed
+from worker.base.commands.groups import LazyGroup
 
 _FIRST_PROCESS: Final = 1
 
 
-@cache
-def commands() -> Mapping[str, Command]:
-    """Return all commands by name, without importing them: Celery and rich take most of a second."""
-    return dict(sorted(pair for feature in installed() for pair in feature.commands.items() if " " not in pair[0]))
-
-
-class _Commands(SuggestingGroup):
-    """Finds a command in the module of its name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(commands())
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if (row := commands().get(cmd_name)) is None:
-            return None
-        command = getattr(importlib.import_module(row.module), row.attribute)
-        assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
-        return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands from the table: click would import each one for its help text."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(name, help=row.help) for name, row in commands().items() if name.startswith(incomplete)]
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in commands().items()])
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
 def cli() -> None:
     """Judge production traces of LLM features and export the scores."""
-
-
-def verbs() -> tuple[str, ...]:
-    """List the names of all commands."""
-    return tuple(commands())
 
 
 def main(arguments: list[str] | None = None) -> None:

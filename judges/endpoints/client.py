@@ -107,7 +107,7 @@ class LimitedModel:
         """Wrap a model; limiter and retries are shared by all models of one endpoint, by default they are its own."""
         self.settings = model.settings
         self.judge_model = model.settings.judge_model
-        self.limiter = limiter or EndpointLimiter(self.judge_model, model.settings.max_in_flight)
+        self.limiter = limiter or EndpointLimiter(model.settings.max_in_flight)
         self._retries = retries or Retries()
         self._sleep = sleep
         self._model = model
@@ -262,6 +262,5 @@ def offline_model(model: ChatModel, events: LimiterEvents | None = None, tries: 
 
     They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
     """
-    name, most = model.settings.judge_model, model.settings.max_in_flight
-    limiter = EndpointLimiter(name, most, patience_s=OFFLINE_PATIENCE_S, events=events)
+    limiter = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, events=events)
     return LimitedModel(model, limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))

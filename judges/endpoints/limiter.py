@@ -21,7 +21,7 @@ from judges.core.model import (
     RateLimitedError,
 )
 from judges.core.verdict import Refusals
-from judges.endpoints.availability import Availability, Circuit, CircuitLog, LimiterEvents, RateLimitState
+from judges.endpoints.availability import Availability, Circuit, LimiterEvents, RateLimitState
 from judges.endpoints.concurrency import AdaptiveLimit, InFlight
 
 _FAILURES: Final = (ModelTimeoutError, ModelUnavailableError)
@@ -52,7 +52,6 @@ class EndpointLimiter:
 
     def __init__(
         self,
-        judge_model: str,
         max_in_flight: int,
         *,
         patience_s: float = 5.0,
@@ -61,9 +60,9 @@ class EndpointLimiter:
     ) -> None:
         """Bound the adaptive limit by ``max_in_flight``; turn callers away that would wait longer than ``patience_s``.
 
-        Events are logged unless ``events`` receives them. Timers are the event loop's, whatever ``clock`` says.
+        ``events`` receives events. Timers are the event loop's, whatever ``clock`` says.
         """
-        self.events = events or CircuitLog(judge_model)
+        self.events = events or LimiterEvents()
         self.patience_s = patience_s
         self.in_flight = 0  # Permits that have not been released.
         self.backing_off = 0  # Evaluations that wait between two attempts, without a permit.

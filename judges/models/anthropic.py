@@ -16,8 +16,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
-from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, check_endpoint
+from judges.models.http import HttpEndpoint, Reply, access, below, no_chat_reply
+from judges.models.provider import ANTHROPIC_URL, ProbeRequest
 from judges.models.replies import (
     UNREADABLE,
     anthropic_quota,
@@ -34,7 +34,6 @@ from judges.models.request_options import Asked, Options, OutputBound, Parts, Sc
 from judges.parsing.answer import beside_thoughts
 
 Block = dict[str, object]
-PUBLIC_URL: Final = "https://api.anthropic.com"
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 8192
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 _TOKEN_FIELDS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
@@ -106,7 +105,7 @@ class AnthropicModel:
 
 def _below_version(base_url: str | None, path: str) -> str:
     """Add a path below `/v1`. Most clients of this API expect addresses without `/v1`, ours for OpenAI with it."""
-    url = base_url or PUBLIC_URL
+    url = base_url or ANTHROPIC_URL
     has_version = httpx.URL(url).path.rstrip("/").endswith("/v1")
     return below(url, path if has_version else f"/v1{path}")
 
@@ -213,14 +212,11 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
     )
 
 
-PROVIDER: Final = Provider(
-    make=lambda settings, environment, proxy: AnthropicModel(
-        settings, *access(settings, environment, proxy, settings.base_url or PUBLIC_URL)
-    ),
-    check=lambda settings: check_endpoint(settings, PUBLIC_URL),
-    probe=lambda settings, key: ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key)),
-    own_settings=OUTPUT_SETTINGS,
-    request_paths=("/v1/messages",),
-    default_url=PUBLIC_URL,
-    key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
-)
+def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> AnthropicModel:
+    """Make the model of checked settings, or raise ``ModelSettingsError``."""
+    return AnthropicModel(settings, *access(settings, environment, proxy, settings.base_url or ANTHROPIC_URL))
+
+
+def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
+    """Make the request that lists models."""
+    return ProbeRequest(_below_version(settings.base_url, "/models"), _headers(key))

@@ -28,9 +28,9 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply, no_chat_reply
+from judges.models.http import HttpEndpoint, Reply, access, bearer, no_chat_reply
 from judges.models.pairs import Description, lay_out, load_description
-from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
+from judges.models.provider import ModelSettingsError, ProbeRequest, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
 from judges.models.reply_errors import read_fault, translated
 from judges.requests.request import LARGE_CHARS, offload_if_large
@@ -233,7 +233,8 @@ def _form(settings: ModelSettings) -> str:
     return f"/{httpx.URL(settings.base_url or '').path.rstrip('/').rpartition('/')[2]}"
 
 
-def _check(settings: ModelSettings) -> None:
+def check(settings: ModelSettings) -> None:
+    """Check backend, folder and address, or raise ``ModelSettingsError``."""
     if settings.backend is None:
         raise ModelSettingsError(
             'backend: is missing; set it to "http" for a server, or "onnx" for a folder', "missing-key"
@@ -254,7 +255,8 @@ def _check(settings: ModelSettings) -> None:
         raise ModelSettingsError(f"base_url: must be the address of the requests; {fix}")
 
 
-def _make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> ChatModel:
+def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> ChatModel:
+    """Make the model of checked settings, or raise ``ModelSettingsError``."""
     description = load_description(settings.path or "")
     if settings.backend == "onnx":
         try:
@@ -271,13 +273,11 @@ def _make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | 
     return HttpClassifier(settings, description, *access(settings, environment, proxy, settings.base_url or ""))
 
 
-def _probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:
+def probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:
+    """Make the request that describes the server; None if the model runs in this process."""
     if settings.backend == "onnx":
         return None
     url = httpx.URL(settings.base_url or "")
     before = url.path.rstrip("/").rpartition("/")[0]
     listing = "/info" if _form(settings) == _PREDICT else "/models" if before.endswith("/v1") else "/v1/models"
     return ProbeRequest(str(url.copy_with(path=f"{before}{listing}")), bearer(key))
-
-
-PROVIDER: Final = Provider(make=_make, check=_check, probe=_probe, own_settings=frozenset({"backend", "path"}))

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.http import HttpEndpoint, below, no_chat_reply
-from judges.models.provider import ModelSettingsError, ProbeRequest, Provider, access, bearer, check_endpoint
+from judges.models.http import HttpEndpoint, access, bearer, below, no_chat_reply
+from judges.models.provider import ProbeRequest
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
 from judges.models.reply_errors import read_fault, translated
 
@@ -214,20 +214,11 @@ class DecisionModel:
         await self._endpoint.aclose()
 
 
-def _check(settings: ModelSettings) -> None:
-    check_endpoint(settings)
-    for name, least in (("max_questions", 1), ("max_options", 2)):
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ModelSettingsError(f"{name}: must be at least {least}")
+def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> DecisionModel:
+    """Make the model of checked settings, or raise ``ModelSettingsError``."""
+    return DecisionModel(settings, *access(settings, environment, proxy, settings.base_url or ""))
 
 
-PROVIDER: Final = Provider(
-    make=lambda settings, environment, proxy: DecisionModel(
-        settings, *access(settings, environment, proxy, settings.base_url or "")
-    ),
-    check=_check,
-    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
-    own_settings=frozenset({"dialect", "max_questions", "max_options"}),
-    request_paths=tuple(form.path for form in _FORMS.values()),
-)
+def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
+    """Make the request that lists models."""
+    return ProbeRequest(below(settings.base_url or "", "/models"), bearer(key))

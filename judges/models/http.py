@@ -29,7 +29,16 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.credentials import AddressRefusedError, KeyRefusedError, pem_fault, resolve
+from judges.models.credentials import (
+    AddressRefusedError,
+    KeyRefusedError,
+    ProxyRefusedError,
+    pem_fault,
+    proxy_for,
+    read_key,
+    resolve,
+)
+from judges.models.provider import ModelSettingsError
 from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
@@ -232,6 +241,28 @@ def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> s
         return httpx.create_ssl_context()
     # Loading the certificates takes 20 ms of CPU.
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries a key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def access(
+    settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str
+) -> tuple[str | None, str | None]:
+    """Read the key of an endpoint and find the proxy for its address; else raise ``ModelSettingsError``."""
+    try:
+        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
+    except KeyRefusedError as error:
+        raise ModelSettingsError(str(error)) from None
+    except ProxyRefusedError as error:
+        raise ModelSettingsError(f"base_url: {error}") from error
+    try:
+        tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
+    except KeyRefusedError as error:
+        raise ModelSettingsError(f"base_url: the variable {error}") from None
+    return key, proxy_url
 
 
 _CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}", re.ASCII)

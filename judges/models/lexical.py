@@ -6,6 +6,7 @@ Wherever its scores are shown they are called lexical; `tracejudge judges test` 
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -14,7 +15,6 @@ from msgspec import structs
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import ToolCall
-from judges.models.provider import Provider
 
 _LARGE_CHARS: Final = 100_000
 
@@ -46,6 +46,6 @@ class LexicalModel:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-PROVIDER: Final = Provider(
-    make=lambda settings, _environment, _proxy: LexicalModel(settings), check=lambda _settings: None, is_heuristic=True
-)
+def make(settings: ModelSettings, _environment: Mapping[str, str], _proxy: str | None) -> LexicalModel:
+    """Make the model."""
+    return LexicalModel(settings)

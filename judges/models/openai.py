@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Reply, below, no_chat_reply
-from judges.models.provider import OUTPUT_SETTINGS, ProbeRequest, Provider, access, bearer, check_endpoint
+from judges.models.http import HttpEndpoint, Reply, access, bearer, below, no_chat_reply
+from judges.models.provider import ProbeRequest
 from judges.models.replies import (
     ABSENT,
     UNREADABLE,
@@ -241,12 +241,11 @@ def _elsewhere(message: _Message, calls: Iterable[ToolCall], rest: Iterable[_Cho
     return tuple(each for each in texts if each[1].strip())
 
 
-PROVIDER: Final = Provider(
-    make=lambda settings, environment, proxy: OpenAIModel(
-        settings, *access(settings, environment, proxy, settings.base_url or "")
-    ),
-    check=check_endpoint,
-    probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
-    own_settings=OUTPUT_SETTINGS | {"reasoning_effort"},
-    request_paths=("/chat/completions",),
-)
+def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> OpenAIModel:
+    """Make the model of checked settings, or raise ``ModelSettingsError``."""
+    return OpenAIModel(settings, *access(settings, environment, proxy, settings.base_url or ""))
+
+
+def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
+    """Make the request that lists models."""
+    return ProbeRequest(below(settings.base_url or "", "/models"), bearer(key))

@@ -1,22 +1,21 @@
-"""The registration of a provider of judge models, and the checks that providers with an HTTP endpoint share.
+"""The registration of a provider of judge models, and the check that providers with an HTTP endpoint share.
 
-A provider is one file that defines ``PROVIDER`` and one row in ``judges.models.registry``. What it may need besides is
-in docs/adding-a-feature.md.
+A provider is one file and one row in ``judges.models.registry``. What it may need besides is in
+docs/adding-a-feature.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import Final, NamedTuple
-
-import httpx
+from typing import Final, NamedTuple, cast
 
 from judges.core.faults import Kind
 from judges.core.model import ChatModel, ModelSettings
-from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_endpoint, is_guarded, proxy_for, read_key
-from judges.models.http import tls_context
+from judges.models.credentials import is_endpoint, is_guarded
 
-# Settings of the providers whose endpoints bound an answer.
-OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body"})
+ANTHROPIC_URL: Final = "https://api.anthropic.com"
+BOUNDS: Final = ("max_tokens", "max_completion_tokens")
+"""Fields of a request that bound its answer."""
 
 
 class ModelSettingsError(ValueError):
@@ -37,12 +36,10 @@ class ProbeRequest(NamedTuple):
 class Provider(NamedTuple):
     """One kind of judge model, as `[models.NAME] provider` names it."""
 
-    # Makes a model from its settings, the environment, and the `proxy` setting; the settings are checked before. It
-    # raises ``ModelSettingsError`` when a key, a proxy or a file that they name cannot be used.
-    make: Callable[[ModelSettings, Mapping[str, str], str | None], ChatModel]
-    check: Callable[[ModelSettings], None]  # Raises ``ModelSettingsError`` for settings that it cannot use.
-    # Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint.
-    probe: Callable[[ModelSettings, str | None], ProbeRequest | None] | None = None
+    # Imported when it is used, because clients take long to import. It defines `make`, and perhaps `check` and `probe`.
+    module: str
+    has_check: bool = False  # Whether `check` replaces the check that providers with an endpoint share.
+    has_probe: bool = False  # Whether there is an endpoint, which `tracejudge doctor` reaches.
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
     request_paths: tuple[str, ...] = ()  # What each request adds to `base_url`; users copy addresses that end in it.
@@ -50,9 +47,26 @@ class Provider(NamedTuple):
     # Public hosts that require a key, whichever provider calls them, with the usual name of its variable.
     key_hosts: Mapping[str, str] = MappingProxyType({})
 
+    def make(self, settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> ChatModel:
+        """Make a model from checked settings, the environment and the `proxy` setting, or raise as ``check``."""
+        return cast("ChatModel", import_module(self.module).make(settings, environment, proxy))
+
+    def check(self, settings: ModelSettings) -> None:
+        """Check what is particular to the provider, or raise ``ModelSettingsError``."""
+        if self.has_check:
+            import_module(self.module).check(settings)
+        elif self.has_probe:
+            check_endpoint(settings, self.default_url)
+
+    def probe(self, settings: ModelSettings, key: str | None) -> ProbeRequest | None:
+        """Make the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint."""
+        return cast("ProbeRequest", import_module(self.module).probe(settings, key)) if self.has_probe else None
+
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     """Check model, address and key of a provider with an HTTP endpoint, or raise ``ModelSettingsError``."""
+    import httpx  # noqa: PLC0415 - for models with an endpoint alone
+
     if not settings.model:
         raise ModelSettingsError("model: is missing; name the endpoint's model", "missing-key")
     base_url = settings.base_url or default_url
@@ -68,30 +82,3 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     if settings.api_key_env is not None and settings.api_key_file is not None:
         message = "api_key_file: goes in place of api_key_env, not beside it; take one of them out"
         raise ModelSettingsError(message, "conflict")
-
-
-class Access(NamedTuple):
-    """The key and the proxy for an endpoint."""
-
-    api_key: str | None
-    proxy: str | None
-
-
-def bearer(api_key: str | None) -> dict[str, str]:
-    """Return the header that carries a key."""
-    return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def access(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str) -> Access:
-    """Read the key of an endpoint and find the proxy for its address, or raise ``ModelSettingsError``."""
-    try:
-        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
-    except KeyRefusedError as error:
-        raise ModelSettingsError(str(error)) from None
-    except ProxyRefusedError as error:
-        raise ModelSettingsError(f"base_url: {error}") from error
-    try:
-        tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
-    except KeyRefusedError as error:
-        raise ModelSettingsError(f"base_url: the variable {error}") from None
-    return Access(key, proxy_url)

@@ -10,25 +10,44 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import httpx
 from msgspec import structs
 
 from judges.core.model import ChatModel, ModelSettings
-from judges.models import anthropic, classifier, decisions, lexical, openai, scripted
-from judges.models.provider import ModelSettingsError, Provider
-from judges.models.request_options import BOUNDS
+from judges.models.provider import ANTHROPIC_URL, BOUNDS, ModelSettingsError, Provider
 from tracejudge.content.redact import is_secret_name, redact_credentials
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
 
+# Settings of the providers whose endpoints bound an answer.
+_OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body"})
 PROVIDERS: Final[dict[str, Provider]] = {
-    "openai": openai.PROVIDER,
-    "anthropic": anthropic.PROVIDER,
-    "decisions": decisions.PROVIDER,
-    "classifier": classifier.PROVIDER,
-    "lexical": lexical.PROVIDER,
-    "scripted": scripted.PROVIDER,
+    "openai": Provider(
+        "judges.models.openai",
+        has_probe=True,
+        own_settings=_OUTPUT_SETTINGS | {"reasoning_effort"},
+        request_paths=("/chat/completions",),
+    ),
+    "anthropic": Provider(
+        "judges.models.anthropic",
+        has_probe=True,
+        own_settings=_OUTPUT_SETTINGS,
+        request_paths=("/v1/messages",),
+        default_url=ANTHROPIC_URL,
+        key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
+    ),
+    "decisions": Provider(
+        "judges.models.decisions",
+        has_probe=True,
+        own_settings=frozenset({"dialect", "max_questions", "max_options"}),
+        request_paths=("/decisions", "/systemone"),
+    ),
+    "classifier": Provider(
+        "judges.models.classifier", has_check=True, has_probe=True, own_settings=frozenset({"backend", "path"})
+    ),
+    "lexical": Provider("judges.models.lexical", is_heuristic=True),
+    "scripted": Provider("judges.models.scripted", has_check=True),
 }
 
 
@@ -56,6 +75,8 @@ _LEAST: Final[Mapping[str, int]] = {
     "max_input_tokens": 1,
     "max_output_tokens": 1,
     "thinking_tokens": 0,
+    "max_questions": 1,
+    "max_options": 2,
 }
 
 
@@ -85,11 +106,11 @@ def check(settings: ModelSettings) -> None:
         raise ModelSettingsError(f"price: {fix}")
     _check_body("body", settings.body)
     provider.check(settings)
-    path = httpx.URL(settings.base_url or "").path.rstrip("/") if provider.request_paths else ""
+    path = urlsplit(settings.base_url or "").path.rstrip("/") if provider.request_paths else ""
     for ending in (ending for each in PROVIDERS.values() for ending in each.request_paths if path.endswith(ending)):
         raise ModelSettingsError(f"base_url: must end before {ending}, which each request adds; remove that part")
-    if provider.probe is not None and settings.api_key_env is None and settings.api_key_file is None:
-        host = httpx.URL(settings.base_url or provider.default_url).host
+    if provider.has_probe and settings.api_key_env is None and settings.api_key_file is None:
+        host = urlsplit(settings.base_url or provider.default_url).hostname or ""
         variable = next((each.key_hosts[host] for each in PROVIDERS.values() if host in each.key_hosts), None)
         if variable is not None:
             fix = f"name the variable that holds it, as {variable}"

@@ -27,6 +27,7 @@ from judges.core.model import (
     ToolsRefusedError,
 )
 from judges.models.http import HttpEndpoint, Reply
+from judges.models.provider import BOUNDS
 from judges.models.reply_errors import read_fault, translated
 
 DEFAULT_THINKING_TOKENS: Final = 8192
@@ -106,7 +107,6 @@ Parts = dict[str, object]
 _Kind = tuple[str, ...]
 _Scope = tuple[_Kind | None, str]  # An option in requests of one kind; None for all kinds.
 _WORD: Final = re.compile(r"[a-z_]+")
-BOUNDS: Final = ("max_tokens", "max_completion_tokens")
 MAX_EXTRA: Final = 4  # Requests that are sent again without options, for a model and process, within one attempt.
 # The number of them that may fail at a failing endpoint, so that it can still be understood afterwards.
 _MAX_FAILED_FOR_FAULTS: Final = 2

@@ -12,16 +12,16 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import httpx
 import msgspec
 from msgspec import Struct, structs
 
 from judges.core.model import ChatRequest, ChatResponse, FinishReason, ModelError, ModelSettings
 from judges.core.prompt import ToolCall
-from judges.models.provider import ModelSettingsError, Provider
+from judges.models.provider import ModelSettingsError
 from judges.models.replies import read_call
 
 Answering = Callable[[ChatRequest], "str | Step"]
@@ -84,7 +84,7 @@ class ScriptedModel:
             await asyncio.sleep(step.delay_s)
         if step.failure is not None:
             error = _ERRORS[step.failure](f"scripted: {step.failure}")
-            error.status = httpx.codes.UNAUTHORIZED if step.failure == "judge_rejected" else None
+            error.status = HTTPStatus.UNAUTHORIZED if step.failure == "judge_rejected" else None
             raise error
         text = step.text or ""
         return ChatResponse(
@@ -121,16 +121,15 @@ def load_script(path: str) -> list[Step]:
     return steps
 
 
-def _check(settings: ModelSettings) -> None:
+def check(settings: ModelSettings) -> None:
+    """Require a script, or raise ``ModelSettingsError``."""
     if not settings.script:
         raise ModelSettingsError("script: a scripted model needs a file with its steps")
 
 
-def _make(settings: ModelSettings, _environment: Mapping[str, str], _proxy: str | None) -> ScriptedModel:
+def make(settings: ModelSettings, _environment: Mapping[str, str], _proxy: str | None) -> ScriptedModel:
+    """Make the model of checked settings, or raise ``ModelSettingsError``."""
     try:
         return ScriptedModel(load_script(settings.script or ""), settings)
     except (OSError, ValueError) as error:
         raise ModelSettingsError(f"script: {error}") from error
-
-
-PROVIDER: Final = Provider(make=_make, check=_check)

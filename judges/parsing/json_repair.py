@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-import json_repair
-
 _MAX_CHARS: Final = 64_000
 # json-repair takes quadratic time in the number of opening brackets: 8 kB of `{"{"` take 2.5 s.
 _MAX_OPENINGS: Final = 300
@@ -58,6 +56,8 @@ def repair_json(text: str, start: int) -> Repaired:
     """Repair the broken object that starts at a position; raises ``UnrepairableError``."""
     plain, end = _read(text, start)
     broken, repaired = text[start:end], None
+    import json_repair  # noqa: PLC0415 - most answers need no repair
+
     # Larger objects would block every other evaluation of the process.
     if len(broken) <= _MAX_CHARS and sum(map(broken.count, "{[(")) <= _MAX_OPENINGS:
         with suppress(ValueError, RecursionError):

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
-import yaml
-
 MAX_CHARS: Final = 64_000  # A longer text is no answer in lines.
 _MAX_YAML_CHARS: Final = 16_000
 _MAX_DEPTH: Final = 5
@@ -177,6 +175,8 @@ def _yaml(text: str) -> object:
     """Read a list whose members are texts, lists and mappings of texts; the text itself if it is none."""
     if len(text) > _MAX_YAML_CHARS:
         return text
+    import yaml  # noqa: PLC0415 - few answers hold lists that are no JSON
+
     try:
         value = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings only
     except (yaml.YAMLError, RecursionError, ValueError):

@@ -161,7 +161,7 @@ def test_a_key_in_a_file_is_sent(run: Run, monkeypatch: pytest.MonkeyPatch, stac
 def test_a_provider_of_one_row_is_configured_and_probed(
     run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.ROW)
     server = stack.enter_context(Lister())
     configure(monkeypatch, server.root_url, provider="echo")
     assert part(run).result == "ok"

@@ -14,8 +14,9 @@ import pytest
 from redis import Redis
 from support.cli_parts import SAMPLES, Run, labelled, words, write_lines
 
+from tracejudge import Trace
 from worker.base.commands import publish
-from worker.base.commands.options import read_traces
+from worker.base.commands.trace_files import read_traces
 
 
 def stored(redis: Redis, prefix: str) -> list[dict[str, Any]]:
@@ -131,5 +132,5 @@ def test_publish_is_exit_code_one_if_traces_do_not_arrive(
 
 
 def test_lines_of_a_file_are_read_one_by_one() -> None:
-    lines = read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n'))
-    assert [(line.number, line.error) for line in lines] == [(1, None), (3, "is not JSON")]
+    lines = dict(read_traces(io.StringIO('{"trace_id": "1", "service": "s", "output": ""}\n\n{\n')))
+    assert lines == {1: Trace(trace_id="1", service="s", output=""), 3: "is not JSON"}

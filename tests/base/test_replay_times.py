@@ -10,7 +10,8 @@ from support.stage_parts import Keyspace, make_trace
 
 from judges.core.model import ModelSettings
 from worker.base.commands.feature import ProgressKeys
-from worker.base.replay.replay import ReplayOptionsError, format_time, id_at, milliseconds, parse_time
+from worker.base.commands.options import parse_time
+from worker.base.replay.replay import ReplayOptionsError, format_time, id_at, milliseconds
 
 NOW_S = 1_800_000_000.5
 

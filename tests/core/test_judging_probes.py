@@ -53,7 +53,7 @@ class Outage:
     def _limited(self, model: ChatModel) -> LimitedModel:
         # Nobody waits at it, since the timers of the event loop know nothing of our time.
         timing = LimiterClock(lambda: self._steady_s, lambda: self._steady_s, lambda _low, high: high)
-        limiter = EndpointLimiter("scripted", 64, patience_s=0.0, clock=timing)
+        limiter = EndpointLimiter(64, patience_s=0.0, clock=timing)
         return LimitedModel(model, limiter, sleep=_at_once)
 
 

@@ -163,7 +163,7 @@ def test_unknown_flows_are_ignored(worker: Worker) -> None:
 
 def test_the_ready_gauge_follows_the_state(worker: Worker) -> None:
     registry = CollectorRegistry()
-    worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry))
+    worker.readiness.publish(Gauge("ready", "Whether", ["role"], registry=registry).labels)
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 1
     worker.pass_seconds(62, "5-0")
     assert registry.get_sample_value("ready", {"role": "ingest"}) == 0

@@ -5,8 +5,7 @@ from support.stage_parts import HOUR, make_trace
 
 from judges.core.model import Price
 from judges.core.verdict import Assessment, Call
-from worker.core.judging.evaluator import make_verdict
-from worker.core.queue.batch import Evaluation, Item
+from worker.core.queue.batch import Evaluation, Item, make_verdict
 
 PRICE = Price(input=1.0, output=2.0)
 ANSWERED = Call(1.0, 0.1, "ok", 1_000_000, 500_000)

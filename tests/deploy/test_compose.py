@@ -14,10 +14,10 @@ from redis import Redis
 from support.cases import each_case
 from support.redis_kinds import TunedRedis
 
+from worker.base.commands.groups import commands
 from worker.base.delivery.settings import OTLP_ENDPOINT
 from worker.base.embedded import find_servers
 from worker.base.monitor.objectives import FILE_NAME, read_objectives
-from worker.cli import verbs
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
 from worker.features.board.feature import BOARD
@@ -208,7 +208,7 @@ def test_the_worker_has_time_to_end() -> None:
 def test_the_worker_runs_a_verb_of_the_command_line() -> None:
     assert "entrypoint" not in services()["worker"]
     (verb,) = services()["worker"].get("command", ["worker"])
-    assert verb in verbs()
+    assert verb in commands()
 
 
 @each_case(

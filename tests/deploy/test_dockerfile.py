@@ -27,7 +27,7 @@ from support.scrape import scrape
 
 from deploy import images as versions
 from deploy.generated import write
-from worker.cli import verbs
+from worker.base.commands.groups import commands
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
@@ -99,7 +99,7 @@ def test_it_starts_the_worker_without_a_shell() -> None:
     assert last("ENTRYPOINT").rest.startswith("[")
     assert last("ENTRYPOINT").words[0] in project()["scripts"]
     assert last("CMD").words == ["worker"]
-    assert last("CMD").words[0] in verbs()
+    assert last("CMD").words[0] in commands()
 
 
 def test_ports_and_variables_are_those_of_the_settings() -> None:

@@ -16,7 +16,7 @@ SETTINGS = ModelSettings(provider="echo", model="echo-1")
 
 @pytest.fixture(autouse=True)
 def _row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.ROW)
 
 
 def test_a_registered_provider_judges() -> None:

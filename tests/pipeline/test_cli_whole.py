@@ -7,7 +7,7 @@ import pytest
 from support.cases import each_case
 from support.cli_parts import SAMPLES, Run, check_help, words
 
-from worker import cli
+from worker.base.commands.groups import commands
 from worker.core.features import installed
 from worker.installed import MODULES
 
@@ -59,9 +59,9 @@ def test_each_command_of_a_feature_has_help_of_its_arguments(run: Run, verb: tup
 
 def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
     assert len(installed()) == len(MODULES)
-    assert set(cli.verbs()) == CONTRACT_VERBS
+    assert set(commands()) == CONTRACT_VERBS
     listed = run("--help").out.split("Commands:\n")[1]
-    assert [line.split()[0] for line in listed.splitlines()] == sorted(cli.verbs())
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(commands())
     assert all(len(line.split()) > 1 for line in listed.splitlines())
 
 

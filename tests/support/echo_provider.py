@@ -1,5 +1,6 @@
 """An example provider of judge models in one file: its model repeats the name it was given."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
@@ -27,8 +28,15 @@ def check(settings: ModelSettings) -> None:
         raise ModelSettingsError("model: name the echo")
 
 
-PROVIDER: Final = Provider(
-    make=lambda settings, _environment, _proxy: EchoModel(settings),
-    check=check,
-    probe=lambda settings, key: ProbeRequest(f"{settings.base_url}/echoes", {"x-echo-key": key or ""}),
-)
+def make(settings: ModelSettings, _environment: Mapping[str, str], _proxy: str | None) -> EchoModel:
+    """Make the model of checked settings."""
+    return EchoModel(settings)
+
+
+def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
+    """Make the request that lists models."""
+    return ProbeRequest(f"{settings.base_url}/echoes", {"x-echo-key": key or ""})
+
+
+ROW: Final = Provider(__name__, has_check=True, has_probe=True)
+"""Its row in the registry."""

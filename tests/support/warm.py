@@ -160,8 +160,9 @@ def _begin(files: Sequence[int], begins: int) -> list[str]:
 def _main() -> NoReturn:
     control = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]
-    cli = importlib.import_module(_OURS)
-    for name in (*_AT_START, *(command.module for command in cli.commands().values())):
+    importlib.import_module(_OURS)
+    features = importlib.import_module("worker.core.features").installed()
+    for name in (*_AT_START, *(row.module for feature in features for row in feature.commands.values())):
         importlib.import_module(name)
     del sys.modules[_OURS]  # it is run as the main module
     gc.collect()

@@ -14,7 +14,8 @@ from support.cases import each_case
 from support.cli_parts import Run, scripted, write_lines
 
 from judges.parsing.rows import as_trace, cell
-from worker.base.commands.options import read_traces
+from tracejudge import Trace
+from worker.base.commands.trace_files import read_traces
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "texts": ({"inputs": "Why?", "outputs": "So."}, {"input": "Why?", "output": "So."}),
@@ -174,8 +175,8 @@ def test_lines_in_another_encoding_are_read_or_refused(run: Run) -> None:
         ended = run("evaluate", "rows.jsonl", "--judge", "safety", "--output", "-")
         assert (len(ended.lines), ended.code) == (judged, int(bool(error))), ended.err
         assert error in ended.err
-        (first, *_) = read_traces(io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
-        assert (first.error is None) == ("line 1" not in error), error
+        ((_, first), *_) = read_traces(io.TextIOWrapper(io.BufferedReader(io.BytesIO(content))))
+        assert isinstance(first, Trace) == ("line 1" not in error), error
 
 
 def test_rows_may_come_through_a_pipe(run: Run) -> None:

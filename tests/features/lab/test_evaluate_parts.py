@@ -145,7 +145,7 @@ def patient(model: ScriptedModel, tries: int, heard: Heard) -> LimitedModel:
     loop = asyncio.get_running_loop()
     timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
     most = model.settings.max_in_flight
-    gate = EndpointLimiter("m", most, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=heard.waiting())
+    gate = EndpointLimiter(most, patience_s=OFFLINE_PATIENCE_S, clock=timing, events=heard.waiting())
     retries = Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf), timing.draw)
     return LimitedModel(model, gate, retries)
 

@@ -6,7 +6,7 @@ from support.stage_parts import Keyspace, make_trace, make_verdict, samples, set
 
 from judges.core.verdict import Assessment, Score
 from worker.core.export.prometheus import VerdictCounter
-from worker.core.judging.evaluator import make_verdict as join
+from worker.core.queue.batch import make_verdict as join
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.telemetry.metrics import Metrics
 

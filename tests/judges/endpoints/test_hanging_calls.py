@@ -36,7 +36,7 @@ class Counted(LimiterEvents):
 def make_limiter(most: int, events: LimiterEvents | None = None) -> EndpointLimiter:
     loop = asyncio.get_running_loop()
     timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
-    return EndpointLimiter("m", most, patience_s=600.0, clock=timing, events=events or Counted())
+    return EndpointLimiter(most, patience_s=600.0, clock=timing, events=events or Counted())
 
 
 class Endpoint(NamedTuple):

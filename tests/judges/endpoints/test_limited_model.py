@@ -71,7 +71,7 @@ class Limited:
         # The loop's time, which may be virtual; without a loop, a time that stands still.
         now = lambda: asyncio.get_running_loop().time() if asyncio._get_running_loop() else 0.0  # noqa: E731
         timing = LimiterClock(now, now, lambda _low, high: high)
-        self.limiter = EndpointLimiter(model.settings.judge_model, model.settings.max_in_flight, clock=timing)
+        self.limiter = EndpointLimiter(model.settings.max_in_flight, clock=timing)
         retries = Retries(attempts, draw=timing.draw)
         observer = CallMetrics(self.metrics, model.settings.judge_model, self.limiter)
         self.model = LimitedModel(model, self.limiter, retries, observer=observer)

@@ -49,7 +49,7 @@ class Diary(LimiterEvents):
 def make_limiter(most: int = 4, patience_s: float = 5.0, diary: Diary | None = None) -> EndpointLimiter:
     loop = asyncio.get_running_loop()
     timing = LimiterClock(loop.time, loop.time, lambda _low, high: high)
-    return EndpointLimiter("m", most, patience_s=patience_s, clock=timing, events=diary or Diary())
+    return EndpointLimiter(most, patience_s=patience_s, clock=timing, events=diary or Diary())
 
 
 def now() -> float:
@@ -348,7 +348,7 @@ def test_calls_begun_before_the_opening_do_not_reopen_the_circuit() -> None:
 
 
 def test_serves_one_event_loop_after_the_other() -> None:
-    limiter = EndpointLimiter("m", 1, events=Diary())
+    limiter = EndpointLimiter(1, events=Diary())
 
     async def broken_off() -> None:
         taken = await limiter.acquire()

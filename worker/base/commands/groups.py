@@ -1,8 +1,21 @@
 """Groups of commands."""
 
 import difflib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from worker.core.features import Command, import_attribute, installed
+
+
+@cache
+def commands(prefix: str = "") -> Mapping[str, Command]:
+    """Return the commands of features below a group by name, without importing them: clients and rich take long."""
+    rows = sorted(pair for feature in installed() for pair in feature.commands.items() if pair[0].startswith(prefix))
+    return {name: row for key, row in rows if " " not in (name := key.removeprefix(prefix))}
 
 
 class SuggestingGroup(click.Group):
@@ -19,3 +32,39 @@ class SuggestingGroup(click.Group):
             if not close:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from error
+
+
+class LazyGroup(SuggestingGroup):
+    """Imports a command of a feature when it is called."""
+
+    def __init__(self, *args: Any, prefix: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._prefix = prefix
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the names of all commands."""
+        return sorted([*super().list_commands(ctx), *commands(self._prefix)])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command, or return None."""
+        if (row := commands(self._prefix).get(cmd_name)) is None:
+            return super().get_command(ctx, cmd_name)
+        command = import_attribute(f"{row.module}.{row.attribute}")
+        assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands from the table: click would import each one for its help text."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=text) for name, text in self._help(ctx) if name.startswith(incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([*self._help(ctx)])
+
+    def _help(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        rows = commands(self._prefix)
+        for name in self.list_commands(ctx):
+            yield name, rows[name].help if name in rows else self.commands[name].get_short_help_str()

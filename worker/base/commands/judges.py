@@ -3,7 +3,6 @@
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TextIO, cast
@@ -18,17 +17,16 @@ from judges.custom import is_definition
 from judges.custom.template import metadata_of
 from judges.registry import catalogue, display, find_file, load_installed_judges, load_judges, origin_of
 from tracejudge import Trace
-from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json, read_traces
-from worker.base.commands.trace_files import Conversations
+from worker.base.commands.groups import LazyGroup
+from worker.base.commands.options import CONFIG, JSON, OUT, TRACE_FILE, offline_judges, print_json
+from worker.base.commands.trace_files import Conversations, read_traces
 from worker.core.config.loading import load
 from worker.core.config.settings import Settings
-from worker.core.features import installed
 
 _BUILT_IN: Final = "built-in"
 
 
-@click.group("judges", cls=SuggestingGroup, invoke_without_command=True)
+@click.group("judges", cls=LazyGroup, prefix="judges ", invoke_without_command=True)
 @CONFIG
 @JSON
 @click.pass_context
@@ -47,11 +45,6 @@ def command(context: click.Context, config: str | None, *, as_json: bool) -> Non
         if number:
             print()
         _describe(judge, settings)
-
-
-for _name, _further in ((name, row) for feature in installed() for name, row in feature.commands.items()):
-    if _name.startswith("judges "):
-        command.add_command(getattr(import_module(_further.module), _further.attribute))
 
 
 def _row(judge: Judge, settings: Settings) -> dict[str, object]:
@@ -188,10 +181,10 @@ def find_sample(judge: Judge, file: TextIO | None, settings: Settings) -> Sample
 
 
 def _read_samples(file: IO[str]) -> Iterator[Sample]:
-    for line in read_traces(cast("TextIO", file)):
-        if line.trace is None:
-            raise click.ClickException(f"{file.name}: line {line.number} {line.error}")
-        yield Sample(line.trace, file.name, line.number)
+    for number, trace in read_traces(cast("TextIO", file)):
+        if isinstance(trace, str):
+            raise click.ClickException(f"{file.name}: line {number} {trace}")
+        yield Sample(trace, file.name, number)
 
 
 def _join_sessions(samples: Iterable[Sample], settings: Settings) -> Iterator[Sample]:

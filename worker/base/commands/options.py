@@ -1,12 +1,14 @@
 """Options, output and helpers that several commands share."""
 
+import datetime as dt
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 import msgspec
@@ -15,28 +17,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-import tracejudge
 from judges.core.backoff import backoff_s
-from judges.core.combine import Combine
 from judges.core.faults import first_raised
 from judges.core.judge import Judge, Metric
 from judges.core.prompt import neutralise
 from judges.custom.definition import nearest
-from judges.endpoints.availability import LimiterEvents
-from judges.endpoints.client import OFFLINE_TRIES, LimitedModel, offline_model
-from judges.models.registry import ModelSettingsError, build
-from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from judges.registry import check_tables, display, find_file, load_judges, read_judge
-from tracejudge.redis_url import mask_url
-from worker.base.replay.replay import parse_time
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
-from worker.core.selection.lenient import NoTraceError, decode_repaired
-from worker.core.storage.client import Store, StoreError, find_wrong_count, make_stores
+
+if TYPE_CHECKING:
+    from worker.core.storage.client import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
 
 # Standard output carries the result.
 OUT: Final = Console()
@@ -74,30 +72,6 @@ PATTERNS: Final = options(
         help="Only these services, with *, ? and [...] as in rules.",
     ),
     click.option("--judge", "judges", multiple=True, metavar="PATTERN", help="Only these judges."),
-)
-TRIES = click.option(
-    "--tries",
-    type=click.IntRange(min=1),
-    default=OFFLINE_TRIES,
-    show_default=True,
-    metavar="N",
-    help="How often to send a request when the model is busy, slow or unreachable.",
-)
-# The options of every command that judges traces of files.
-OFFLINE: Final = options(
-    TRIES,
-    click.option(
-        "--model",
-        "model_names",
-        multiple=True,
-        metavar="NAME",
-        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
-    ),
-    click.option(
-        "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
-    ),
-    CONFIG,
-    JSON,
 )
 
 
@@ -152,7 +126,7 @@ def counts_table(title: str, rows: Iterable[tuple[str, int, str]] = ()) -> Table
     return table
 
 
-def connect(config: str | None, redis_url: str | None, *, needs_all: bool = False) -> tuple[Settings, Store]:
+def connect(config: str | None, redis_url: str | None, *, needs_all: bool = False) -> "tuple[Settings, Store]":
     """Load the settings and connect to Redis, as ``open_store`` does."""
     settings = load(os.environ, config, {"redis_url": redis_url})
     note_unknown_variables(settings)
@@ -165,11 +139,13 @@ def note_unknown_variables(settings: Settings) -> None:
         note(f"tracejudge: {variable}")
 
 
-def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
+def open_store(settings: Settings, *, needs_all: bool = False) -> "Store":
     """Connect to Redis; return the first partition, which knows the others. The error names an address.
 
     With ``needs_all`` one of several that does not answer is an error; else it is named, and the others are used.
     """
+    from worker.core.storage.client import StoreError, find_wrong_count, make_stores  # noqa: PLC0415 - not every command
+
     stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
     if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
         for store in stores:
@@ -179,25 +155,25 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> Store:
             # For partitions but the first, which do not have the key, this only asks whether they answer.
             wrong = store.call(lambda client: find_wrong_count(client, store))  # noqa: B023
             if wrong is not None:
-                raise SettingsError(f"{place_of('partitions', os.environ, _config_file())}: partitions: {wrong}")
+                raise SettingsError(f"{place_of('partitions', os.environ, config_file())}: partitions: {wrong}")
         except StoreError as error:
             text = f"{error}: {error.address}"
             if store is stores[0] or needs_all:
                 # Where Redis answers, the error says what to do.
-                fix = f"; {redis_fix(_config_file())}" if store.is_away else ""
+                fix = f"; {redis_fix(config_file())}" if store.is_away else ""
                 raise StoreError(f"{text}{fix}") from error
             note(f"partition {store.partition}: {text}; what it holds is missing here")
             store.is_away = True
     return stores[0]
 
 
-def _config_file() -> str | None:
+def config_file() -> str | None:
     """Return the configuration file of the running command, None if there is none."""
     context = click.get_current_context(silent=True)
     return config_path(os.environ, None if context is None else context.params.get("config"))
 
 
-def moments(store: Store, **times: str | None) -> dict[str, int | None]:
+def moments(store: "Store", **times: str | None) -> dict[str, int | None]:
     """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
     now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
     for name, text in times.items():
@@ -206,6 +182,21 @@ def moments(store: Store, **times: str | None) -> dict[str, int | None]:
         except ValueError as error:
             raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
     return parsed
+
+
+def parse_time(text: str, now_s: float) -> float:
+    """Parse a time before now, as `90`, `15m`, `24h` or `7d`, or ISO 8601, which is UTC unless it names a zone.
+
+    Times are in seconds since the epoch. The text of the ``ValueError`` that it raises says what to write.
+    """
+    duration = _DURATION.fullmatch(text.strip().lower())
+    if duration is not None:
+        return now_s - float(duration[1]) * _SECONDS[duration[2]]
+    try:
+        time = dt.datetime.fromisoformat(text.strip())
+        return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
 
 
 def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
@@ -292,59 +283,3 @@ def offline_judges(
             place = places.get(judge.name, f"judges.{judge.name}.model" if file is None else f"{display(file)}: model")
             raise SettingsError(f"{place}: there is no [models.{judge.model}]{nearest(judge.model, settings.models)}")
     return with_files, judges
-
-
-def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
-    """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
-
-    ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
-    """
-    if name not in settings.models:
-        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
-    try:
-        model = build(settings.models[name], os.environ, settings.proxy)
-    except ModelSettingsError as error:
-        place = place_of("models", os.environ, _config_file())
-        raise SettingsError(f"{place}: models.{name}.{error}") from error
-    where = mask_url(model.settings.base_url) if model.settings.base_url else "the endpoint"
-    return offline_model(model, events_at(where), tries)
-
-
-class Line(NamedTuple):
-    """A line of a file: a trace, or the error in it."""
-
-    number: int
-    trace: tracejudge.Trace | None
-    error: str | None
-
-
-def read_traces(file: TextIO, *, rows: bool = True) -> Iterator[Line]:
-    """Read traces from JSON lines or CSV; empty lines are skipped.
-
-    With ``rows`` rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
-    """
-    buffer = getattr(file, "buffer", None)
-    lines = file if buffer is None else text_lines(buffer)
-    if is_csv(file):
-        for row in csv_rows(lines):
-            yield Line(row.number, None, row.error) if row.error else _to_line(row.number, row.fields)
-        return
-    for number, text in enumerate(lines, 1):
-        if not text.strip():
-            continue
-        if fault := encoding_fault(text):
-            yield Line(number, None, fault)
-            continue
-        try:
-            row = decode_repaired(text.encode())
-        except NoTraceError:
-            yield Line(number, None, "is not JSON")
-        else:
-            yield _to_line(number, as_trace(row) if rows and isinstance(row, dict) else row)
-
-
-def _to_line(number: int, fields: object) -> Line:
-    try:
-        return Line(number, msgspec.convert(fields, tracejudge.Trace), None)
-    except msgspec.ValidationError as error:
-        return Line(number, None, f"is not a trace: {error}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import io
 import os
 import stat
 import sys
@@ -10,7 +9,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final, NamedTuple
+from typing import IO, Any, BinaryIO, Final, NamedTuple, TextIO
 
 import click
 import msgspec
@@ -20,7 +19,7 @@ from judges.core.sessions import in_order, join, part, session_id_of
 from judges.custom.definition import nearest
 from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
 from tracejudge import Trace
-from worker.base.commands.options import amount, note, read_traces
+from worker.base.commands.options import amount, note
 from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.queue.batch import Session
 from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, decode_repaired
@@ -92,6 +91,32 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
         places.release()
 
 
+def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
+    """Yield the numbers of lines with their traces or errors, from JSON lines or CSV; empty lines are skipped.
+
+    Rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
+    """
+    buffer = getattr(file, "buffer", None)
+    lines = file if buffer is None else text_lines(buffer)
+    if is_csv(file):
+        for row in csv_rows(lines):
+            yield row.number, row.error or _decode(msgspec.json.encode(row.fields))
+        return
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            yield number, encoding_fault(text) or _decode(text.encode(), as_trace)
+
+
+def _decode(payload: bytes, as_fields: Callable[[dict[str, Any]], object] = lambda row: row) -> Trace | str:
+    try:
+        row = decode_repaired(payload)
+        return msgspec.convert(as_fields(row) if isinstance(row, dict) else row, Trace)
+    except NoTraceError:
+        return "is not JSON"
+    except msgspec.ValidationError as error:
+        return f"is not a trace: {error}"
+
+
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     """Read a trace as the worker does, or return the error in the line.
 
@@ -107,9 +132,9 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
         return entry
     # The stream only counts invalid entries; here the user needs the reason.
-    read = read_traces(io.StringIO(text), rows=False)
+    error = _decode(line.payload)
     unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
-    return next((line.error for line in read if line.error is not None), unknown)
+    return error if isinstance(error, str) else unknown
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:

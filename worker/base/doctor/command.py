@@ -31,7 +31,6 @@ from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
-from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
@@ -113,6 +112,8 @@ def packages() -> Finding:
 
 def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool = False) -> list[Finding]:
     """Run all checks; those that need a Redis only when it answers."""
+    from worker.base.doctor.http_endpoints import ASK_S, ask, endpoint, page  # noqa: PLC0415 - clients
+
     stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
     first = [of_partition(store, Check("redis", partial(redis_answers, settings, store))) for store in stores]
     first.append(Check("metrics page", partial(page, settings, environment)))
@@ -120,7 +121,7 @@ def diagnose(settings: Settings, environment: Mapping[str, str], *, asks: bool =
         first.append(Check("broker", partial(broker, settings)))
     for name, model in settings.models.items():
         first.append(Check(f"model {name}", partial(endpoint, name, model, environment, settings.proxy)))
-        if asks and PROVIDERS[model.provider].probe is not None:
+        if asks and PROVIDERS[model.provider].has_probe:
             first.append(Check(f"answer of {name}", partial(ask, name, model, environment, settings.proxy), ASK_S))
     for exporter in find_exporters(settings).values():
         first += exporter.checks(settings)

@@ -81,7 +81,7 @@ def endpoint(
         check(settings)
         provider = PROVIDERS[settings.provider]
         key = read_key(settings, environment)
-        probe = provider.probe and provider.probe(settings, key)
+        probe = provider.probe(settings, key)
         through = probe and proxy_for(probe.url, proxy)
         build(settings, environment, proxy)  # It opens the files that settings and environment name.
         if probe is None:

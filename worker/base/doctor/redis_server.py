@@ -6,8 +6,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis
-from kombu import Connection  # type: ignore[attr-defined]
-from kombu.exceptions import KombuError
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
 
 from tracejudge.delivery.transport import make_pool
@@ -177,6 +175,9 @@ def broker(settings: Settings) -> Sequence[Finding]:
 
 
 def _connect_by_kombu(settings: Settings, where: str) -> Finding:
+    from kombu import Connection  # type: ignore[attr-defined] # noqa: PLC0415 - for a broker beside Redis alone
+    from kombu.exceptions import KombuError  # noqa: PLC0415 - as above
+
     url, transport_options, use_ssl = celery_broker(settings)
     options = {"connect_timeout": _CONNECT_S, "ssl": use_ssl, "transport_options": transport_options}
     try:

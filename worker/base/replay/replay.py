@@ -22,6 +22,7 @@ from judges.core.judge import Judge, has_text
 from judges.custom.definition import nearest
 from judges.registry import load_judges
 from worker.base.commands.feature import ProgressKeys
+from worker.base.commands.options import parse_time
 from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
@@ -42,8 +43,6 @@ _CHUNK_COUNT: Final = 150
 _FIRST_CHUNK_COUNT: Final = 32
 # One entry to choose from, and the one that shows where to continue.
 _MIN_CHUNK_COUNT: Final = 2
-_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
 
 
 class ReplayError(Exception):
@@ -228,28 +227,6 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
                 judge.for_model(settings.models[model])
             except ValueError as error:
                 raise ReplayOptionsError(f"{error}; name another --model, or leave the judge out") from error
-
-
-def parse_time(text: str, now_s: float) -> float:
-    """Parse a time: `90`, `15m`, `24h` or `7d` before now, or ISO 8601, which is UTC unless it names a zone.
-
-    Args:
-        now_s: The present, in seconds since the epoch.
-
-    Returns:
-        Seconds since the epoch.
-
-    Raises:
-        ValueError: It is neither; the text says what to write.
-    """
-    duration = _DURATION.fullmatch(text.strip().lower())
-    if duration is not None:
-        return now_s - float(duration[1]) * _SECONDS[duration[2]]
-    try:
-        time = dt.datetime.fromisoformat(text.strip())
-        return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
 
 
 def _time_of_option(option: str, text: str, now_s: float) -> float:

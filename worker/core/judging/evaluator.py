@@ -14,14 +14,14 @@ from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import CallTotals, ChatModel, Price
-from judges.core.verdict import Assessment, Verdict, class_name, with_message
+from judges.core.verdict import Assessment, Verdict, class_name
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
-from worker.core.config.serving import UserKeys, hashed_user
+from worker.core.config.serving import UserKeys
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS, Settings
 from worker.core.features import TraceHookContext, build_hooks, find_overrides, installed
-from worker.core.queue.batch import Batch, Evaluation, Item
+from worker.core.queue.batch import FREE, Batch, Evaluation, Item, make_verdict
 from worker.core.queue.ledger import DeadLetter, FinalVerdict, Ledger
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import StoreError
@@ -33,73 +33,11 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-FREE: Final = Price(input=0.0, output=0.0)
-"""The price of a combined verdict, because the members' verdicts include the cost."""
 CODE_AT_ONCE: Final = 32
 """Concurrent evaluations by one judge in code in one process."""
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
 """Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
 _NO_CALLS: Final = CallTotals()
-
-
-def make_verdict(
-    assessment: Assessment,
-    item: Item,
-    evaluation: Evaluation,
-    *,
-    metrics: tuple[str, ...],
-    judge_model: str,
-    price: Price | None,
-    user_key: str,
-    started_at: float,
-    duration_s: float,
-    tags: Mapping[str, str] | None = None,
-    earlier: CallTotals = CallTotals(),  # noqa: B008 - frozen
-) -> tuple[Verdict, CallTotals]:
-    """Build the outbox entry of an evaluation, and the calls and cost of all its rounds.
-
-    ``user_key`` is the key of the hash of the end user's id, ``tags`` are the tags that the monitor needs, ``earlier``
-    the calls and cost of earlier rounds.
-    """
-    trace = item.trace
-    spent = earlier.plus(assessment.calls, price, assessment.refusals)
-    verdict = Verdict(
-        evaluation_id=evaluation.id,
-        origin=evaluation.origin,
-        outcome=assessment.outcome,
-        reason=assessment.reason,
-        note=with_message(assessment.note, assessment.message) if assessment.note else None,
-        scores=assessment.scores,
-        metrics=metrics,
-        rationale=assessment.rationale,
-        details={**assessment.details, **evaluation.verdict_details()},
-        trace_id=trace.trace_id,
-        span_id=trace.span_id,
-        response_id=trace.response_id,
-        session_id=trace.session_id,
-        user_id=hashed_user(trace.user_id, user_key),
-        service=trace.service,
-        environment=trace.environment,
-        release=trace.release,
-        name=trace.name,
-        model=trace.model,
-        tags=tags or {},
-        judge=evaluation.judge,
-        judge_version=evaluation.version,
-        judge_model=judge_model,
-        probability=evaluation.probability,
-        # Late feedback is no random sample; all other origins were chosen with a known probability.
-        weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
-        input_tokens=spent.reported.input_tokens,
-        output_tokens=spent.reported.output_tokens,
-        cost_usd=spent.reported.cost_usd,
-        attempts=spent.calls,
-        calls=assessment.calls,
-        trace_ended_at=trace.ended_at,
-        started_at=started_at,
-        duration_s=duration_s,
-    )
-    return verdict, spent
 
 
 def segment_tags(trace: Trace, names: Sequence[str]) -> dict[str, str]:
@@ -321,8 +259,7 @@ class BatchEvaluator:
         # The name in the settings may mean another judge model by now.
         candidates = (self._models.get(batch.grader), *self._models.values())
         model = next((other for other in candidates if other and other.settings.judge_model == batch.judge_model), None)
-        own_price = model.settings.price if model else None
-        price = FREE if batch.judge_model in self._graders.panels else own_price
+        price = FREE if batch.judge_model in self._graders.panels else model.settings.price if model else None
         run = _BatchRun(batch, tries, on_ended, count_outcome, prepared, user_key, model, price)
         calls = [
             (item, trace, evaluation)

@@ -12,15 +12,17 @@ from whose verdicts the monitor computes the cascade's share.
 
 import hashlib
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from judges.core.verdict import Origin
+from judges.core.model import CallTotals, Price
+from judges.core.verdict import Assessment, Origin, Verdict, with_message
 from tracejudge import Trace
+from worker.core.config.serving import hashed_user
 
 BATCH_VERSION: Final = 1
 COMBINED_VERSION: Final = 2
@@ -31,6 +33,8 @@ _BRIEF_FIELDS: Final = (
     *("trace_id", "service", "id", "span_id", "environment", "release", "name", "session_id", "user_id"),
     *("response_id", "started_at", "ended_at", "model"),
 )
+FREE: Final = Price(input=0.0, output=0.0)
+"""The price of a combined verdict, because the members' verdicts include the cost."""
 
 
 class BatchError(ValueError):
@@ -251,3 +255,63 @@ def without_evaluations(batch: Batch, evaluation_ids: Collection[str]) -> Batch:
         for item in batch.items
     )
     return msgspec.structs.replace(batch, items=tuple(item for item in left if item.evaluations))
+
+
+def make_verdict(
+    assessment: Assessment,
+    item: Item,
+    evaluation: Evaluation,
+    *,
+    metrics: tuple[str, ...],
+    judge_model: str,
+    price: Price | None,
+    user_key: str,
+    started_at: float,
+    duration_s: float,
+    tags: Mapping[str, str] | None = None,
+    earlier: CallTotals = CallTotals(),  # noqa: B008 - frozen
+) -> tuple[Verdict, CallTotals]:
+    """Build the outbox entry of an evaluation, and the calls and cost of all its rounds.
+
+    ``user_key`` is the key of the hash of the end user's id, ``tags`` are the tags that the monitor needs, ``earlier``
+    the calls and cost of earlier rounds.
+    """
+    trace = item.trace
+    spent = earlier.plus(assessment.calls, price, assessment.refusals)
+    verdict = Verdict(
+        evaluation_id=evaluation.id,
+        origin=evaluation.origin,
+        outcome=assessment.outcome,
+        reason=assessment.reason,
+        note=with_message(assessment.note, assessment.message) if assessment.note else None,
+        scores=assessment.scores,
+        metrics=metrics,
+        rationale=assessment.rationale,
+        details={**assessment.details, **evaluation.verdict_details()},
+        trace_id=trace.trace_id,
+        span_id=trace.span_id,
+        response_id=trace.response_id,
+        session_id=trace.session_id,
+        user_id=hashed_user(trace.user_id, user_key),
+        service=trace.service,
+        environment=trace.environment,
+        release=trace.release,
+        name=trace.name,
+        model=trace.model,
+        tags=tags or {},
+        judge=evaluation.judge,
+        judge_version=evaluation.version,
+        judge_model=judge_model,
+        probability=evaluation.probability,
+        # Late feedback is no random sample; all other origins were chosen with a known probability.
+        weight=0.0 if evaluation.origin == "late_feedback" else 1 / evaluation.probability,
+        input_tokens=spent.reported.input_tokens,
+        output_tokens=spent.reported.output_tokens,
+        cost_usd=spent.reported.cost_usd,
+        attempts=spent.calls,
+        calls=assessment.calls,
+        trace_ended_at=trace.ended_at,
+        started_at=started_at,
+        duration_s=duration_s,
+    )
+    return verdict, spent

@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import disable_created_metrics
 
+from judges.endpoints.circuit_log import CircuitLog
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build
@@ -112,7 +113,7 @@ class Runtime:
         if any(thread.role == "monitor" for thread, _ in threads) and 0 in self.partitions:
             for flow in flows(("monitor",), {MONITOR_GROUP: "monitor"}, ()):
                 self._readiness.add_flow(flow)
-        self._readiness.publish(self.metrics.ready)
+        self._readiness.publish(self.metrics.ready.labels)
 
     @property
     def labels(self) -> list[str]:
@@ -204,7 +205,7 @@ class Runtime:
             judge_model = settings.judge_model
             if judge_model not in shared:
                 most = min(model.max_in_flight for model in all_settings if model.judge_model == judge_model)
-                limiter = EndpointLimiter(judge_model, most)
+                limiter = EndpointLimiter(most, events=CircuitLog(judge_model))
                 shared[judge_model] = limiter, Retries()
                 observers[judge_model] = CallMetrics(self.metrics, judge_model, limiter)
             try:

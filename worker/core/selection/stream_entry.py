@@ -28,7 +28,6 @@ from worker.core.selection.lenient import (
     safe_id,
     safe_names,
 )
-from worker.core.storage.client import Entry
 
 _T = TypeVar("_T")
 InvalidReason = Literal["no_payload", "not_json", "wrong_type", "unknown_version", "too_large"]
@@ -129,7 +128,7 @@ _nesting_decoder = msgspec.json.Decoder(_AnyObject)
 _named_decoder = msgspec.json.Decoder(_Named)
 
 
-def read_entry(entry: Entry, max_trace_bytes: int) -> StreamEntry:
+def read_entry(entry: tuple[bytes, Mapping[bytes, bytes] | None], max_trace_bytes: int) -> StreamEntry:
     """Read an entry; never raises an error."""
     raw_id, fields = entry
     entry_id = raw_id.decode()

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
-from prometheus_client import Gauge
 
 from worker.core.storage.client import Store
 from worker.core.storage.keys import INGEST_GROUP
@@ -142,10 +141,10 @@ class Readiness:
         """List the threads that ended without being asked to."""
         return [] if self._stopping else [part.name for part in self._parts if part.watched.pulse.has_ended]
 
-    def publish(self, gauge: Gauge) -> None:
-        """Set a gauge with the label ``role`` at each scrape."""
+    def publish(self, gauge_of: Callable[[str], Any]) -> None:
+        """Set the gauge that ``gauge_of`` returns for each role, at each scrape."""
         for state in self.roles():
-            gauge.labels(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
+            gauge_of(state.role).set_function(partial(lambda role: float(self.role(role).ready), state.role))
 
     def roles(self, partition: int | None = None) -> list[RoleState]:
         """Return the state of each role, in the order in which threads were added; of one partition if it is given."""

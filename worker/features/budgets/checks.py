@@ -1,42 +1,14 @@
-"""Checks of budgets by `tracejudge lint` and `tracejudge doctor`."""
+"""Checks of budgets by `tracejudge doctor`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from judges.core.faults import Fault
-from judges.core.model import ChatRequest
-from judges.requests.size import most_tokens
 from worker.base.commands.options import amount
 from worker.base.doctor.finding import Check, Finding, ok, warning
-from worker.base.monitor.feature import MONITOR
-from worker.core.config.settings import NANO, Settings
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.features.budgets.control import read_states
 from worker.features.budgets.feature import BUDGETS
-
-
-def find_unkept(settings: Settings) -> Iterator[Fault]:
-    """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
-    for name, budget in BUDGETS.read(settings).items():
-        paid = [model for model in budget.models or settings.models if settings.models[model].provider != "lexical"]
-        unpriced = [model for model in paid if settings.models[model].price is None]
-        if budget.in_usd and unpriced:
-            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
-            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
-            yield Fault("budgets", what, fix, "budget-not-kept")
-        for model_name in paid:
-            model = settings.models[model_name]
-            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
-            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
-            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
-            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
-                longest = f"the longest answer of {model_name}, {tokens:,} tokens"
-                what = f"{name} is below {longest}: each of its calls is refused"
-                fix = f"raise the limit, or set a lower max_output_tokens of {model_name}"
-                yield Fault("budgets", what, fix, "budget-not-kept")
-    if BUDGETS.read(settings) and not MONITOR.read(settings).enabled:
-        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
-        yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
 
 
 def checks(settings: Settings, store: Store) -> Sequence[Check]:

@@ -166,6 +166,34 @@ def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
     return Budgets(settings, context.ledger.store.first, context.rules, count)
 
 
+def find_unkept(settings: Settings) -> Iterator[Fault]:
+    """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
+    from judges.core.model import ChatRequest
+    from judges.requests.size import most_tokens
+    from worker.base.monitor.feature import MONITOR
+
+    for name, budget in BUDGETS.read(settings).items():
+        paid = [model for model in budget.models or settings.models if settings.models[model].provider != "lexical"]
+        unpriced = [model for model in paid if settings.models[model].price is None]
+        if budget.in_usd and unpriced:
+            what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
+            fix = "set price = { input = …, output = … } there, in USD per million tokens, or limit tokens"
+            yield Fault("budgets", what, fix, "budget-not-kept")
+        for model_name in paid:
+            model = settings.models[model_name]
+            tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
+            usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
+            bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
+            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
+                longest = f"the longest answer of {model_name}, {tokens:,} tokens"
+                what = f"{name} is below {longest}: each of its calls is refused"
+                fix = f"raise the limit, or set a lower max_output_tokens of {model_name}"
+                yield Fault("budgets", what, fix, "budget-not-kept")
+    if BUDGETS.read(settings) and not MONITOR.read(settings).enabled:
+        what = "the monitor is disabled: rates are not reduced, and calls beyond a budget are refused"
+        yield Fault("budgets", what, "set enabled = true under [monitor]", "budget-not-kept")
+
+
 FEATURE: Final = Feature(
     name="budgets",
     tables=(BUDGETS,),
@@ -177,6 +205,6 @@ FEATURE: Final = Feature(
     watch="worker.features.budgets.control.BudgetController",
     ingest=_ingest,
     wrap_model=_wrap_model,
-    warnings="worker.features.budgets.checks.find_unkept",
+    warnings="worker.features.budgets.feature.find_unkept",
     checks="worker.features.budgets.checks.checks",
 )

@@ -32,7 +32,6 @@ from worker.base.commands.options import (
     NOTES,
     OUT,
     TRACE_FILE,
-    TRIES,
     amount,
     note,
     offline_judges,
@@ -40,12 +39,11 @@ from worker.base.commands.options import (
     print_json,
     print_line,
     print_table,
-    read_traces,
 )
-from worker.base.commands.trace_files import Conversations
+from worker.base.commands.trace_files import Conversations, read_traces
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.lab.measuring import Comparison, compared
-from worker.features.lab.offline import open_graders
+from worker.features.lab.offline import TRIES, open_graders
 from worker.features.lab.summary import cost_in_words
 from worker.features.lab.test import TracesError, labelled_traces
 
@@ -252,9 +250,9 @@ def _only_tag(files: Sequence[TextIO], judge: Judge, metric: str | None, *, inve
     for file in files:
         if not file.seekable():
             raise click.UsageError(f"{file.name} can be read only once; give --label TAG")
-        for line in read_traces(file):
-            for tag, value in ((line.trace and line.trace.tags) or {}).items():
-                by_tag.setdefault(tag, []).append(Labelled(line.trace, value))  # type: ignore[arg-type]
+        for _, trace in read_traces(file):
+            for tag, value in ({} if isinstance(trace, str) else trace.tags or {}).items():
+                by_tag.setdefault(tag, []).append(Labelled(trace, value))  # type: ignore[arg-type]
         file.seek(0)
     tags = []
     for tag, labelled in by_tag.items():

@@ -17,7 +17,6 @@ from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from worker.base.commands.options import (
     INPUT,
     NOTES,
-    OFFLINE,
     OUT,
     amount,
     note,
@@ -28,7 +27,7 @@ from worker.base.commands.options import (
 )
 from worker.base.commands.trace_files import note_unknown_fields, open_output, open_source
 from worker.features.lab.compare import Comparison, comparing
-from worker.features.lab.offline import Offline, open_graders
+from worker.features.lab.offline import OFFLINE, Offline, open_graders
 from worker.features.lab.summary import judge_line, judge_row, metric_table, why_nothing
 
 

@@ -1,12 +1,13 @@
 """Judge a stream of traces offline: read, judge, write and sum up, with a bounded number of evaluations at once."""
 
 import asyncio
+import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple, get_args
 
 import click
 import msgspec
@@ -16,16 +17,20 @@ from judges.core.combine import Combine, combine, metrics_of
 from judges.core.judge import Judge, has_text, has_value
 from judges.core.model import Price
 from judges.core.verdict import Verdict, evaluation_id, session_evaluation_id
-from judges.endpoints.client import DelayNotes
+from judges.custom.definition import nearest
+from judges.endpoints.availability import LimiterEvents
+from judges.endpoints.client import OFFLINE_TRIES, DelayNotes, LimitedModel, offline_model
+from judges.models.registry import ModelSettingsError, build
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
-from worker.base.commands.options import open_model
+from tracejudge.redis_url import mask_url
+from worker.base.commands.options import CONFIG, JSON, config_file, options
 from worker.base.commands.trace_files import Conversations, Output, lines, trace_of_row
 from worker.core.config.graders import Grader, calibrate_judge, judge_of_panel, make_panel
+from worker.core.config.reading import place_of
 from worker.core.config.serving import configured_user_key
-from worker.core.config.settings import Settings
-from worker.core.judging.evaluator import FREE, make_verdict
-from worker.core.queue.batch import Evaluation, Item, Session
+from worker.core.config.settings import Settings, SettingsError
+from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
 from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
 
@@ -33,6 +38,30 @@ _MIN_COMBINED: Final = 2
 _MAX_SHOWN: Final = 10  # Invalid lines that are named one by one.
 # Most bytes of the file that evaluations under way may come from; a single trace may be larger.
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
+TRIES = click.option(
+    "--tries",
+    type=click.IntRange(min=1),
+    default=OFFLINE_TRIES,
+    show_default=True,
+    metavar="N",
+    help="How often to send a request when the model is busy, slow or unreachable.",
+)
+# The options of every command that judges traces of files.
+OFFLINE: Final = options(
+    TRIES,
+    click.option(
+        "--model",
+        "model_names",
+        multiple=True,
+        metavar="NAME",
+        help="The [models.NAME] that judges; repeatable. Else the judge's own, or default.",
+    ),
+    click.option(
+        "--combine", type=click.Choice(get_args(Combine)), help="Add a verdict that combines those of all models."
+    ),
+    CONFIG,
+    JSON,
+)
 
 
 class Panel(NamedTuple):
@@ -151,6 +180,22 @@ def open_graders(
     except ValueError as error:
         raise click.UsageError(f"{error}; name another model, or leave the judge out") from error
     return OfflineGraders(tuple(graders.values()), by_judge)
+
+
+def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[str], LimiterEvents]) -> LimitedModel:
+    """Make the model of `[models.NAME]` under the limits of the worker, with at most ``tries`` attempts of a request.
+
+    ``events_at`` makes the receiver of the limiter's events from the endpoint's address.
+    """
+    if name not in settings.models:
+        raise SettingsError(f"there is no [models.{name}]{nearest(name, settings.models)}")
+    try:
+        model = build(settings.models[name], os.environ, settings.proxy)
+    except ModelSettingsError as error:
+        place = place_of("models", os.environ, config_file())
+        raise SettingsError(f"{place}: models.{name}.{error}") from error
+    where = mask_url(model.settings.base_url) if model.settings.base_url else "the endpoint"
+    return offline_model(model, events_at(where), tries)
 
 
 class Job(NamedTuple):

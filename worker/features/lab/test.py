@@ -14,8 +14,8 @@ from judges.core.judge import has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import OFFLINE, TRACE_FILE, amount, chosen_metric, note, offline_judges, read_traces
-from worker.base.commands.trace_files import Conversations
+from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, note, offline_judges
+from worker.base.commands.trace_files import Conversations, read_traces
 from worker.features.lab.measuring import (
     Comparison,
     Measured,
@@ -25,7 +25,7 @@ from worker.features.lab.measuring import (
     print_agreement,
     print_shares,
 )
-from worker.features.lab.offline import open_graders
+from worker.features.lab.offline import OFFLINE, open_graders
 
 MAX_UNSCORED: Final = 0.1
 _ROUNDING: Final = 1e-9  # The mean of the shares 17/20 and 19/20 is computed as slightly less than 0.9.
@@ -162,17 +162,17 @@ def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversati
     """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
     labelled, tags, skipped = [], set[str](), 0
     for file in files:
-        for line in read_traces(file):
-            if line.error == EMPTY_OUTPUT:
+        for number, trace in read_traces(file):
+            if trace == EMPTY_OUTPUT:
                 skipped += 1
                 continue
-            if line.trace is None:
-                raise TracesError(f"{file.name}: line {line.number} {line.error}")
-            tags.update(line.trace.tags or ())
-            if conversations is not None and has_text(line.trace.session_id):
-                conversations.add(line.trace, len(msgspec.json.encode(line.trace)))
-            elif line.trace.tags and tag in line.trace.tags:
-                labelled.append(Labelled(line.trace, line.trace.tags[tag]))
+            if isinstance(trace, str):
+                raise TracesError(f"{file.name}: line {number} {trace}")
+            tags.update(trace.tags or ())
+            if conversations is not None and has_text(trace.session_id):
+                conversations.add(trace, len(msgspec.json.encode(trace)))
+            elif trace.tags and tag in trace.tags:
+                labelled.append(Labelled(trace, trace.tags[tag]))
     if skipped:
         note(f"{amount(skipped, 'row')} skipped: no output")
     joined = () if conversations is None else conversations.joined()

@@ -21,6 +21,7 @@ from worker.base.commands.options import (
     connect,
     judges_named,
     note,
+    parse_time,
     plain,
     print_json,
     print_table,
@@ -28,7 +29,6 @@ from worker.base.commands.options import (
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, join_verdicts, read_labels
 from worker.base.monitor.corrected import Method, Origin
 from worker.base.monitor.series import Series, read_series
-from worker.base.replay.replay import parse_time
 from worker.core.storage.client import Store
 from worker.features.labels.calibration import Calibration, calibrate
 from worker.features.labels.command import read_verdicts

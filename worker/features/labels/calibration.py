@@ -5,7 +5,7 @@ Labels drawn from the traffic count by the number of traces that they stand for,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -14,13 +14,10 @@ from judges.agreement.intervals import Interval, wilson
 from judges.agreement.reliability import Reliability, Row, effective, fit, reliability, threshold
 from judges.agreement.reliability import Threshold as ThresholdFound
 from judges.core.decision import Calibration as FittedMap
-from judges.core.faults import Fault
 from judges.core.verdict import Verdict
-from judges.registry import load_judges
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict
 from worker.base.monitor.corrected import Agreement, Confusion, Origin, agreement
 from worker.base.monitor.counts import step_of
-from worker.core.config.settings import Settings
 from worker.core.queue.batch import CascadeStep
 
 _DIGITS: Final = 6
@@ -72,18 +69,6 @@ class _Row(NamedTuple):
     judged: bool
     value: float | None
     weight: float
-
-
-def find_stale(settings: Settings) -> Iterator[Fault]:
-    """Find calibrations that were fitted for another version of their judge."""
-    judges = load_judges(settings.judges) if settings.calibrations else {}
-    models = {model.judge_model: model for model in settings.models.values() if model.decides}
-    for row in settings.calibrations:
-        present = judges[row.judge].for_model(models[row.model]).version
-        if (fitted := row.judge_version or present) != present:
-            what = f"{row.judge} by {row.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
-            fix = f"`tracejudge calibrate --judge {row.judge} --model {row.model}` fits it anew"
-            yield Fault("calibrations", what, fix, "stale-calibration")
 
 
 def calibrate(

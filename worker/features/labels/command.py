@@ -33,6 +33,7 @@ from worker.base.commands.options import (
     judges_named,
     note,
     output_file,
+    parse_time,
     print_json,
     print_table,
 )
@@ -51,7 +52,6 @@ from worker.base.lookup.label_store import (
     write_labels,
 )
 from worker.base.lookup.lookup import keep_traces
-from worker.base.replay.replay import parse_time
 from worker.core.storage.client import Store
 from worker.features.labels.answers import read_answers
 

@@ -1,7 +1,10 @@
 """Labels: people's verdicts, the judges' agreement with them, and shares corrected by them."""
 
+from collections.abc import Iterator
 from typing import Final
 
+from judges.core.faults import Fault
+from worker.core.config.settings import Settings
 from worker.core.features import Command, Feature
 from worker.core.storage.keys import Key, KeySpace
 
@@ -17,6 +20,20 @@ class LabelKeys(KeySpace):
         return f"{self.prefix}:labels:lock:{label}"
 
 
+def find_stale(settings: Settings) -> Iterator[Fault]:
+    """Find calibrations that were fitted for another version of their judge."""
+    from judges.registry import load_judges
+
+    judges = load_judges(settings.judges) if settings.calibrations else {}
+    models = {model.judge_model: model for model in settings.models.values() if model.decides}
+    for row in settings.calibrations:
+        present = judges[row.judge].for_model(models[row.model]).version
+        if (fitted := row.judge_version or present) != present:
+            what = f"{row.judge} by {row.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
+            fix = f"`tracejudge calibrate --judge {row.judge} --model {row.model}` fits it anew"
+            yield Fault("calibrations", what, fix, "stale-calibration")
+
+
 _COMMANDS: Final = {
     "calibrate": Command("worker.features.labels.calibrate", "Measure a judge against human labels"),
     "labels": Command("worker.features.labels.command", "Import, list and export human labels of traces"),
@@ -25,6 +42,6 @@ FEATURE: Final = Feature(
     name="labels",
     keys=LabelKeys,
     commands=_COMMANDS,
-    watch="worker.features.labels.correction.CorrectionWatch",
-    warnings="worker.features.labels.calibration.find_stale",
+    watch="worker.features.labels.correction_watch.CorrectionWatch",
+    warnings="worker.features.labels.feature.find_stale",
 )

@@ -9,9 +9,8 @@ import click
 import msgspec
 
 from judges.custom.definition import nearest
-from worker.base.commands.options import REDIS, connect
+from worker.base.commands.options import REDIS, connect, parse_time
 from worker.base.monitor.feature import Segment
-from worker.base.replay.replay import parse_time
 from worker.features.report.archive import AbsentArchiveError, ArchiveError
 from worker.features.report.figures import (
     SEGMENT_KEYS,

@@ -6,9 +6,9 @@ from msgspec import structs
 from judges.custom.definition import nearest
 from judges.registry import load_judges
 from tracejudge import Trace
-from worker.base.commands.options import JSON, OUT, REDIS, connect, note, print_json, print_table
+from worker.base.commands.options import JSON, OUT, REDIS, connect, note, parse_time, print_json, print_table
 from worker.base.monitor.series import DAY_S
-from worker.base.replay.replay import Chooser, parse_time
+from worker.base.replay.replay import Chooser
 from worker.core.config.graders import Graders, JudgeGrader
 from worker.core.config.settings import COMBINE, Settings
 from worker.core.selection.sampling import Choice, Rules, Sampling, choose_either, is_always, is_by_session
