@@ -2,16 +2,16 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from support.cases import each_case
-from support.cli_parts import SAMPLES, SECRET, Run, check_help, words
+from support.cli_parts import SAMPLES, SECRET, Run, check_help, labelled, words, write_lines
+from support.loaded import loaded_beyond
 from support.processes import free_port
 
+from worker.base.commands.groups import commands
 from worker.base.embedded import EmbeddedRedisError
 from worker.base.lookup import tail
 from worker.core.storage.client import StoreError
@@ -238,22 +238,46 @@ def test_an_exception_ends_a_command_with_its_exit_code(
     assert "Traceback" not in ended.err
 
 
-def test_the_list_of_commands_loads_no_client() -> None:
-    """Errors and settings are loaded for each command, clients only by those that use them."""
-    program = "import sys\nfrom worker.cli import main\ntry: main(['--help'])\nexcept SystemExit: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert "click" in loaded
-    clients = {
-        "redis",
-        "httpx",
-        "pyreqwest",
-        "kombu",
-        "celery",
-        "asyncio",
-        "structlog",
-        "rich",
-        "opentelemetry",
-        "uvicorn",
-    }
-    assert loaded & clients == set()
+# What takes long to import. Python's own modules are `asyncio` alone; `opentelemetry` comes with redis.
+PACKAGES = frozenset({
+    *("asyncio", "celery", "certifi", "google", "httpx", "jinja2", "json_repair", "kombu", "numpy", "onnxruntime"),
+    *("opentelemetry", "prometheus_client", "pyreqwest", "redis", "rich", "starlette", "structlog", "tokenizers"),
+    *("uvicorn", "yaml"),
+})  # fmt: skip
+LOGS = ("rich", "structlog", "asyncio")
+REDIS = (*LOGS, "redis", "opentelemetry")
+JUDGING = ("rich", "asyncio")
+MAY_LOAD: Mapping[str, Sequence[str]] = {
+    "": (),
+    **dict.fromkeys(("init", "lint"), ("rich",)),
+    # They check the settings before they import a server.
+    **dict.fromkeys(("board", "worker"), LOGS),
+    "evaluate": JUDGING,
+    # Templates of judges are YAML.
+    **dict.fromkeys(("judges", "judges align", "judges show", "judges test"), (*JUDGING, "yaml")),
+    **dict.fromkeys(("account", "calibrate", "dead", "demo", "doctor", "export", "forget", "gateway"), REDIS),
+    **dict.fromkeys(("invalid", "labels", "plan", "publish", "replay", "report", "search", "show", "tail"), REDIS),
+}
+"""The packages that `tracejudge COMMAND --help` may load: those that the command uses whatever the configuration."""
+RUNS: Mapping[str, Sequence[str]] = {
+    "init --print": ("rich",),
+    "lint": JUDGING,
+    "judges": (*JUDGING, "yaml"),
+    "judges show safety": (*JUDGING, "yaml"),
+    "evaluate traces.jsonl --judge safety": JUDGING,
+    **dict.fromkeys(("account", "dead list", "invalid list", "labels list", "report", "search"), REDIS),
+}
+"""Runs with the built-in model, which sends no requests."""
+
+
+def test_a_command_loads_only_the_packages_that_it_uses(
+    served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert served("init").code == 0
+    monkeypatch.setenv("TRACEJUDGE_MODELS", '{"default": {"provider": "lexical"}}')
+    write_lines("traces.jsonl", [labelled(None)])
+    present = {"", *commands(), *(f"judges {name}" for name in ("show", *commands("judges ")))}
+    assert present <= MAY_LOAD.keys()
+    lines = {f"{name} --help".strip(): MAY_LOAD[name] for name in sorted(present)}
+    lines |= {line: allowed for line, allowed in RUNS.items() if line.split()[0] in present}
+    assert loaded_beyond(lines, PACKAGES, tmp_path) == {}

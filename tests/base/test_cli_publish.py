@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 from support.cli_parts import SAMPLES, Run, labelled, words, write_lines
 
+from tracejudge import Trace
 from worker.base.commands import publish
 from worker.base.commands.trace_files import read_traces
 

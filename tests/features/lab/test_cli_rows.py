@@ -14,6 +14,7 @@ from support.cases import each_case
 from support.cli_parts import Run, scripted, write_lines
 
 from judges.parsing.rows import as_trace, cell
+from tracejudge import Trace
 from worker.base.commands.trace_files import read_traces
 
 ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {

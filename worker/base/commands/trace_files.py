@@ -92,7 +92,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
-    """Yield the numbers of lines with their traces or the errors in them, from JSON lines or CSV; empty lines are skipped.
+    """Yield the number of each line of JSON lines or CSV that is not empty, with its trace or the error in it.
 
     Rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
     """
