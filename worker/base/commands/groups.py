@@ -49,8 +49,7 @@ class LazyGroup(SuggestingGroup):
         """Import a command, or return None."""
         if (row := commands(self._prefix).get(cmd_name)) is None:
             return super().get_command(ctx, cmd_name)
-        command = import_attribute(f"{row.module}.{row.attribute}")
-        assert isinstance(command, click.Command)  # noqa: S101 - a mistake of ours, not of the user
+        command: click.Command = import_attribute(f"{row.module}.{row.attribute}")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -92,7 +92,7 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
 
 
 def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
-    """Yield the numbers of lines with their traces or errors, from JSON lines or CSV; empty lines are skipped.
+    """Yield the number of each line of JSON lines or CSV that is not empty, with its trace or the error in it.
 
     Rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
     """
@@ -265,7 +265,7 @@ class Conversations:
     """Traces of sessions, gathered as a worker gathers them."""
 
     def __init__(self, settings: Settings) -> None:
-        self._max, self._max_bytes = SESSION_MAX.read(settings), MAX_SESSION_BYTES.read(settings)
+        self._max, self._max_bytes = SESSION_MAX.read(settings), MAX_SESSION_BYTES.of(settings)
         self._traces: dict[str, deque[Trace]] = {}
         self._totals: dict[str, int] = {}
         self._tags: dict[str, dict[str, str]] = {}
