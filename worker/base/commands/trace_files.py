@@ -265,7 +265,7 @@ class Conversations:
     """Traces of sessions, gathered as a worker gathers them."""
 
     def __init__(self, settings: Settings) -> None:
-        self._max, self._max_bytes = SESSION_MAX.read(settings), MAX_SESSION_BYTES.of(settings)
+        self._max, self._max_bytes = SESSION_MAX.read(settings), MAX_SESSION_BYTES.read(settings)
         self._traces: dict[str, deque[Trace]] = {}
         self._totals: dict[str, int] = {}
         self._tags: dict[str, dict[str, str]] = {}
