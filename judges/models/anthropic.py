@@ -223,4 +223,5 @@ PROVIDER: Final = Provider(
     request_paths=("/v1/messages",),
     default_url=PUBLIC_URL,
     key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
+    hosted={"api_key_env": "ANTHROPIC_API_KEY"},
 )

@@ -280,4 +280,6 @@ def _probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:
     return ProbeRequest(str(url.copy_with(path=f"{before}{listing}")), bearer(key))
 
 
-PROVIDER: Final = Provider(make=_make, check=_check, probe=_probe, own_settings=frozenset({"backend", "path"}))
+PROVIDER: Final = Provider(
+    make=_make, check=_check, probe=_probe, kind="classifier", own_settings=frozenset({"backend", "path"})
+)

@@ -228,6 +228,7 @@ PROVIDER: Final = Provider(
     ),
     check=_check,
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
+    kind="decisions",
     own_settings=frozenset({"dialect", "max_questions", "max_options"}),
     request_paths=tuple(form.path for form in _FORMS.values()),
 )

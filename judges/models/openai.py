@@ -249,4 +249,5 @@ PROVIDER: Final = Provider(
     probe=lambda settings, key: ProbeRequest(below(settings.base_url or "", "/models"), bearer(key)),
     own_settings=OUTPUT_SETTINGS | {"reasoning_effort"},
     request_paths=("/chat/completions",),
+    hosted={"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"},
 )

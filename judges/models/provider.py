@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import httpx
 
 from judges.core.faults import Kind
-from judges.core.model import ChatModel, ModelSettings
+from judges.core.model import ChatModel, ModelKind, ModelSettings
 from judges.models.credentials import KeyRefusedError, ProxyRefusedError, is_endpoint, is_guarded, proxy_for, read_key
 from judges.models.http import tls_context
 
@@ -43,12 +43,16 @@ class Provider(NamedTuple):
     check: Callable[[ModelSettings], None]  # Raises ``ModelSettingsError`` for settings that it cannot use.
     # Makes the request by which `tracejudge doctor` reaches the endpoint with a key; None without an endpoint.
     probe: Callable[[ModelSettings, str | None], ProbeRequest | None] | None = None
+    kind: ModelKind = "chat"  # The form in which judges ask its models.
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
     request_paths: tuple[str, ...] = ()  # What each request adds to `base_url`; users copy addresses that end in it.
     default_url: str = ""  # The address of models without `base_url`.
     # Public hosts that require a key, whichever provider calls them, with the usual name of its variable.
     key_hosts: Mapping[str, str] = MappingProxyType({})
+    # Settings of models at its maker's own address, for the form `"NAME:/MODEL"` of the Python API; without any it has
+    # no such form.
+    hosted: Mapping[str, object] = MappingProxyType({})
 
 
 def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:

@@ -16,6 +16,7 @@ from judges.agreement.reliability import Threshold as ThresholdFound
 from judges.core.decision import Calibration as FittedMap
 from judges.core.faults import Fault
 from judges.core.verdict import Verdict
+from judges.models.registry import decides, judge_for
 from judges.registry import load_judges
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict
 from worker.base.monitor.corrected import Agreement, Confusion, Origin, agreement
@@ -77,9 +78,9 @@ class _Row(NamedTuple):
 def find_stale(settings: Settings) -> Iterator[Fault]:
     """Find calibrations that were fitted for another version of their judge."""
     judges = load_judges(settings.judges) if settings.calibrations else {}
-    models = {model.judge_model: model for model in settings.models.values() if model.decides}
+    models = {model.judge_model: model for model in settings.models.values() if decides(model)}
     for row in settings.calibrations:
-        present = judges[row.judge].for_model(models[row.model]).version
+        present = judge_for(judges[row.judge], models[row.model]).version
         if (fitted := row.judge_version or present) != present:
             what = f"{row.judge} by {row.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
             fix = f"`tracejudge calibrate --judge {row.judge} --model {row.model}` fits it anew"
