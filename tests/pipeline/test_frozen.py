@@ -91,7 +91,7 @@ def fields(value: object, place: str = "") -> Iterator[str]:
         yield place
 
 
-DATA = {"tags", "metrics", "judges", "services", "settings", "kept"}
+DATA = {"tags", "metrics", "judges", "services", "settings", "kept", "pass", "scale"}
 ROWS = '{"input": "Where is it?", "output": "It is here.", "context": ["It is here."], "tags": {"human": "yes"}}\n' * 30
 RULES = [
     {"name": "all", "judges": ["groundedness", "relevance_to_query"], "model": "default"},
