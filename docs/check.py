@@ -20,11 +20,9 @@ from typing import Final
 import click
 
 from docs import commands, errors
+from docs.metrics import all_metrics
 from judges.models.registry import known_model
 from worker.base.commands import groups
-from worker.core.telemetry.metrics import worker_metrics
-from worker.features.board.access import BoardMetrics
-from worker.features.gateway.admission import GatewayMetrics
 
 _ROOT: Final = Path(__file__).parent.parent
 _LINK: Final = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -147,8 +145,7 @@ def _options(words: str) -> frozenset[str]:
 
 @cache
 def _metrics() -> frozenset[str]:
-    tables = (worker_metrics(), GatewayMetrics.rows().values(), BoardMetrics.rows().values())
-    return frozenset(metric.full_name for table in tables for metric in table)
+    return frozenset(metric.full_name for metric in all_metrics())
 
 
 def _undocumented() -> Iterator[str]:

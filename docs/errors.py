@@ -11,19 +11,11 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
+from docs.metrics import all_metrics
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS
 from tracejudge.delivery import buffer
-from worker.base.delivery.otlp_receiver import OtlpExporter
-from worker.base.monitor.sums import QualitySums
-from worker.core.export.consumer import ExportConsumer
-from worker.core.export.prometheus import PrometheusExporter
-from worker.core.selection.stream_entry import InvalidReason
-from worker.core.telemetry.metrics import LATE_FEEDBACK_OUTCOMES
-from worker.features.gateway.admission import GATEWAY_DROPPED, GATEWAY_REJECTED
-from worker.features.receivers.feature import import_exporters
-from worker.features.sessions.conversations import OUTCOMES
 
 __all__ = ["page", "problems"]
 
@@ -106,34 +98,33 @@ def page() -> str:
 def problems() -> Iterator[str]:
     """Compare the tables with the code."""
     for name, (place, *_) in TEXTS["errors"].items():
-        module, _, error = place.partition(":")
-        if not hasattr(importlib.import_module(module), error):
+        if not _exists(*place.split(":")):
             yield f"docs/meanings.toml: {name}: there is no {place}"
+    labels = {name: {*meanings} - {"title"} for name, meanings in TEXTS["labels"].items()}
+    closed = (metric for metric in all_metrics() if metric.labels in (("reason",), ("outcome",)))
+    values = {metric.name: {*metric.values} for metric in closed}
     for what, written, real in (
-        ("reason of invalid entries", TEXTS["invalid"], get_args(InvalidReason)),
-        ("reason of refused requests", TEXTS["rejected"], GATEWAY_REJECTED),
-        ("reason of dropped items", TEXTS["dropped"], GATEWAY_DROPPED),
-        ("outcome of late feedback", TEXTS["late_feedback"], LATE_FEEDBACK_OUTCOMES),
-        ("outcome of conversations", TEXTS["conversations"], OUTCOMES),
-        ("reason of dropped verdicts", TEXTS["export"], _export_reasons()),
-        ("event of the log", TEXTS["events"], set(_logged())),
+        *((f"value of {each}", labels.get(each, set()), values.get(each, set())) for each in {**labels, **values}),
+        ("reason of dropped verdicts", {*TEXTS["export"]}, _export_reasons()),
+        ("event of the log", {*TEXTS["events"]}, set(_logged())),
     ):
-        yield from (
-            f"docs/meanings.toml: {what} without a meaning: {name}" for name in sorted(set(real) - set(written))
-        )
-        yield from (
-            f"docs/meanings.toml: {what} that does not exist: {name}" for name in sorted(set(written) - set(real))
-        )
+        yield from (f"docs/meanings.toml: {what} without a meaning: {name}" for name in sorted(real - written))
+        yield from (f"docs/meanings.toml: {what} that does not exist: {name}" for name in sorted(written - real))
+
+
+def _exists(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ModuleNotFoundError:
+        return False
 
 
 def _closed_lists() -> Mapping[str, Mapping[str, str]]:
+    """Return the meanings of reasons and outcomes: of producers, of labels of the metrics that exist, of exporters."""
+    labels = [TEXTS["labels"][metric.name] for metric in all_metrics() if metric.name in TEXTS["labels"]]
     return {
         "Why a service did not deliver a trace": _producer_reasons(),
-        "Why a stream entry is invalid": TEXTS["invalid"],
-        "Why the gateway refuses a request": TEXTS["rejected"],
-        "Why the gateway drops an item": TEXTS["dropped"],
-        "What becomes of late feedback": TEXTS["late_feedback"],
-        "What becomes of a conversation": TEXTS["conversations"],
+        **{each["title"]: {value: text for value, text in each.items() if value != "title"} for each in labels},
         "Why an exporter drops a verdict": TEXTS["export"],
     }
 
@@ -146,8 +137,11 @@ def _producer_reasons() -> dict[str, str]:
 
 
 def _export_reasons() -> set[str]:
-    base: tuple[type[ExportConsumer], ...] = (PrometheusExporter, QualitySums, OtlpExporter)
-    return {reason for exporter in (*base, *import_exporters().values()) for reason in exporter.drop_reasons}
+    """Import the exporters, and collect their reasons."""
+    paths = (path for path in (_ROOT / "worker").rglob("*.py") if "drop_reasons" in path.read_text(encoding="utf-8"))
+    modules = (importlib.import_module(".".join(path.relative_to(_ROOT).with_suffix("").parts)) for path in paths)
+    members = (member for module in modules for member in vars(module).values() if isinstance(member, type))
+    return {reason for member in members for reason in getattr(member, "drop_reasons", ())}
 
 
 def _doctor_names() -> list[str]:

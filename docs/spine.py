@@ -9,18 +9,20 @@ from worker.core.storage.keys import Keys
 
 
 class State(NamedTuple):
-    """A state of an evaluation: where it is kept, which script moves an evaluation there, and what a crash leaves.
+    """A state of an evaluation: where it is kept, which script moves an evaluation there, and what crashes leave.
 
     Attributes:
         name: What the documentation calls it.
         keys: Attributes of ``Keys`` that hold it; empty if only memory or the account does.
         scripts: The scripts that move an evaluation here.
-        crash: What happens if the process ends at this point.
+        before: What follows if the process ends before the script.
+        crash: What follows if it ends in this state.
     """
 
     name: str
     keys: tuple[str, ...]
     scripts: tuple[str, ...]
+    before: str
     crash: str
 
 
@@ -33,8 +35,8 @@ read when they are needed.
 
 `worker/core` is the way of a trace from the stream to its verdict. It imports nothing of `worker/base` (what every
 installation has) and nothing of `worker/features` (what can be removed). A part reaches the core by its `Feature`
-(`worker/core/features.py`); `worker/installed.py` lists them in the order in which their
-[hooks](adding-a-feature.md#hooks) run.
+(`worker/core/features.py`), which names its [hooks](adding-a-feature.md#hooks), metrics and exporters;
+`worker/installed.py` lists them in the order in which hooks run. [The glossary](glossary.md) has the terms.
 
 ## One trace in ten sentences
 
@@ -45,7 +47,8 @@ several partitions, one; it carries no work. The task that receives it leases re
 has capacity. The event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a
 verdict to the ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch
 whose evaluations have all ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its
-own consumer group. The sweeper looks every second for leases that ended and for unannounced batches.
+own consumer group; `find_exporters` lists the core's own and those of features. The sweeper looks every second for
+leases that ended and for unannounced batches.
 
 ## Why it is safe
 
@@ -54,8 +57,8 @@ own consumer group. The sweeper looks every second for leases that ended and for
   three seconds.
 - **A worker may die at any line.** What it held in Redis is under a lease of 15 seconds; what it held in memory is
   judged again under the same id. A call that was answered and not written is paid twice and counted once.
-- **Every script but `take` can be repeated** after a lost reply: what took effect once does not take effect twice.
-  After a lost reply of `take` its leases lapse.
+- **Every script can be repeated** after a lost reply: what took effect once does not take effect twice. Those that
+  lease (`take`, `claim`, `receiver_due`, `gather_take`) then lease further items; what a lost reply leased lapses.
 
 ## Files in reading order
 
@@ -71,8 +74,8 @@ _STATES: Final = """
 
 One judge on one trace is an evaluation; its id never changes.
 
-| state | kept in | script that moves it here | after a crash |
-| --- | --- | --- | --- |
+| state | kept in | script that moves it here | after a crash before the script | after a crash in this state |
+| --- | --- | --- | --- | --- |
 """
 _TAIL: Final = """
 ## What may be changed without fear
@@ -89,6 +92,8 @@ _TAIL: Final = """
 - **Features that the core names**: stored forms of evaluations name sessions, repeats, cascades and panels, because a
   batch is versioned as a whole. `choose.lua` takes in conversations and late feedback, because an entry is acknowledged
   in the step that keeps it; keys that it and `clock` read are in `Keys`, and limits of conversations in `Settings`.
+  The core's table of metrics has those of late feedback (`late_feedback_*`), of conversations (a label of
+  `stored_bytes`) and of judges with tools (`explorations_total`, `exploration_*`), which stay without them.
 - **Keys, groups, queues, metrics and options** are a contract; `tests/pipeline/frozen.txt` holds them.
 - **Threads**: the event loop must not block, so Redis is called in threads. A thread that fails waits and repeats
   (`worker/core/telemetry/service.py`).
@@ -155,8 +160,10 @@ _MARKED: Final = frozenset(
 )
 
 STATES: Final = (
-    State("published", ("traces",), (), "the entry stays pending in the group; another worker claims it after 10 s"),
-    State("ended at ingest", ("account_all",), ("choose",), "if the script did not run, the entry is read again"),
+    State(
+        "published", ("traces",), (), "-", "the entry stays pending in the group; another worker claims it after 10 s"
+    ),
+    State("ended at ingest", ("account_all",), ("choose",), "the entry is read again", "-"),
     State(
         "ready",
         ("batches", "readies", "leases"),
@@ -164,29 +171,68 @@ STATES: Final = (
             *("choose", "session_choose", "choose_late_feedback", "choose_canary", "replay", "record", "dead_retry"),
             *("sweep", "put_back"),
         ),
+        "the state before lasts",
         "nothing; the sweeper sends a lost notification again",
     ),
-    State("leased", ("leases", "holders"), ("take", "renew"), "the lease ends within 15 s; the batch is ready again"),
-    State("called", (), (), "as leased; the call in flight is paid, and its answer is lost"),
-    State("answered, not written", (), (), "as leased; judged and paid again under the same id; it counts once"),
-    State("final", ("evaluations", "verdicts"), ("record",), "the batch is leased again without this evaluation"),
-    State("batch finished", (), ("finish",), "the batch is leased again, and the script removes it then"),
-    State("parked", ("holders", "all_tries"), ("put_back",), "the lease ends; the calls of this round are not counted"),
-    State("set aside", ("holders",), ("set_aside",), "a batch that cannot be read is set aside again"),
+    State(
+        "leased",
+        ("leases", "holders"),
+        ("take", "renew"),
+        "the batch stays ready, or its lease ends",
+        "the lease ends within 15 s; the batch is ready again",
+    ),
+    State("called", (), (), "-", "as leased; the call in flight is paid, and its answer is lost"),
+    State("answered, not written", (), (), "-", "as leased; judged and paid again under the same id; it counts once"),
+    State(
+        "final",
+        ("evaluations", "verdicts"),
+        ("record",),
+        "as answered, not written",
+        "the batch is leased again without this evaluation",
+    ),
+    State("batch finished", (), ("finish",), "the batch is leased again, and the script removes it then", "-"),
+    State(
+        "parked",
+        ("holders", "all_tries"),
+        ("put_back",),
+        "the lease ends; this round's calls are not counted",
+        "nothing; the sweeper makes it ready when it is due",
+    ),
+    State(
+        "set aside",
+        ("holders",),
+        ("set_aside",),
+        "the lease ends; the batch is set aside when it is leased again",
+        "as parked; it is set aside again if it still cannot be read",
+    ),
     State(
         "dead",
         ("dead", "dead_due", "verdicts"),
         ("dead_add",),
+        "the lease ends; it is tried again, or given up then",
         "the batch is swept, and its dead evaluations are left out",
     ),
-    State("dead, retried", ("dead_retries",), ("dead_retry",), "a retry whose batch is lost can be started again"),
+    State(
+        "dead, retried",
+        ("dead_retries",),
+        ("dead_retry",),
+        "the letter stays",
+        "nothing; if the batch is lost, a retry can be started again",
+    ),
     State(
         "removed",
         ("evaluations", "account_all"),
         ("dead_remove", "forget_batch"),
+        "the next trim, or the command when it is repeated, removes it",
         "a verdict that comes later is not written",
     ),
-    State("exported", ("verdicts",), ("acknowledge",), "an entry stays pending in the group of each exporter"),
+    State(
+        "exported",
+        ("verdicts",),
+        ("acknowledge",),
+        "the entry stays pending in the group of the exporter, and is read again",
+        "-",
+    ),
 )
 
 
@@ -214,7 +260,7 @@ def page() -> str:
     items = [f"- {_path(name)}: {_decides(name, what)}\n" for name, what in beside]
     states = [
         f"| {state.name} | {_names(vars(Keys)[key].name for key in state.keys)} | {_names(state.scripts)} |"
-        f" {state.crash} |\n"
+        f" {state.before} | {state.crash} |\n"
         for state in STATES
     ]
     head = _HEAD.format(lua=f"{round(sum(text.count(chr(10)) for text in scripts.values()), -2):,}")

@@ -3,12 +3,13 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec import inspect as kinds
 
+from docs.configuration import rows
 from docs.errors import TEXTS
 from tracejudge.model import (
     Document,
@@ -21,15 +22,11 @@ from tracejudge.model import (
     Trace,
     Usage,
 )
-from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.core.config.settings import Settings
-from worker.core.export.consumer import ExportConsumer
-from worker.core.features import installed_tables
-from worker.features.receivers.feature import import_exporters
+from worker.core.features import import_attribute, installed_tables
 
 __all__ = ["receivers_page", "traces_page"]
 
-Rows = Callable[[type[Struct]], Iterator[tuple[str, str, str]]]
 _TRACES: Final = """\
 # Traces: the wire format, version 1
 
@@ -95,18 +92,18 @@ def traces_page() -> str:
     return "\n".join(parts)
 
 
-def receivers_page(fields: Rows) -> str:
-    """Write the page on receivers; ``fields`` lists the keys of a class, as on the page on configuration."""
+def receivers_page() -> str:
+    """Write the page on receivers."""
     parts = [_RECEIVERS]
-    exporters: dict[str, type[ExportConsumer]] = {OtlpExporter.kind: OtlpExporter, **import_exporters()}
     for kind, struct in installed_tables()["receivers"].kinds.items():
-        module = sys.modules[exporters[kind].__module__]
+        exporter = import_attribute(struct.exporter)
+        module = sys.modules[exporter.__module__]
         about = (inspect.getdoc(struct) or "").split("\nAttributes:")[0].strip()
-        reasons = ", ".join(f"`{reason}`" for reason in exporters[kind].drop_reasons)
+        reasons = ", ".join(f"`{reason}`" for reason in exporter.drop_reasons)
         sent = (module.__doc__ or "").splitlines()[0]
         parts += [f"## {kind}\n", f"{sent}\n", f"{about}\n", f"Drops a verdict for: {reasons}.\n"]
         parts += ["| key | default | what |", "| --- | --- | --- |"]
-        parts += [f"| `{name}` | {default} | {text} |" for name, default, text in fields(struct)]
+        parts += [f"| `{name}` | {default} | {text} |" for name, default, text in rows(struct)]
         parts.append("")
     return "\n".join(parts)
 

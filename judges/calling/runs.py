@@ -13,7 +13,7 @@ from judges.calling.evaluation import evaluate
 from judges.core.judge import Judge
 from judges.core.model import ChatModel, ModelSettings, Price
 from judges.core.verdict import Assessment, class_name
-from judges.models.registry import PROVIDERS
+from judges.models.registry import is_heuristic, judge_for
 from tracejudge import Trace
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class JudgeRunner:
     def __init__(
         self,
         model: ChatModel | None,
-        form: Callable[[Judge, ModelSettings], Judge] = Judge.for_model,
+        form: Callable[[Judge, ModelSettings], Judge] = judge_for,
         *,
         prepare: Callable[[Trace], Trace] | None = None,
         context_tools: Sequence[str] = (),
@@ -70,7 +70,7 @@ class JudgeRunner:
     @property
     def is_free(self) -> bool:
         """Whether judging costs nothing: in Python, and with the built-in model, which calls no endpoint."""
-        return self._model is None or PROVIDERS[self._model.settings.provider].is_heuristic
+        return self._model is None or is_heuristic(self._model.settings)
 
     async def aclose(self) -> None:
         """Close the connections of the model."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from judges.core.decision import Calibration
 from judges.core.exploration import Exploration
-from judges.core.model import ModelSettings
+from judges.core.model import ModelKind
 from judges.core.prompt import LAYOUT, VISIBLE, Prompt
 from judges.core.verdict import Score
 from tracejudge import Document, Trace
@@ -211,29 +211,9 @@ class Judge:
         settings = msgspec.convert(values, type(self.settings), strict=False)
         return self.make(settings) if self.make is not None else self
 
-    def for_model(self, model: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> "Judge":
-        """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
-
-        Args:
-            model: The settings of the judge model.
-            calibrations: By metric, as fitted for this model; only of use to models that return probabilities.
-
-        Raises:
-            ValueError: The model answers typed questions only, and the judge has none that it can answer.
-        """
-        if self.run is not None or not model.decides:
-            return self
-        form = self.decision_form
-        if form is not None and model.provider == "classifier" and not form.has_pairs:
-            raise ValueError(f"{self.name} cannot be asked of a classifier: its questions are not about text pairs")
-        if form is not None and form.options > model.option_limit:
-            limit = f"max_options = {model.option_limit} of {model.judge_model}"
-            raise ValueError(f"{self.name} asks for one of {form.options} options, more than {limit}")
-        return self.for_decisions(calibrations)
-
     @property
-    def forms(self) -> tuple[str, ...]:
-        """The kinds of judge models that can be asked: `chat`, `decisions`, `classifier`; none in Python."""
+    def forms(self) -> tuple[ModelKind, ...]:
+        """The kinds of judge models that can be asked; none in Python."""
         if self.run is not None:
             return ()
         form = self.decision_form

@@ -42,8 +42,8 @@ REPLY_FIELDS: Final = ("id", "model", "usage")
 Direction = Literal["input", "output"]
 FinishReason = Literal["stop", "length", "content_filter", "other"]
 DEFAULT_TIMEOUT_S: Final = 60.0
-# Providers whose models answer typed questions with probabilities, and generate no text. Types cannot ask the registry.
-DECIDING: Final = frozenset({"decisions", "classifier"})
+ModelKind = Literal["chat", "decisions", "classifier"]
+"""What a model answers: text; typed questions, with probabilities; questions about pairs of texts, likewise."""
 Dialect = Literal["openai", "systemone"]
 Backend = Literal["http", "onnx"]
 
@@ -170,11 +170,6 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     def judge_model(self) -> str:
         """Name of this model in verdicts and metrics."""
         return self.label or self.model or self.provider
-
-    @property
-    def decides(self) -> bool:
-        """Whether the model answers typed questions with probabilities, and generates no text."""
-        return self.provider in DECIDING
 
     @property
     def question_limit(self) -> int:

@@ -112,6 +112,7 @@ class HttpEndpoint:
             address = self._connects_to
             # Addresses that other requests find dead, or that a later look-up brings, add no tries.
             untried = len(self._addresses) if untried is None else untried
+            # A call that is cancelled goes on in the client, and holds its connection, until this time.
             left_s = max(deadline - loop.time(), 0.001)
             request = client.post(self._url).body_bytes(body).timeout(timedelta(seconds=left_s)).build_streamed()
             try:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 from judges.core.faults import Kind
-from judges.core.model import ChatModel, ModelSettings
+from judges.core.model import ChatModel, ModelKind, ModelSettings
 from judges.models.credentials import is_endpoint, is_guarded
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
@@ -40,12 +40,16 @@ class Provider(NamedTuple):
     module: str
     has_check: bool = False  # Whether `check` replaces the check that providers with an endpoint share.
     has_probe: bool = False  # Whether there is an endpoint, which `tracejudge doctor` reaches.
+    kind: ModelKind = "chat"  # The form in which judges ask its models.
     is_heuristic: bool = False  # Whether a fixed program answers. Its verdicts are free and marked as code.
     own_settings: frozenset[str] = frozenset()  # Settings that only providers which list them accept.
     request_paths: tuple[str, ...] = ()  # What each request adds to `base_url`; users copy addresses that end in it.
     default_url: str = ""  # The address of models without `base_url`.
     # Public hosts that require a key, whichever provider calls them, with the usual name of its variable.
     key_hosts: Mapping[str, str] = MappingProxyType({})
+    # Settings of models at its maker's own address, for the form `"NAME:/MODEL"` of the Python API; without any it has
+    # no such form.
+    hosted: Mapping[str, object] = MappingProxyType({})
 
     def make(self, settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> ChatModel:
         """Make a model from checked settings, the environment and the `proxy` setting, or raise as ``check``."""

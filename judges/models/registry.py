@@ -8,14 +8,20 @@ import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from judges.core.model import ChatModel, ModelSettings
+from judges.core.decision import Calibration
+from judges.core.judge import Judge
+from judges.core.model import ChatModel, ChatRequest, ModelKind, ModelSettings
+from judges.core.prompt import Message
 from judges.models.provider import ANTHROPIC_URL, BOUNDS, ModelSettingsError, Provider
+from judges.requests.request import BYTES_PER_TOKEN
+from judges.requests.size import size_bytes
 from tracejudge.content.redact import is_secret_name, redact_credentials
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
@@ -28,6 +34,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
         has_probe=True,
         own_settings=_OUTPUT_SETTINGS | {"reasoning_effort"},
         request_paths=("/chat/completions",),
+        hosted={"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"},
     ),
     "anthropic": Provider(
         "judges.models.anthropic",
@@ -36,15 +43,21 @@ PROVIDERS: Final[dict[str, Provider]] = {
         request_paths=("/v1/messages",),
         default_url=ANTHROPIC_URL,
         key_hosts={"api.anthropic.com": "ANTHROPIC_API_KEY"},
+        hosted={"api_key_env": "ANTHROPIC_API_KEY"},
     ),
     "decisions": Provider(
         "judges.models.decisions",
         has_probe=True,
+        kind="decisions",
         own_settings=frozenset({"dialect", "max_questions", "max_options"}),
         request_paths=("/decisions", "/systemone"),
     ),
     "classifier": Provider(
-        "judges.models.classifier", has_check=True, has_probe=True, own_settings=frozenset({"backend", "path"})
+        "judges.models.classifier",
+        has_check=True,
+        has_probe=True,
+        kind="classifier",
+        own_settings=frozenset({"backend", "path"}),
     ),
     "lexical": Provider("judges.models.lexical", is_heuristic=True),
     "scripted": Provider("judges.models.scripted", has_check=True),
@@ -86,6 +99,60 @@ def find(settings: ModelSettings) -> Provider:
         names = ", ".join(sorted(PROVIDERS))
         raise ModelSettingsError(f"provider: must be one of {names}; most endpoints are openai, with a base_url")
     return PROVIDERS[settings.provider]
+
+
+def model_kind(settings: ModelSettings) -> ModelKind:
+    """Return what a model answers; `chat` if its provider is unknown, which ``check`` reports."""
+    return PROVIDERS[settings.provider].kind if settings.provider in PROVIDERS else "chat"
+
+
+def decides(settings: ModelSettings) -> bool:
+    """Return whether a model answers typed questions with probabilities, and generates no text."""
+    return model_kind(settings) != "chat"
+
+
+def is_heuristic(settings: ModelSettings) -> bool:
+    """Return whether a fixed program answers in place of a model, without an endpoint and without cost."""
+    return settings.provider in PROVIDERS and PROVIDERS[settings.provider].is_heuristic
+
+
+def judge_for(judge: Judge, settings: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> Judge:
+    """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
+
+    Args:
+        judge: The judge.
+        settings: The settings of the judge model.
+        calibrations: By metric, as fitted for this model; only of use to models that return probabilities.
+
+    Raises:
+        ValueError: The model answers typed questions only, and the judge has none that it can answer.
+    """
+    if judge.run is not None or not decides(settings):
+        return judge
+    form = judge.decision_form
+    if form is not None and model_kind(settings) == "classifier" and not form.has_pairs:
+        raise ValueError(f"{judge.name} cannot be asked of a classifier: its questions are not about text pairs")
+    if form is not None and form.options > settings.option_limit:
+        limit = f"max_options = {settings.option_limit} of {settings.judge_model}"
+        raise ValueError(f"{judge.name} asks for one of {form.options} options, more than {limit}")
+    return judge.for_decisions(calibrations)
+
+
+def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
+    """Estimate the tokens of a request, and the most that its answer may have.
+
+    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
+    """
+    # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
+    pairs = model_kind(settings) == "classifier"
+    asked = [
+        Message("user", "".join(one.pair or () if pairs else (one.instructions, *chain.from_iterable(one.options))))
+        for one in request.questions
+    ]
+    size = size_bytes(asked if pairs else (*request.messages, *asked)) + sum(len(str(tool)) for tool in request.tools)
+    answer = request.max_output_tokens or 1024
+    output = settings.max_output_tokens or answer + (settings.thinking_tokens or 0)
+    return math.ceil(size / BYTES_PER_TOKEN), output * request.output_factor
 
 
 def check(settings: ModelSettings) -> None:

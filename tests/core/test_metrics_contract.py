@@ -16,8 +16,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from support.cases import each_case
 from support.scrape import Scrape, parse, samples_of
 
+from docs.metrics import worker_metrics
 from worker.core.config.settings import Rule, Settings, Where
-from worker.core.telemetry.metrics import BoundedLabel, Metrics, worker_metrics
+from worker.core.telemetry.metrics import BoundedLabel, Metrics
 
 SERIES = ("service", "environment", "judge", "version", "judge_model")
 

@@ -6,7 +6,7 @@ from queries import Asked, asked, dashboards, fill, named_metrics, rule_expressi
 from support.cases import each_case
 
 from deploy.rules.rule_files import FOLDER as RULES
-from worker.core.telemetry.metrics import worker_metrics
+from docs.metrics import worker_metrics
 
 UNUSED = {
     "tracejudge_quality_corrected_window_seconds": "says what the corrected share is about; docs/statistics.md",

@@ -46,13 +46,13 @@ from support.processes import Program, free_port, wait_until
 from deploy.dashboards.grafana import FOLDER as DASHBOARDS
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import FOLDER, load
+from docs.metrics import worker_metrics
 from judges.models.credentials import is_guarded
 from worker.celery import make_app
 from worker.cli import cli
 from worker.core.config.reading import key_types
 from worker.core.config.settings import Settings
 from worker.core.storage.client import LAYOUT
-from worker.core.telemetry.metrics import worker_metrics
 from worker.features.board.feature import BOARD
 from worker.features.gateway.feature import GATEWAY
 

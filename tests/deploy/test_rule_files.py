@@ -22,8 +22,9 @@ from deploy.rules.promql import RATED
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.rule_files import generate
 from deploy.rules.table import load
+from docs.metrics import worker_metrics
 from judges.registry import catalogue
-from worker.core.telemetry.metrics import SERIES, worker_metrics
+from worker.core.telemetry.metrics import SERIES
 
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)

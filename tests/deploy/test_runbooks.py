@@ -22,10 +22,11 @@ import tracejudge
 from deploy.rules.promql import RATED
 from deploy.rules.rule_files import FOLDER as RULES
 from deploy.rules.table import PATH as TABLE
+from docs.metrics import worker_metrics
 from worker.base.accounting import Account
 from worker.cli import cli
 from worker.core.config.settings import Settings
-from worker.core.telemetry.metrics import OUTCOMES, worker_metrics
+from worker.core.telemetry.metrics import OUTCOMES
 
 ROOT = FOLDER.parents[1]
 FILES = sorted(RULES.glob("*.yaml"))

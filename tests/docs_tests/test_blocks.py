@@ -5,6 +5,7 @@ import configparser
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from pages import ELSEWHERE, PAGES, ROOT, blocks, needs, of_kind
+from pages import ELSEWHERE, PAGES, ROOT, File, blocks, needs, of_kind, read_page
 from redis import Redis
 from support.cases import each_case
 from support.model_server import ModelServer
@@ -124,6 +125,24 @@ session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content"
 """,
 }
 NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md"}
+
+
+@each_case(
+    ("name", "text"),
+    [
+        (step.name, step.text)
+        for page in ("docs/adding-a-feature.md", "docs/adding-a-judge.md")
+        for step in read_page(PAGES[page])
+        if isinstance(step, File) and step.name.endswith(".py")
+    ],
+)
+def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
+    # Their folders do not exist, so their imports are taken for foreign ones.
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--ignore=INP001,I001", "--stdin-filename", name, "-"]
+    linted = subprocess.run(command, input=text, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert linted.stdout == ""
+
+
 FRAMEWORKS = "docs/frameworks.md"
 DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
 PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well

@@ -12,7 +12,7 @@ from support.endpoint import ChatEndpoint
 from support.lazy import Lazy
 from support.replies import Call, Reply, answers_json, yes_no
 
-from judges.features.lab import background
+from judges.models.registry import PROVIDERS
 
 nbclient, nbformat = Lazy("nbclient"), Lazy("nbformat")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,7 +31,7 @@ def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatEndpoint]:
 
     with ChatEndpoint(answer) as endpoint:
         there = {"base_url": endpoint.base_url, "api_key_env": "OPENAI_API_KEY"}
-        monkeypatch.setitem(background._HOSTED, "openai", there)
+        monkeypatch.setitem(PROVIDERS, "openai", PROVIDERS["openai"]._replace(hosted=there))
         monkeypatch.setenv("OPENAI_API_KEY", "k")
         yield endpoint
 

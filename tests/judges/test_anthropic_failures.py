@@ -7,7 +7,7 @@ import pytest
 from model_client import PROMPT, WORDS
 from model_client import anthropic as client
 from support.messages import MessagesEndpoint
-from support.replies import Behaviour, Call, Reply, failing, not_json, rejects, sequence, slow, yes_no
+from support.replies import Behaviour, Call, failing, rejects, sequence, slow, yes_no
 
 from judges.core.model import (
     BadModelRequestError,
@@ -190,20 +190,6 @@ class TestFailures:
         may_be_ours = case.status == 500 or (case.status == 400 and case.error is BadModelRequestError)
         assert len(messages.calls) == (2 if case.message == ROOM or may_be_ours else 1)
 
-    def test_without_a_form_are_named_by_their_status(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = not_json(f"<html>{WORDS}</html>", status=502)
-        assert str(client(messages.base_url).fails()) == FAILS.format(502)
-
     def test_may_quote_the_prompt_without_our_doing_so(self, messages: MessagesEndpoint) -> None:
         messages.behaviour = lambda call: failing(400, f"{call.text()} {call.headers['x-api-key']}", kind=PROMPT)
         assert str(client(messages.base_url).fails()) == BAD.format(400)
-
-    def test_of_too_many_requests_say_how_long_to_wait(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = failing(429, kind="rate_limit_error", retry_after=7)
-        failure = client(messages.base_url).fails()
-        assert isinstance(failure, RateLimitedError)
-        assert failure.retry_after_s == 7
-
-    def test_of_time_are_named(self, messages: MessagesEndpoint) -> None:
-        messages.behaviour = Reply(hangs=True)
-        assert str(client(messages.base_url, timeout_s=0.2).fails()) == "no answer within 0.2 s"

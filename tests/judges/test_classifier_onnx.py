@@ -17,7 +17,7 @@ from judges.core.judge import DecisionForm, Judge, Reading
 from judges.core.model import ChatModel, ChatRequest, ModelSettings
 from judges.core.prompt import Prompt
 from judges.core.verdict import Score
-from judges.models.registry import ModelSettingsError, build
+from judges.models.registry import ModelSettingsError, build, decides
 from judges.registry import catalogue
 from tracejudge import Trace
 from worker.base.doctor.http_endpoints import ask, endpoint
@@ -110,7 +110,7 @@ class TestAnswers:
     def test_refuses_what_it_cannot_answer(self, tmp_path: Path) -> None:
         client = Client(opened(write_folder(tmp_path / "pair")))
         assert client.fails(asked(None)).reason == "bad_request"
-        assert client.model.settings.decides
+        assert decides(client.model.settings)
         too_long = Client(opened(tmp_path / "pair")).fails(asked((LONG, LONG)))
         assert (too_long.reason, "no room for evidence" in str(too_long)) == ("input_too_long", True)
 

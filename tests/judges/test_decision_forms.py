@@ -15,7 +15,7 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Assessment
 from judges.custom import define
 from judges.endpoints.client import DelayNotes, offline_model
-from judges.models.registry import build
+from judges.models.registry import build, decides, judge_for
 from judges.registry import catalogue
 from tracejudge import Trace
 
@@ -23,7 +23,7 @@ FORMS = {name: judge for name, judge in catalogue().items() if judge.decision_fo
 
 
 def judged(judge: Judge, model: DecisionModel, trace: Trace = SHORT) -> Assessment:
-    return asyncio.run(evaluate(judge.for_model(model.settings), served(judge, trace), model))
+    return asyncio.run(evaluate(judge_for(judge, model.settings), served(judge, trace), model))
 
 
 def rated(judge: Judge) -> str:
@@ -88,15 +88,15 @@ def test_only_forms_of_pairs_are_for_classifiers() -> None:
     assert {"groundedness", "correctness", "context_sufficiency"} <= pairs
     for name, judge in catalogue().items():
         if name in pairs:
-            form = judge.for_model(classifier)
+            form = judge_for(judge, classifier)
             questions = [each for prompt in form.prompts(served(judge, SHORT)) for each in prompt.questions]
             assert all(question.pair and all(question.pair) for question in questions), name
         else:
             with pytest.raises(ValueError, match=f"{name} cannot be asked of a"):
-                judge.for_model(classifier)
+                judge_for(judge, classifier)
     assert {name for name, judge in catalogue().items() if judge.unit == "session"}.isdisjoint(FORMS)
-    assert catalogue()["safety"].for_model(ModelSettings(model="chat")) is catalogue()["safety"]
-    assert DECIDES.decides
+    assert judge_for(catalogue()["safety"], ModelSettings(model="chat")) is catalogue()["safety"]
+    assert decides(DECIDES)
 
 
 def test_judges_in_words_are_asked_by_their_result() -> None:
@@ -134,7 +134,7 @@ def test_judges_in_words_are_asked_by_their_result() -> None:
 def test_guidance_is_part_of_the_questions_and_metrics_keep_the_name_of_the_judge() -> None:
     judge = define("strict", {"based_on": "groundedness", "guidance": ["Rounded figures fail."]})
     model = DecisionModel(sure(0.9))
-    form = judge.for_model(model.settings, {"strict": Calibration(threshold=0.95)})
+    form = judge_for(judge, model.settings, {"strict": Calibration(threshold=0.95)})
     assessment = asyncio.run(evaluate(form, served(judge, SHORT), model))
     assert "Rounded figures fail." in model.requests[0].messages[0].content
     assert [(result.metric, result.passed) for result in assessment.scores] == [("strict", False)]
@@ -192,7 +192,7 @@ def test_each_judge_through_both_dialects_of_an_endpoint() -> None:
                 model = offline_model(build(settings, {}), DelayNotes(60.0, lambda *_: None, ""))
                 try:
                     return {
-                        name: await evaluate(judge.for_model(settings), served(judge, LONG), model)
+                        name: await evaluate(judge_for(judge, settings), served(judge, LONG), model)
                         for name, judge in FORMS.items()
                     }
                 finally:

@@ -4,10 +4,8 @@ import asyncio
 import email.utils
 import gzip
 import shutil
-import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -19,15 +17,12 @@ from hypothesis import strategies as st
 from model_client import REQUEST, WORDS, Client
 from model_client import openai as client
 from raw_server import RawServer
-from support.cases import each_case
 from support.endpoint import ChatEndpoint
-from support.processes import free_port, wait_until
-from support.replies import Behaviour, answers, cuts, failing, gathering, hangs, not_json, slow, yes_no
+from support.replies import answers, cuts, failing, gathering, slow, yes_no
 
 from judges.core.model import (
     ModelRejectedError,
     ModelSettings,
-    ModelTimeoutError,
     ModelUnavailableError,
     RateLimitedError,
 )
@@ -96,14 +91,6 @@ class TestRetryAfter:
 
 
 class TestConnection:
-    def test_refused_means_unavailable(self) -> None:
-        base_url = f"http://127.0.0.1:{free_port()}/v1"
-        failure = client(base_url).fails()
-        assert (type(failure), str(failure)) == (
-            ModelUnavailableError,
-            f"no connection to {base_url}/chat/completions (ConnectError)",
-        )
-
     def test_errors_name_the_address_without_login_and_query(self, endpoint: ChatEndpoint) -> None:
         whole, address = f"{endpoint.base_url}?key=k3y", f"{endpoint.base_url}/chat/completions"
         endpoint.behaviour = failing(404, "no such path")
@@ -112,53 +99,6 @@ class TestConnection:
         assert str(client(whole).fails()).startswith(f"no connection to {address} (")
         with_login = HttpEndpoint("http://user:s3cret@host:1/v1?key=k3y", {}, ModelSettings())
         assert with_login.address == "http://host:1/v1"
-
-    @pytest.mark.parametrize("share", [0, 0.5], ids=["before the reply", "in the reply"])
-    def test_that_is_cut_means_unavailable(self, endpoint: ChatEndpoint, share: float) -> None:
-        endpoint.behaviour = cuts(share, WORDS)
-        failure = client(endpoint.base_url).fails()
-        assert isinstance(failure, ModelUnavailableError)
-        assert str(failure).startswith(f"no connection to {endpoint.base_url}/chat/completions (")
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
-    def test_that_nobody_accepts_means_unavailable(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
-            base_url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
-            failure = client(base_url).fails()
-        assert (type(failure), str(failure)) == (
-            ModelUnavailableError,
-            f"no connection to {base_url}/chat/completions (ConnectTimeoutError)",
-        )
-
-    def test_to_an_endpoint_that_comes_back_serves_again(self) -> None:
-        port = free_port()
-        client_model = client(f"http://127.0.0.1:{port}/v1")
-        assert isinstance(client_model.fails(), ModelUnavailableError)
-        with ChatEndpoint(port=port):
-            assert client_model.ask().finish_reason == "stop"
-
-    @each_case(
-        "reply",
-        [
-            b"SSH-2.0-" + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 " + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\n" + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Length: " + WORDS.encode() + b"\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + WORDS.encode() + b"\r\n",
-            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + WORDS.encode(),
-            b"HTTP/1.1 200 OK\r\nX: " + WORDS.encode() * 10_000 + b"\r\n\r\n",
-        ],
-        ids=["another protocol", "status", "header", "length", "chunks", "compression", "long header"],
-    )
-    def test_to_something_that_speaks_no_http_means_unavailable(self, reply: bytes) -> None:
-        with RawServer(reply) as server:
-            assert isinstance(client(server.base_url).fails(), ModelUnavailableError)
-
-    def test_with_a_reply_without_end_is_given_up(self, endpoint: ChatEndpoint) -> None:
-        endpoint.behaviour = not_json("x" * (4 * 1024 * 1024 + 1))
-        failure = client(endpoint.base_url).fails()
-        assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 4194304 bytes")
 
     @pytest.mark.parametrize("says_length", [True, False], ids=["of known length", "until the end"])
     def test_with_a_packed_reply_is_read(self, *, says_length: bool) -> None:
@@ -169,33 +109,6 @@ class TestConnection:
         with RawServer(packed(b" " * (16 << 20))) as server:
             failure = client(server.base_url).fails()
         assert (type(failure), str(failure)) == (ModelUnavailableError, "the reply is longer than 4194304 bytes")
-
-    @pytest.mark.parametrize("behaviour", [hangs(), slow(100)], ids=["hangs", "slow"])
-    def test_without_a_reply_in_time_is_a_timeout(self, endpoint: ChatEndpoint, behaviour: Behaviour) -> None:
-        endpoint.behaviour = behaviour
-        began = time.monotonic()
-        failure = client(endpoint.base_url, timeout_s=0.2).fails()
-        assert (type(failure), str(failure)) == (ModelTimeoutError, "no answer within 0.2 s")
-        assert time.monotonic() - began >= 0.2
-        wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
-        assert {call.status for call in endpoint.calls} <= {None}, "well before the answer"
-
-    def test_with_a_reply_that_begins_and_never_ends_is_a_timeout(self) -> None:
-        with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", closes=False) as server:
-            assert isinstance(client(server.base_url, timeout_s=0.2).fails(), ModelTimeoutError)
-
-    def test_that_is_given_up_by_the_caller_ends(self, endpoint: ChatEndpoint) -> None:
-        async def give_up() -> None:
-            client_model = client(endpoint.base_url).model
-            try:
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(client_model.complete(REQUEST), 0.1)
-            finally:
-                await client_model.aclose()
-
-        endpoint.behaviour = hangs()
-        asyncio.run(give_up())
-        wait_until(lambda: endpoint.in_flight == 0, what="the end of the abandoned request")
 
     def test_keeps_no_cookies(self, endpoint: ChatEndpoint) -> None:
         """What one request brought back is none of the next one's business."""

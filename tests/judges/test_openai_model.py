@@ -486,12 +486,3 @@ class TestFailures:
     def test_may_quote_the_prompt_without_our_doing_so(self, endpoint: ChatEndpoint) -> None:
         endpoint.behaviour = lambda call: failing(400, f"{call.text()} {call.headers['authorization']}", code=PROMPT)
         assert str(client(endpoint.base_url).fails()) == "the endpoint does not take this request: HTTP 400"
-
-    def test_a_redirect_is_not_followed(self, endpoint: ChatEndpoint) -> None:
-        """A judge endpoint has no business sending traces on; and it says nothing against this one request."""
-        with ChatEndpoint() as elsewhere:
-            target = f"{elsewhere.base_url}/chat/completions"
-            endpoint.behaviour = answers("", status=307, headers={"Location": target})
-            failure = client(endpoint.base_url).fails()
-            assert (type(failure), str(failure)) == (ModelUnavailableError, "the endpoint fails: HTTP 307")
-            assert elsewhere.calls == ()

@@ -22,12 +22,10 @@ from support.key_names import built_names, spaces_of_keys
 from support.pipeline import Pipeline, make_traces
 from support.processes import wait_until
 
+from docs.metrics import all_metrics
 from worker.cli import cli
 from worker.core.storage.client import script_sources
 from worker.core.storage.keys import Key
-from worker.core.telemetry.metrics import worker_metrics
-from worker.features.board.access import BoardMetrics
-from worker.features.gateway.admission import GatewayMetrics
 
 GOLDEN = Path(__file__).with_name("frozen.txt")
 CONFIGURATION = Path(__file__).parents[2] / "docs/reference/configuration.md"
@@ -61,7 +59,7 @@ def configuration() -> Iterator[str]:
 
 def metrics() -> Iterator[str]:
     """Yield each metric with its type and labels."""
-    for metric in {*worker_metrics(), *GatewayMetrics.rows().values(), *BoardMetrics.rows().values()}:
+    for metric in all_metrics():
         yield f"metric tracejudge_{metric.name} {metric.kind.__name__.lower()} {','.join(metric.labels)}"
 
 
@@ -93,7 +91,7 @@ def fields(value: object, place: str = "") -> Iterator[str]:
         yield place
 
 
-DATA = {"tags", "metrics", "judges", "services", "settings", "kept"}
+DATA = {"tags", "metrics", "judges", "services", "settings", "kept", "pass", "scale"}
 ROWS = '{"input": "Where is it?", "output": "It is here.", "context": ["It is here."], "tags": {"human": "yes"}}\n' * 30
 RULES = [
     {"name": "all", "judges": ["groundedness", "relevance_to_query"], "model": "default"},

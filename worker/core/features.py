@@ -290,18 +290,19 @@ class Feature:
         complete_settings: Completes the settings from files of the feature, and yields faults of these; called with
             the settings, what was read, and the names of all judges.
         exporters: Exporters by the name of their consumer group.
-        metrics: The ``MetricTable`` for the page of the worker, by its full name.
         prepare: Called once with settings, judges and metrics, in the main thread before any judge runs.
         threads: Threads of one partition; the role of a thread, ingest or judge, says when it starts and stops.
         process_threads: Threads of a process, each with the store that it reads; they stop after those of partitions.
         chores: Functions that run once a minute for one partition.
-        watch: The watch of the active monitor, by its full name; made with its parts, and run in order.
         ingest: Takes part in reading the stream.
         assess: Answers evaluations in place of a model.
         wrap_model: Stands between an evaluation and its model.
         after_verdict: Adds batches in the step that writes a verdict.
-        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`. This and all
-            below are functions by their full names, which are imported when they are called.
+        metrics: The ``MetricTable`` for the page of the worker. This and all below are full names, which are imported
+            when they are needed.
+        page_metrics: The ``MetricTable`` of a process of its own, such as the gateway.
+        watch: The watch of the active monitor; made with its parts, and run in order.
+        warnings: Finds what settings allow and is probably a mistake, for `tracejudge lint` and `doctor`.
         checks: Returns the checks of `tracejudge doctor`; called with the settings and the first partition.
         eraser: Makes the ``Eraser`` of `tracejudge forget` for the run of each partition.
         estimate: Estimates the work of a replay, for `tracejudge replay --dry-run`; called with settings, store, name,
@@ -324,16 +325,17 @@ class Feature:
     receivers: "Callable[[Settings], Mapping[str, Any]] | None" = None
     complete_settings: "Callable[[Settings, ConfigSources, frozenset[str]], Faults[Settings]] | None" = None
     exporters: "Callable[[Settings], Mapping[str, ExporterSpec]] | None" = None
-    metrics: str = ""
     prepare: "Callable[[Settings, Mapping[str, Judge], Metrics], None] | None" = None
     threads: "Callable[[PartitionContext], Sequence[ServiceThread]] | None" = None
     process_threads: "Callable[[Settings, Metrics, Sequence[Store], Rules], Sequence[PartitionThread]] | None" = None
     chores: "Callable[[Settings, Metrics, Store], Sequence[Callable[[], None]]] | None" = None
-    watch: str = ""
     ingest: Callable[[TraceHookContext], IngestHook | None] | None = None
     assess: Callable[[TraceHookContext], Assessor | None] | None = None
     wrap_model: Callable[[TraceHookContext], ModelWrapper | None] | None = None
     after_verdict: Callable[[TraceHookContext], VerdictHook | None] | None = None
+    metrics: str = ""
+    page_metrics: str = ""
+    watch: str = ""
     warnings: str = ""
     checks: str = ""
     eraser: str = ""

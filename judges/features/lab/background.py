@@ -20,18 +20,20 @@ import msgspec
 
 from judges.core.model import ChatModel, ModelSettings
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes, LimitedModel, offline_model
-from judges.models.registry import ModelSettingsError, build
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, is_heuristic
 
 log = logging.getLogger("judges")
 T = TypeVar("T")
 Model: TypeAlias = str | Mapping[str, object] | ModelSettings | ChatModel
 """A judge model: `"openai:/NAME"`, `"anthropic:/NAME"`, `"lexical"`, the keys of a `[models.NAME]`, or an object."""
-_HOSTED: Final[Mapping[str, Mapping[str, object]]] = {
-    "openai": {"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY"},
-    "anthropic": {"api_key_env": "ANTHROPIC_API_KEY"},
-}
 _NAMED: Final = re.compile(r"(\w+):/{0,2}(\S+)")
-_FORMS: Final = '"openai:/NAME", "anthropic:/NAME", "lexical", or a dict with base_url, model and api_key_env'
+_FORMS: Final = ", ".join(
+    (
+        *(f'"{name}:/NAME"' for name, provider in PROVIDERS.items() if provider.hosted),
+        *(f'"{name}"' for name, provider in PROVIDERS.items() if provider.is_heuristic),
+        "or a dict with base_url, model and api_key_env",
+    )
+)
 
 
 class Background:
@@ -137,12 +139,13 @@ def _settings(source: str | Mapping[str, object] | ModelSettings) -> ModelSettin
         return source
     if isinstance(source, str):
         named = _NAMED.fullmatch(source)
-        if named is None and source != "lexical":
+        if named is None and not is_heuristic(ModelSettings(provider=source)):
             raise ModelSettingsError(f"model: {source!r} names no model; write {_FORMS}")
         source = {"provider": named[1], "model": named[2]} if named else {"provider": source}
     if not isinstance(source, Mapping):
         raise ModelSettingsError(f"model: must be {_FORMS}, and is of type {type(source).__name__}")
-    defaults = {} if "base_url" in source else _HOSTED.get(str(source.get("provider", "openai")), {})
+    provider = PROVIDERS.get(str(source.get("provider", "openai")))
+    defaults = {} if "base_url" in source or provider is None else provider.hosted
     if "api_key" in source:
         raise ModelSettingsError("model: a key is not given itself; name its variable, as api_key_env='OPENAI_API_KEY'")
     try:

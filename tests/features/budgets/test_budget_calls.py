@@ -16,6 +16,7 @@ from support.stage_parts import Keyspace, make_trace, rules_of, settings_of
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelTimeoutError, ModelUnavailableError, Price
 from judges.endpoints.client import LimitedModel, Retries
 from judges.models.lexical import LexicalModel
+from judges.models.registry import PROVIDERS
 from worker.base.doctor.lint import setting_warnings
 from worker.base.monitor.feature import Monitor
 from worker.core.config.settings import Rule, Settings
@@ -290,10 +291,12 @@ def test_the_rules_of_a_judge_pay_where_no_rule_names_the_model(keyspace: Keyspa
     assert spent(keyspace, "own") == (9, 0, 0)
 
 
-def test_the_built_in_model_costs_nothing(keyspace: Keyspace) -> None:
-    _, budgets = of(keyspace, models={"default": ModelSettings(provider="lexical")})
-    model = LexicalModel()
-    assert budgets.wrap(model, make_trace(1), SAFETY) is model
+def test_a_heuristic_costs_nothing(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROVIDERS, "words", PROVIDERS["lexical"])
+    for settings in (ModelSettings(provider="lexical"), ModelSettings(provider="words")):
+        _, budgets = of(keyspace, models={"default": settings})
+        model = LexicalModel(settings)
+        assert budgets.wrap(model, make_trace(1), SAFETY) is model
 
 
 def test_doctor_names_models_without_a_price_and_rates_that_stay(keyspace: Keyspace) -> None:

@@ -28,7 +28,6 @@ from judges.core.model import ModelSettings
 from judges.core.verdict import Call, Score, Verdict
 from judges.requests.redaction import Redact
 from worker.base.delivery.feature import DeliveryKeys
-from worker.base.delivery.otlp_receiver import OtlpExporter
 from worker.base.delivery.receiver_delivery import PARKED_FOR_S, ReceiverExporter
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.feature import LookupKeys
@@ -38,7 +37,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.features import find_exporters, installed_tables
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
-from worker.features.receivers.feature import FileSettings, import_exporters
+from worker.features.receivers.feature import FileSettings
 from worker.features.receivers.files import FileExporter, locked, tidy
 from worker.features.receivers.webhook import WebhookExporter
 
@@ -207,8 +206,9 @@ def test_a_slow_or_cut_answer_is_no_second_verdict(keyspace: Keyspace, backend: 
     worker = sender(backend.settings())
     backend.answers.append(cut)
     worker.turn()
-    assert worker.dropped == {}
-    assert backend.evaluations() or pending(keyspace) == 0
+    # Its status says that the request was accepted. This server has not kept it; others that follow arrive.
+    assert (worker.waits, worker.dropped, pending(keyspace)) == ([], {}, 0)
+    assert backend.evaluations() in ([], names(3, 0))
 
     async def late() -> web.Response:
         await asyncio.sleep(30)
@@ -499,7 +499,6 @@ def test_standard_output_has_a_line_for_each_verdict(
 
 
 def test_every_kind_has_a_file_and_doctor_checks_it(keyspace: Keyspace, tmp_path: Path) -> None:
-    assert {OtlpExporter.kind, *import_exporters()} == KINDS.keys()
     for kind in BACKENDS:
         with kind() as server:
             settings = settings_of(keyspace, models=MODELS, receivers={"mine": receiver(server.settings())})

@@ -13,9 +13,9 @@ from judges.core.decision import Question
 from judges.core.model import ChatRequest, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.core.verdict import Call
+from judges.models.registry import most_tokens
 from judges.registry import load_judges
 from judges.requests.request import BYTES_PER_TOKEN
-from judges.requests.size import most_tokens
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, all_receivers, receiver_faults
-from worker.core.features import ExporterSpec, Feature
+from worker.base.delivery.settings import OTLP_ENDPOINT, RECEIVERS, ReceiverSettings, all_receivers, receiver_faults
+from worker.core.features import ExporterSpec, Feature, import_attribute
 from worker.core.storage.keys import KeySpace
 
 if TYPE_CHECKING:
@@ -19,31 +19,20 @@ class DeliveryKeys(KeySpace):
         return f"{self.prefix}:receiver:{name}:parked", f"{self.prefix}:receiver:{name}:due"
 
 
-def _exporters(settings: "Settings") -> Mapping[str, ExporterSpec]:
-    if not all_receivers(settings):
-        return {}
-    from worker.base.delivery.otlp_receiver import OtlpExporter
-
-    return receiver_exporters(settings, {OtlpExporter.kind: OtlpExporter})
-
-
 def receiver_group(receiver: str) -> str:
     """Name the consumer group of a receiver; `otel` is the short form's."""
     return receiver if receiver == "otel" else f"receiver:{receiver}"
 
 
-def receiver_exporters(settings: "Settings", kinds: "Mapping[str, type[ReceiverExporter]]") -> dict[str, ExporterSpec]:
-    """Return the exporters of the configured receivers of some kinds, by their consumer groups."""
-    return {
-        receiver_group(name): ExporterSpec(
-            exporter.role,
-            partial(exporter, name=name),
-            partial(exporter.checks, name=name),
-            partial(exporter.retained_data, name=name),
-        )
-        for name, options in all_receivers(settings).items()
-        if (exporter := kinds.get(options.kind)) is not None
-    }
+def _exporters(settings: "Settings") -> Mapping[str, ExporterSpec]:
+    return {receiver_group(name): _exporter(name, options) for name, options in all_receivers(settings).items()}
+
+
+def _exporter(name: str, options: ReceiverSettings) -> ExporterSpec:
+    make: type[ReceiverExporter] = import_attribute(options.exporter)
+    return ExporterSpec(
+        make.role, partial(make, name=name), partial(make.checks, name=name), partial(make.retained_data, name=name)
+    )
 
 
 FEATURE: Final = Feature(

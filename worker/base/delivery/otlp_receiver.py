@@ -116,7 +116,6 @@ class _Signal(Channel):
 class OtlpExporter(HttpExporter):
     """Spans and events of evaluations. The receiver of `otlp_endpoint` reads the group `otel`."""
 
-    kind = "otlp"
     expected = "an OTLP/HTTP receiver that takes protobuf, without /v1/traces"
     keeps_there = "the spans and events that were sent: erase them there, by trace id"
     protocol = "OTLP"

@@ -97,11 +97,9 @@ class ReceiverExporter(ExportConsumer):
     """Base of all receivers; docs/adding-a-feature.md says what a further one needs.
 
     Attributes:
-        kind: The kind, as `[receivers.NAME] kind` names it.
         channels: The kinds of requests, in the order in which they are sent.
     """
 
-    kind: ClassVar[str]
     drop_reasons: ClassVar[tuple[str, ...]] = (
         "unreadable",
         "rejected",

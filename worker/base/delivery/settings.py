@@ -61,6 +61,8 @@ class ReceiverSettings(
         export_explanations: Send rationales, which may quote traces; as the setting of the same name unless given.
     """
 
+    exporter: ClassVar[str]
+    """The ``ReceiverExporter`` by its full name; it is imported if a receiver of the kind is configured."""
     trace_tag: ClassVar[str | None] = None
     """The tag of a trace by which the receiver knows it."""
     services: tuple[str, ...] = ()
@@ -150,6 +152,7 @@ class OtlpSettings(HttpReceiver, frozen=True, tag="otlp"):
         logs: Whether events are sent to `/v1/logs`; `auto` until the receiver answers that it has no such path.
     """
 
+    exporter = "worker.base.delivery.otlp_receiver.OtlpExporter"
     placement: Literal["linked", "child"] = "linked"
     logs: Literal["auto", "on", "off"] = "auto"
     resource: Mapping[str, str] = {}

@@ -27,7 +27,7 @@ from judges.models.credentials import (
 )
 from judges.models.http import Reply, content_type
 from judges.models.http import tls_context as trust
-from judges.models.registry import PROVIDERS, ModelSettingsError, build, check
+from judges.models.registry import PROVIDERS, ModelSettingsError, build, check, decides, model_kind
 from judges.models.reply_errors import quote_message, read_fault
 from tracejudge.redis_url import mask_url
 from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
@@ -176,8 +176,8 @@ def ask(
         model = build(settings, environment, proxy)
         try:
             async with asyncio.timeout(ASK_S - 1):
-                response = await model.complete(_DECISION if settings.decides else _QUESTION)
-                if settings.provider != "decisions":
+                response = await model.complete(_DECISION if decides(settings) else _QUESTION)
+                if model_kind(settings) != "decisions":
                     return response, settings.option_limit
                 return await _most_options(model, response)
         finally:
@@ -200,12 +200,12 @@ def ask(
         cost = f"{tokens}, no price configured"
     else:
         cost = f"{tokens}, {settings.price.cost_of(response):.6f} USD"
-    if settings.decides and (not response.decisions or response.decisions[0].problem is not None):
-        return [broken(part, f"answers, but not the question; {cost}", _UNANSWERED[settings.provider])]
+    if decides(settings) and (not response.decisions or response.decisions[0].problem is not None):
+        return [broken(part, f"answers, but not the question; {cost}", _UNANSWERED[model_kind(settings)])]
     if options < settings.option_limit:
         fix = f"set max_options = {options}" if options > 1 else "take a model that answers choices"
         return [warning(part, f"answers, but refuses questions with more than {options} options; {cost}", fix)]
-    text = f"answers, also questions with {options} options" if settings.provider == "decisions" else "answers"
+    text = f"answers, also questions with {options} options" if model_kind(settings) == "decisions" else "answers"
     return [ok(part, f"{text}; {cost}")]
 
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from judges.core.judge import Judge, has_text
 from judges.custom.definition import nearest
+from judges.models.registry import judge_for
 from judges.registry import load_judges
 from worker.base.commands.feature import ProgressKeys
 from worker.base.commands.options import parse_time
@@ -224,7 +225,7 @@ def _check_free_options(settings: Settings, options: ReplayOptions) -> None:
             raise ReplayOptionsError(f"{place}: there is no [models.{model}]{nearest(model, settings.models)}")
         if rules[judge.name] is None:
             try:
-                judge.for_model(settings.models[model])
+                judge_for(judge, settings.models[model])
             except ValueError as error:
                 raise ReplayOptionsError(f"{error}; name another --model, or leave the judge out") from error
 

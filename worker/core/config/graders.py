@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, get_args
 from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
+from judges.models.registry import judge_for
 from worker.core.config.settings import COMBINE, Rule, Settings
 
 CODE_MODEL: Final = "code"
@@ -76,9 +77,8 @@ def calibrate_judge(settings: Settings, judge: Judge, model: ModelSettings) -> J
     Raises:
         ValueError: The judge has no form for this model; the text says why.
     """
-    named = (judge.name, model.judge_model)
-    own = [row for row in settings.calibrations if (row.judge, row.model) == named]
-    return judge.for_model(model, {row.metric_of(judge): row.calibration for row in own})
+    own = [row for row in settings.calibrations if (row.judge, row.model) == (judge.name, model.judge_model)]
+    return judge_for(judge, model, {row.metric_of(judge): row.calibration for row in own})
 
 
 def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:

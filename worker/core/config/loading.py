@@ -16,7 +16,7 @@ from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_rai
 from judges.core.judge import Judge
 from judges.custom import DefinitionError
 from judges.custom.definition import unknown_name_fault
-from judges.models.registry import PROVIDERS, ModelSettingsError, check
+from judges.models.registry import PROVIDERS, ModelSettingsError, check, decides
 from judges.registry import (
     CatalogueError,
     catalogue,
@@ -258,7 +258,7 @@ def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], k
 
 
 def _calibration_faults(settings: Settings, judges: Mapping[str, Judge]) -> Iterator[Fault]:
-    deciding = {model.judge_model for model in settings.models.values() if model.decides}
+    deciding = {model.judge_model for model in settings.models.values() if decides(model)}
     taken: set[tuple[str, str, str]] = set()
     for number, row in enumerate(settings.calibrations):
         key = f"calibrations[{number}]"

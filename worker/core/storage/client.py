@@ -5,8 +5,7 @@
 
 Every method of `Store`, and every function that is given a store, raises StoreError; callers keep their work and try
 again.
-All scripts but `take` can be repeated: what took effect once does not take effect twice. After a lost reply of `take`
-the leases lapse.
+Scripts can be repeated: what took effect once does not take effect twice. Those that lease then lease further items.
 """
 
 import re

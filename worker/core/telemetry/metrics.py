@@ -296,12 +296,6 @@ def further_tables() -> list[type[MetricTable]]:
     return [import_attribute(feature.metrics) for feature in installed() if feature.metrics]
 
 
-def worker_metrics() -> list[Metric[Any]]:
-    """List every metric of the worker's page."""
-    tables = (Metrics.rows(), *(table.rows() for table in further_tables()))
-    return [metric for rows in tables for metric in rows.values()]
-
-
 class CallMetrics(CallObserver):
     """The metrics of one judge model: its calls, tokens and cost, and the state of its limiter."""
 

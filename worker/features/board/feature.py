@@ -71,4 +71,11 @@ def _faults(settings: Settings) -> Iterator[Fault]:
 _COMMANDS: Final = {
     "board": Command("worker.features.board.command", "Serve pages with shares, verdicts, losses and labels")
 }
-FEATURE: Final = Feature(name="board", tables=(BOARD,), faults=_faults, needs=("labels", "report"), commands=_COMMANDS)
+FEATURE: Final = Feature(
+    name="board",
+    needs=("labels", "report"),
+    tables=(BOARD,),
+    faults=_faults,
+    commands=_COMMANDS,
+    page_metrics="worker.features.board.access.BoardMetrics",
+)

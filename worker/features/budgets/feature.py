@@ -169,11 +169,11 @@ def _wrap_model(context: TraceHookContext) -> ModelWrapper | None:
 def find_unkept(settings: Settings) -> Iterator[Fault]:
     """Find budgets that cannot be kept: in USD without prices, below one answer, or without a monitor."""
     from judges.core.model import ChatRequest
-    from judges.requests.size import most_tokens
+    from judges.models.registry import decides, is_heuristic, most_tokens
     from worker.base.monitor.feature import MONITOR
 
     for name, budget in BUDGETS.read(settings).items():
-        paid = [model for model in budget.models or settings.models if settings.models[model].provider != "lexical"]
+        paid = [model for model in budget.models or settings.models if not is_heuristic(settings.models[model])]
         unpriced = [model for model in paid if settings.models[model].price is None]
         if budget.in_usd and unpriced:
             what = f"{name} is in USD, and has no price of: {', '.join(unpriced)}; their calls count as free"
@@ -184,7 +184,7 @@ def find_unkept(settings: Settings) -> Iterator[Fault]:
             tokens = most_tokens(ChatRequest(messages=(), schema_name="", schema={}, heuristic=dict), model)[1]
             usd = 0 if model.price is None else model.price.cost_usd(0, tokens) * NANO
             bounds = zip((usd, usd, tokens, tokens), budget.limits, strict=True)
-            if not model.decides and any(limit is not None and limit < bound for bound, limit in bounds):
+            if not decides(model) and any(limit is not None and limit < bound for bound, limit in bounds):
                 longest = f"the longest answer of {model_name}, {tokens:,} tokens"
                 what = f"{name} is below {longest}: each of its calls is refused"
                 fix = f"raise the limit, or set a lower max_output_tokens of {model_name}"

@@ -21,7 +21,7 @@ from judges.core.model import (
     ModelUnavailableError,
     OverBudgetError,
 )
-from judges.requests.size import most_tokens
+from judges.models.registry import is_heuristic, most_tokens
 from tracejudge import Trace
 from worker.core.config.settings import NANO, Rule, Settings
 from worker.core.judging.evaluator import GroupCommit
@@ -69,8 +69,7 @@ class Budgets:
         The rules match ``trace`` as it was published.
         """
         judge, judge_model = evaluation.judge, model.settings.judge_model
-        # The built-in model costs nothing.
-        if model.settings.provider == "lexical":
+        if is_heuristic(model.settings):
             return model
         # A repeat or a replay may ask a model that no rule names for the judge; the rules of the judge pay.
         rules = self._rules.find_rules(trace, judge, judge_model) or self._rules.find_rules(trace, judge, None)

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from judges.core.faults import Fault
-from judges.core.model import DECIDING
 from worker.core.config.checks import missing_model_faults, table_name_faults
 from worker.core.config.settings import COMBINE, Amount, Settings, Share
 from worker.core.features import Feature, Table, TraceHookContext, VerdictHook
@@ -83,6 +82,8 @@ def cascade_faults(settings: Settings, *_: object) -> Iterator[Fault]:
 
 
 def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
+    from judges.models.registry import PROVIDERS, decides
+
     cascade = CASCADES.read(settings)[name]
     yield from table_name_faults(key, name)
     if name in settings.models:
@@ -90,8 +91,9 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
     yield from missing_model_faults(settings, cascade.first, f"{key}.first")
     yield from missing_model_faults(settings, cascade.then, f"{key}.then")
     first, then = map(settings.models.get, (cascade.first, cascade.then))
-    if first is not None and not first.decides:
-        fix = f"name a model whose provider is one of {', '.join(sorted(DECIDING))}"
+    if first is not None and not decides(first):
+        names = sorted(name for name, provider in PROVIDERS.items() if provider.kind != "chat")
+        fix = f"name a model whose provider is one of {', '.join(names)}"
         yield Fault(f"{key}.first", f"{cascade.first!r} returns no probabilities", fix, "no-probabilities")
     if first is not None and then is not None and first.judge_model == then.judge_model:
         yield Fault(f"{key}.then", f"{cascade.then!r} judges the first time", "name another model", "conflict")

@@ -106,5 +106,6 @@ FEATURE: Final = Feature(
     keys=GatewayKeys,
     scripts=__package__,
     commands=_COMMANDS,
+    page_metrics="worker.features.gateway.admission.GatewayMetrics",
     eraser="worker.features.gateway.command.SpanEraser",
 )

@@ -24,6 +24,7 @@ from judges.core.verdict import Assessment, Call
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
+from judges.models.registry import decides
 from judges.registry import find_file, load_judges
 from tracejudge import Trace
 from worker.base.commands.options import (
@@ -154,8 +155,8 @@ def align(
     divided = _divided(comparison)
     graders = open_graders(settings, (judge,), (model,), DelayNotes(OFFLINE_PATIENCE_S), combine=None, tries=tries)
     grader = graders.runners[0]
-    if grader.is_free or settings.models[model].decides:
-        kind = "answers typed questions" if settings.models[model].decides else "is built in"
+    if grader.is_free or decides(settings.models[model]):
+        kind = "answers typed questions" if decides(settings.models[model]) else "is built in"
         raise click.UsageError(
             f"--model: {model} {kind} and writes no guidance; name a model of an endpoint that writes text"
         )

@@ -22,12 +22,13 @@ class LabelKeys(KeySpace):
 
 def find_stale(settings: Settings) -> Iterator[Fault]:
     """Find calibrations that were fitted for another version of their judge."""
+    from judges.models.registry import decides, judge_for
     from judges.registry import load_judges
 
     judges = load_judges(settings.judges) if settings.calibrations else {}
-    models = {model.judge_model: model for model in settings.models.values() if model.decides}
+    models = {model.judge_model: model for model in settings.models.values() if decides(model)}
     for row in settings.calibrations:
-        present = judges[row.judge].for_model(models[row.model]).version
+        present = judge_for(judges[row.judge], models[row.model]).version
         if (fitted := row.judge_version or present) != present:
             what = f"{row.judge} by {row.model} was calibrated in version {fitted[:8]}, and is {present[:8]} now"
             fix = f"`tracejudge calibrate --judge {row.judge} --model {row.model}` fits it anew"

@@ -21,6 +21,7 @@ from judges.core.model import ModelSettings
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from judges.models.registry import decides, judge_for
 from judges.registry import load_judges
 from worker.base.commands.options import OUT, amount, note, options, plain, print_json, print_table, reasons_in_words
 from worker.base.lookup.label_store import Labelled, LabelVerdict, join_verdicts, outbox_verdicts, read_labels
@@ -94,14 +95,14 @@ class Fitting(NamedTuple):
         """
         if metric.pass_rule is None:
             raise click.UsageError(f"{metric.name} neither passes nor fails, so that it has no calibration")
-        models = {model.judge_model: model for model in settings.models.values() if model.decides}
+        models = {model.judge_model: model for model in settings.models.values() if decides(model)}
         judge_model = settings.models[name].judge_model if name in settings.models else name
         if judge_model not in models:
             what = f"no model that returns probabilities is called {name!r}{nearest(name, models)}"
             raise click.UsageError(f"--model: {what}; without --model any judge is measured")
         model = models[judge_model]
         try:
-            versions = judge.for_model(model).version, calibrate_judge(settings, judge, model).version
+            versions = judge_for(judge, model).version, calibrate_judge(settings, judge, model).version
         except ValueError as error:
             raise click.UsageError(str(error)) from error
         return cls(settings, judge, metric.name, model, *versions)

@@ -3,25 +3,20 @@
 docs/adding-a-feature.md says what a further kind needs.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from msgspec import Meta
 
-from worker.base.delivery.feature import receiver_exporters
 from worker.base.delivery.settings import RECEIVERS, HttpReceiver, ReceiverSettings, kinds_of
-from worker.core.features import ExporterSpec, Feature, import_attribute
+from worker.core.features import Feature
 from worker.core.storage.keys import KeySpace
-
-if TYPE_CHECKING:
-    from worker.base.delivery.receiver_delivery import ReceiverExporter
-    from worker.core.config.settings import Settings
 
 
 class PhoenixSettings(HttpReceiver, frozen=True, tag="phoenix"):
     """Arize Phoenix: annotations of spans, traces, sessions and documents."""
 
+    exporter = "worker.features.receivers.phoenix.PhoenixExporter"
     paths = tuple(f"/v1/{unit}_annotations" for unit in ("span", "trace", "session", "document"))
 
 
@@ -32,6 +27,7 @@ class LangfuseSettings(HttpReceiver, frozen=True, tag="langfuse"):
         public_key_env: Name of the variable that holds the public key.
     """
 
+    exporter = "worker.features.receivers.langfuse.LangfuseExporter"
     paths = ("/api/public/ingestion", "/api/public")
     public_key_env: str | None = None
 
@@ -43,6 +39,7 @@ class MlflowSettings(HttpReceiver, frozen=True, tag="mlflow"):
         experiment: Id of the experiment that holds the traces.
     """
 
+    exporter = "worker.features.receivers.mlflow.MlflowExporter"
     paths = ("/api/3.0/mlflow/traces", "/api/3.0/mlflow")
     experiment: str | None = None
 
@@ -55,6 +52,7 @@ class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
         project: The project of the traces.
     """
 
+    exporter = "worker.features.receivers.opik.OpikExporter"
     trace_tag = "opik_trace_id"
     paths = ("/v1/private/traces/feedback-scores", "/v1/private/traces", "/v1/private")
     workspace: str | None = None
@@ -64,6 +62,7 @@ class OpikSettings(HttpReceiver, frozen=True, tag="opik"):
 class LangsmithSettings(HttpReceiver, frozen=True, tag="langsmith"):
     """LangSmith: feedback on runs that `tags.langsmith_run_id` names."""
 
+    exporter = "worker.features.receivers.langsmith.LangsmithExporter"
     trace_tag = "langsmith_run_id"
     paths = ("/feedback",)
 
@@ -76,6 +75,7 @@ class WebhookSettings(HttpReceiver, frozen=True, tag="webhook"):
         secret_file: A file that holds it instead.
     """
 
+    exporter = "worker.features.receivers.webhook.WebhookExporter"
     secret_env: str | None = None
     secret_file: str | None = None
 
@@ -89,6 +89,7 @@ class FileSettings(ReceiverSettings, frozen=True, kw_only=True, tag="file"):
         keep_days: Days after which a file is deleted; never unless given.
     """
 
+    exporter = "worker.features.receivers.files.FileExporter"
     path: str
     compress: bool = True
     keep_days: Annotated[int, Meta(ge=1)] | None = None
@@ -97,18 +98,19 @@ class FileSettings(ReceiverSettings, frozen=True, kw_only=True, tag="file"):
 class StdoutSettings(ReceiverSettings, frozen=True, tag="stdout"):
     """JSON lines on standard output."""
 
+    exporter = "worker.features.receivers.files.FileExporter"
 
-_EXPORTERS: Final[Mapping[type[ReceiverSettings], str]] = {
-    PhoenixSettings: "worker.features.receivers.phoenix.PhoenixExporter",
-    LangfuseSettings: "worker.features.receivers.langfuse.LangfuseExporter",
-    MlflowSettings: "worker.features.receivers.mlflow.MlflowExporter",
-    OpikSettings: "worker.features.receivers.opik.OpikExporter",
-    LangsmithSettings: "worker.features.receivers.langsmith.LangsmithExporter",
-    WebhookSettings: "worker.features.receivers.webhook.WebhookExporter",
-    FileSettings: "worker.features.receivers.files.FileExporter",
-    StdoutSettings: "worker.features.receivers.files.FileExporter",
-}
-_KINDS: Final = kinds_of(*_EXPORTERS)
+
+_KINDS: Final = kinds_of(
+    PhoenixSettings,
+    LangfuseSettings,
+    MlflowSettings,
+    OpikSettings,
+    LangsmithSettings,
+    WebhookSettings,
+    FileSettings,
+    StdoutSettings,
+)
 
 
 class ReceiverKeys(KeySpace):
@@ -117,21 +119,9 @@ class ReceiverKeys(KeySpace):
         return f"{self.prefix}:receiver:{name}:sent:{day}"
 
 
-def import_exporters() -> "Mapping[str, type[ReceiverExporter]]":
-    """Import the exporters; return them by kind."""
-    return {kind: import_attribute(_EXPORTERS[settings]) for kind, settings in _KINDS.items()}
-
-
-def _exporters(settings: "Settings") -> Mapping[str, ExporterSpec]:
-    if not RECEIVERS.read(settings):
-        return {}
-    return receiver_exporters(settings, import_exporters())
-
-
 FEATURE: Final = Feature(
     name="receivers",
     tables=(replace(RECEIVERS, kinds=_KINDS),),
     keys=ReceiverKeys,
-    exporters=_exporters,
     eraser="worker.features.receivers.files.ArchiveEraser",
 )

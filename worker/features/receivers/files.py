@@ -45,7 +45,6 @@ class _Lines(Channel):
 class FileExporter(ReceiverExporter):
     """JSON lines in one folder, or on standard output; logs go to standard error."""
 
-    kind = "file"
     channels = (_Lines(),)
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:

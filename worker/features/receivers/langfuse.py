@@ -62,7 +62,6 @@ class _Scores(Channel):
 class LangfuseExporter(HttpExporter):
     """Scores of one Langfuse project."""
 
-    kind = "langfuse"
     expected = "the address of Langfuse, as https://langfuse.example.com"
     keeps_there = "scores: delete them there, by trace"
     probe = Request(_PATH, b'{"batch":[]}')

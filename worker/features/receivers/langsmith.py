@@ -41,7 +41,6 @@ class _Feedback(Channel):
 class LangsmithExporter(HttpExporter):
     """Feedback in one LangSmith workspace."""
 
-    kind = "langsmith"
     expected = "the address of LangSmith's API"
     keeps_there = "feedback: delete it there, by run"
     probe = Request("/sessions?limit=1", b"", method="GET")

@@ -100,7 +100,6 @@ class _Sent:
 class MlflowExporter(HttpExporter):
     """Assessments on one tracking server."""
 
-    kind = "mlflow"
     expected = "the address of MLflow's tracking server, as http://host:5000"
     keeps_there = "assessments: delete them there, by trace"
     probe = Request("/version", b"", method="GET")

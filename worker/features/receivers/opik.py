@@ -37,7 +37,6 @@ class _Scores(Channel):
 class OpikExporter(HttpExporter):
     """Feedback scores of one workspace."""
 
-    kind = "opik"
     expected = "the address of Opik's API, as http://host:5173/api"
     keeps_there = "feedback scores: delete them there, by trace"
     probe = Request("/v1/private/projects?size=1", b"", method="GET")

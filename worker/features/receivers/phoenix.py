@@ -47,7 +47,6 @@ _CHANNELS: Final = {kind: _Annotations(kind) for kind in ("span", "trace", "sess
 class PhoenixExporter(HttpExporter):
     """Annotations of one Phoenix server."""
 
-    kind = "phoenix"
     expected = "the address of Phoenix, as http://host:6006"
     keeps_there = "annotations: delete them there, by trace"
     probe = Request("/v1/span_annotations?sync=true", b'{"data":[]}')

@@ -70,7 +70,6 @@ class _Verdicts(Channel):
 class WebhookExporter(HttpExporter):
     """Signed requests to one address."""
 
-    kind = "webhook"
     expected = "the address that takes the requests"
     keeps_there = "what it does with verdicts: erase them there"
 

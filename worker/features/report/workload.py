@@ -23,8 +23,8 @@ from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
+from judges.models.registry import is_heuristic, most_tokens
 from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
-from judges.requests.size import most_tokens
 from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merge_sums, pass_share
@@ -586,7 +586,7 @@ class Estimator:
         service, judge, judge_model = key
         model: ModelSettings | None = self._models.get(judge_model)
         ratio, usd = 1.0, None
-        if model is None or model.provider == "lexical":
+        if model is None or is_heuristic(model):
             # Judges in code, panels and the built-in model send no request.
             sums.calls = sums.input_tokens = sums.output_tokens = usd = 0.0
         elif sums.calls:

@@ -1,0 +1,206 @@
+"""Every provider of judge models against a real server: good answers, failures of an endpoint, and cancelled calls."""
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+from model_client import KEY, PROMPT, REQUEST, WORDS, Client
+from raw_server import RawServer
+from support import echo_provider
+from support.endpoint import ChatEndpoint
+from support.processes import PATIENCE_S, free_port, wait_until
+from support.replies import Behaviour, Reply, answers, cuts, failing, hangs, not_json, slow
+
+from judges.core.decision import Question
+from judges.core.model import ModelSettings
+from judges.models.registry import PROVIDERS, build
+
+PAIR = 'task = "nli"\nlabels = ["entailment", "neutral"]\nmax_tokens = 64\n'
+
+
+class Subject(NamedTuple):
+    """The settings of a model, the path below the server that its requests have, and a good reply."""
+
+    settings: Mapping[str, object]
+    path: str = ""
+    good: object = None
+
+
+LOCAL = {
+    "lexical": Subject({}),
+    "scripted": Subject({"script": "steps.jsonl"}),
+    "echo": Subject({"model": "echo-1"}),
+}
+REMOTE = {
+    "openai": Subject({"base_url": "/v1"}, "/v1/chat/completions", {"choices": [{"message": {"content": "yes"}}]}),
+    "anthropic": Subject({"base_url": ""}, "/v1/messages", {"content": [{"type": "text", "text": "yes"}]}),
+    "decisions": Subject(
+        {"base_url": "/v1"}, "/v1/decisions", {"answers": [{"type": "predicate", "name": "q1", "probability": 0.9}]}
+    ),
+    "classifier": Subject(
+        {"base_url": "/predict", "backend": "http", "path": "."},
+        "/predict",
+        [[{"label": "entailment", "score": 0.9}, {"label": "neutral", "score": 0.1}]],
+    ),
+}
+ASKED = msgspec.structs.replace(
+    REQUEST, questions=(Question("predicate", "It is so.", pair=(PROMPT, "It is so.")),), heuristic=lambda: "yes"
+)
+
+
+class Endpoint(ChatEndpoint):
+    """Answers any path."""
+
+    path = "/{path:.*}"
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judge.toml").write_text(PAIR, encoding="utf-8")
+    (tmp_path / "steps.jsonl").write_text('{"text": "yes"}\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+
+
+@pytest.fixture(params=REMOTE)
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def client(provider: str, root_url: str = "", **settings: object) -> Client:
+    fields = {"provider": provider, "model": "m", "timeout_s": PATIENCE_S, **{**LOCAL, **REMOTE}[provider].settings}
+    if provider in REMOTE:
+        fields |= {"base_url": f"{root_url}{fields['base_url']}", "api_key_env": "KEY"}
+    return Client(build(msgspec.convert({**fields, **settings}, ModelSettings), {"KEY": KEY}))
+
+
+def good(provider: str) -> Reply:
+    return Reply(raw=json.dumps(REMOTE[provider].good))
+
+
+def test_every_provider_is_here() -> None:
+    assert {*LOCAL, *REMOTE} == PROVIDERS.keys()
+
+
+@pytest.mark.parametrize("provider", LOCAL)
+def test_a_model_in_the_worker_answers_many_at_a_time(provider: str) -> None:
+    assert all("yes" in response.text for response in client(provider).ask_often(20, ASKED))
+
+
+def test_good_answers_are_read_many_at_a_time_and_the_key_is_in_a_header(provider: str) -> None:
+    with Endpoint(good(provider)) as server:
+        responses = client(provider, server.root_url).ask_often(20, ASKED)
+        assert [response.text or response.decisions[0].probability for response in responses] in (
+            ["yes"] * 20,
+            [0.9] * 20,
+        )
+        for call in server.calls:
+            assert [value for value in call.headers.values() if KEY in value]
+            assert KEY not in json.dumps(call.body)
+            assert PROMPT in json.dumps(call.body)
+
+
+FAILING: Mapping[str, tuple[Behaviour, str, str]] = {
+    **{str(status): (failing(status, WORDS), "judge_rejected", f"HTTP {status}") for status in (401, 403, 404)},
+    **{
+        str(status): (failing(status, WORDS), "judge_unavailable", f"HTTP {status}")
+        for status in (408, 500, 502, 503, 504, 529)
+    },
+    "413": (failing(413, WORDS), "input_too_long", "HTTP 413"),
+    "422": (failing(422, WORDS), "bad_request", "HTTP 422"),
+    "429": (failing(429, WORDS, retry_after=7), "rate_limited", "HTTP 429"),
+    "307": (answers(WORDS, status=307, headers={"Location": "http://127.0.0.1:9/"}), "judge_unavailable", "HTTP 307"),
+    "a page with 502": (not_json(f"<html>{WORDS}</html>", status=502), "judge_unavailable", "HTTP 502"),
+    "a page": (not_json(f"<html>{WORDS}</html>"), "judge_unavailable", "text/html"),
+    "an empty reply": (Reply(raw=""), "judge_unavailable", "reply"),
+    "other JSON": (Reply(raw='{"answer": 3}'), "judge_unavailable", "reply"),
+    "half of its JSON": (Reply(raw='{"choices": [{"message": {"con'), "judge_unavailable", "reply"),
+    "a reply without end": (
+        not_json("x" * (4 * 1024 * 1024 + 1)), "judge_unavailable", "the reply is longer than 4194304 bytes",
+    ),
+    "cut before the reply": (cuts(0, WORDS), "judge_unavailable", "no connection to {}"),
+    "cut in the reply": (cuts(0.5, WORDS), "judge_unavailable", "no connection to {}"),
+}  # fmt: skip
+
+
+def test_each_failure_of_an_endpoint_has_its_reason_and_no_secret(provider: str) -> None:
+    with Endpoint() as server:
+        for name, (server.behaviour, reason, words) in FAILING.items():
+            failure = client(provider, server.root_url).fails(ASKED)
+            assert failure.reason == reason, name
+            assert words.format(f"{server.root_url}{REMOTE[provider].path}") in str(failure), name
+            assert failure.retry_after_s == (7 if name == "429" else None), name
+
+
+def test_an_endpoint_that_refuses_connections_may_come_back(provider: str) -> None:
+    port = free_port()
+    model = client(provider, f"http://127.0.0.1:{port}")
+    failure = model.fails(ASKED)
+    where = f"http://127.0.0.1:{port}{REMOTE[provider].path}"
+    assert (failure.reason, str(failure)) == ("judge_unavailable", f"no connection to {where} (ConnectError)")
+    with Endpoint(good(provider), port=port):
+        assert model.ask(ASKED)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
+def test_a_connection_that_nobody_accepts_is_given_up(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
+        failure = client(provider, f"http://127.0.0.1:{deaf.getsockname()[1]}").fails(ASKED)
+    assert (failure.reason, "(ConnectTimeoutError)" in str(failure)) == ("judge_unavailable", True)
+
+
+def test_something_that_speaks_no_http_is_unavailable(provider: str) -> None:
+    words = WORDS.encode()
+    for reply in (
+        b"SSH-2.0-" + words + b"\r\n\r\n",
+        b"HTTP/1.1 " + words + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + words + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + words + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + words + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 19\r\n\r\n" + words,
+        b"HTTP/1.1 200 OK\r\nX: " + words * 10_000 + b"\r\n\r\n",
+    ):
+        with RawServer(reply) as server:
+            root_url = server.base_url.removesuffix("/v1")
+            assert client(provider, root_url).fails(ASKED).reason == "judge_unavailable", reply[:80]
+
+
+def test_no_answer_in_time_is_a_timeout_and_ends_the_request(provider: str) -> None:
+    with Endpoint() as server:
+        for server.behaviour in (hangs(), slow(100)):
+            began = time.monotonic()
+            failure = client(provider, server.root_url, timeout_s=0.2).fails(ASKED)
+            assert (failure.reason, str(failure)) == ("timeout", "no answer within 0.2 s")
+            assert time.monotonic() - began >= 0.2
+        _wait_for_the_end(server)
+    with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", closes=False) as raw:
+        assert client(provider, raw.base_url.removesuffix("/v1"), timeout_s=0.2).fails(ASKED).reason == "timeout"
+
+
+def test_a_cancelled_call_ends_within_its_time(provider: str) -> None:
+    """The HTTP client goes on with a request that nobody awaits, but not beyond its time limit."""
+
+    async def give_up() -> None:
+        model = client(provider, server.root_url, timeout_s=0.6).model
+        try:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(model.complete(ASKED), 0.2)
+        finally:
+            await model.aclose()
+
+    with Endpoint(hangs()) as server:
+        asyncio.run(give_up())
+        _wait_for_the_end(server)
+
+
+def _wait_for_the_end(server: ChatEndpoint) -> None:
+    wait_until(lambda: server.in_flight == 0, 20, "the end of the abandoned request")
+    assert {call.status for call in server.calls} == {None}, "well before the answer"
