@@ -66,7 +66,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "judge.toml").write_text(PAIR, encoding="utf-8")
     (tmp_path / "steps.jsonl").write_text('{"text": "yes"}\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.PROVIDER)
+    monkeypatch.setitem(PROVIDERS, "echo", echo_provider.ROW)
 
 
 @pytest.fixture(params=REMOTE)
