@@ -1,4 +1,4 @@
-"""This checkout beside other commits, by one driver and in turns: it sees a change of 5 %.
+"""This checkout beside other commits, by one driver and in turns, to see a change of 5 % on a quiet machine.
 
 Each commit gets an environment of its own from its `constraints.txt`, because one version needs packages that another
 removed. The endpoint, the receiver, Redis, the traces and what measures are of this checkout on all sides: all versions
