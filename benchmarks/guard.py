@@ -1,4 +1,4 @@
-"""This checkout beside other commits, by one driver and in turns: it sees a change of 5 %.
+"""This checkout beside other commits, by one driver and in turns, to see a change of 5 % on a quiet machine.
 
 Each commit gets an environment of its own from its `constraints.txt`, because one version needs packages that another
 removed. The endpoint, the receiver, Redis, the traces and what measures are of this checkout on all sides: all versions
@@ -56,20 +56,22 @@ def compare(commits: Sequence[str], suites: Sequence[str], rounds: int) -> dict[
     """
     sides = [Side("here", (sys.executable,), (sys.executable,)), *map(_installed, commits)]
     runs: dict[tuple[str, str], list[Measured]] = {}
-    for suite in suites:
-        # Instructions vary by 3 % under any load, and take minutes.
-        for number in range(1 if suite == "instructions" else rounds):
-            # The order alternates, so that a machine that warms up or slows down favours no side.
-            print(f"{suite}, round {number + 1}", flush=True)
-            for side, figure in SUITES[suite](sides[:: -1 if number % 2 else 1]):
-                tell(f"{side.name}: {figure.what}: {figure.value:,.3f} {figure.unit}")
-                runs.setdefault((side.name, figure.what), []).append(figure)
-    tables = {commit: list(_rows(runs, commit)) for commit in commits}
-    for commit, rows in tables.items():
-        print(f"\nRatio to {commit} (least and largest of {rounds} rounds), medians of both, figure, goal")
-        for row in rows:
-            change = f"{_shown(row.there)} -> {_shown(row.here)} {row.unit}"
-            print(f"{row.ratio:24} {change:30} {row.what}" + (f"; {row.goal}" if row.goal else ""))
+    try:
+        for suite in suites:
+            # Instructions vary by 3 % under any load, and take minutes.
+            for number in range(1 if suite == "instructions" else rounds):
+                print(f"{suite}, round {number + 1}", flush=True)
+                # The order alternates, so that a machine that warms up or slows down favours no side.
+                for side, figure in SUITES[suite](sides[:: -1 if number % 2 else 1]):
+                    tell(f"{side.name}: {figure.what}: {figure.value:,.3f} {figure.unit}")
+                    runs.setdefault((side.name, figure.what), []).append(figure)
+    finally:  # also what was measured until Ctrl-C
+        tables = {commit: list(_rows(runs, commit)) for commit in commits}
+        for commit, rows in tables.items():
+            print(f"\nRatio to {commit} (least and largest of the rounds), medians of both, figure, goal")
+            for row in rows:
+                change = f"{_shown(row.there)} -> {_shown(row.here)} {row.unit}"
+                print(f"{row.ratio:24} {change:30} {row.what}" + (f"; {row.goal}" if row.goal else ""), flush=True)
     return tables
 
 
@@ -77,7 +79,7 @@ def _rows(runs: Mapping[tuple[str, str], Sequence[Measured]], commit: str) -> It
     for (name, what), ours in runs.items():
         theirs = runs.get((commit, what))
         if name == "here" and theirs:
-            ratios = [new.value / old.value for new, old in zip(ours, theirs, strict=True)]
+            ratios = [new.value / old.value for new, old in zip(ours, theirs, strict=False)]
             here, there = (statistics.median(one.value for one in side) for side in (ours, theirs))
             goal = ours[0].goal if commit == _GOALS_BESIDE else None
             verdict = goal.verdict(here / there, here) if goal else ""
