@@ -20,8 +20,6 @@ from judges.core.judge import Judge
 from judges.core.model import ChatModel, ChatRequest, ModelKind, ModelSettings
 from judges.core.prompt import Message
 from judges.models.provider import ANTHROPIC_URL, BOUNDS, ModelSettingsError, Provider
-from judges.requests.request import BYTES_PER_TOKEN
-from judges.requests.size import size_bytes
 from tracejudge.content.redact import is_secret_name, redact_credentials
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
@@ -143,6 +141,9 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
 
     Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
     """
+    from judges.requests.request import BYTES_PER_TOKEN  # noqa: PLC0415 - it takes asyncio, which `init` need not load
+    from judges.requests.size import size_bytes  # noqa: PLC0415 - the same
+
     # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
     pairs = model_kind(settings) == "classifier"
     asked = [

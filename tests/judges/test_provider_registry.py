@@ -45,7 +45,7 @@ def test_its_row_says_how_its_models_are_asked_and_what_they_cost(monkeypatch: p
     assert not decides(SETTINGS)
     assert not is_heuristic(SETTINGS)
     assert judge_for(judge, SETTINGS) is judge
-    row = echo_provider.PROVIDER._replace(kind="classifier", is_heuristic=True)
+    row = echo_provider.ROW._replace(kind="classifier", is_heuristic=True)
     monkeypatch.setitem(PROVIDERS, "echo", row)
     assert decides(SETTINGS)
     assert is_heuristic(SETTINGS)
@@ -56,7 +56,7 @@ def test_its_row_says_how_its_models_are_asked_and_what_they_cost(monkeypatch: p
 
 
 def test_a_maker_with_an_address_of_its_own_has_the_short_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = echo_provider.PROVIDER._replace(hosted={"base_url": "https://echo.example", "label": "echoed"})
+    row = echo_provider.ROW._replace(hosted={"base_url": "https://echo.example", "label": "echoed"})
     monkeypatch.setitem(PROVIDERS, "echo", row)
     settings = asyncio.run(_model("echo:/echo-2"))
     assert (settings.model, settings.base_url, settings.judge_model) == ("echo-2", "https://echo.example", "echoed")
