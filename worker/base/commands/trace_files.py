@@ -100,7 +100,7 @@ def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
     lines = file if buffer is None else text_lines(buffer)
     if is_csv(file):
         for row in csv_rows(lines):
-            yield row.number, row.error or _decode(msgspec.json.encode(row.fields))
+            yield row.number, row.error or _convert(row.fields)
         return
     for number, text in enumerate(lines, 1):
         if text.strip():
@@ -110,9 +110,14 @@ def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
 def _decode(payload: bytes, as_fields: Callable[[dict[str, Any]], object] = lambda row: row) -> Trace | str:
     try:
         row = decode_repaired(payload)
-        return msgspec.convert(as_fields(row) if isinstance(row, dict) else row, Trace)
     except NoTraceError:
         return "is not JSON"
+    return _convert(as_fields(row) if isinstance(row, dict) else row)
+
+
+def _convert(fields: object) -> Trace | str:
+    try:
+        return msgspec.convert(fields, Trace)
     except msgspec.ValidationError as error:
         return f"is not a trace: {error}"
 

@@ -6,7 +6,6 @@ StoreError if Redis does not answer, and can be repeated.
 
 import hashlib
 import re
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -267,7 +266,7 @@ class Ledger:
         A worker that gives an evaluation up, and ends before its batch is removed, leaves it in there.
         """
         held = [{ref.id: ref.period for item in batch.items for ref in item.evaluations} for batch in batches]
-        states = evaluation_states(self.store, ChainMap(*held))
+        states = evaluation_states(self.store, {name: period for periods in held for name, period in periods.items()})
         return [
             {name for name in periods if states[name].ended or states[name].letter not in {"", batch.id}}
             for batch, periods in zip(batches, held, strict=True)
