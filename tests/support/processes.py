@@ -21,6 +21,7 @@ T = TypeVar("T")
 SHOWN_CHARACTERS = 4000
 # Only a busy machine needs this long; a wait ends with its condition.
 PATIENCE_S = 60.0
+_LOOP_S = 0.0005  # CPU time of the loop in `slowness` where the figures of the design were measured
 
 
 def bounded_s(promised_s: float) -> float:
@@ -29,6 +30,17 @@ def bounded_s(promised_s: float) -> float:
     The suite runs six processes on two cores that may be busy with other work; a fault takes far longer than this.
     """
     return promised_s if float(Fraction(os.environ.get("TRACEJUDGE_FAULTS_SCALE", "1/40"))) >= 1 else 3 * promised_s
+
+
+def slowness() -> float:
+    """Return how many times slower this machine is at this moment than the one the design was measured on, at least 1.
+
+    Clocks of shared machines change by a factor of two within seconds: a bound of CPU time is multiplied by this.
+    """
+    began = time.thread_time()
+    for _ in range(20_000):
+        pass
+    return max(1.0, (time.thread_time() - began) / _LOOP_S)
 
 
 def wait_until(predicate: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "the condition") -> T:

@@ -5,7 +5,8 @@ First the data that passes through it: an item from caller to sender, an entry o
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
+from itertools import compress, islice, repeat
+from operator import is_
 from types import MethodDescriptorType
 from typing import Any, Literal, NamedTuple
 
@@ -461,12 +462,13 @@ def estimate_bytes(values: Iterable[object]) -> int:
                 room = MAX_ITEMS - len(stack)
                 stack.extend(inside if len(inside) <= room else islice(inside, room))
                 unseen += max(len(inside) - room, 0)
-    texts = [value for value in stack if type(value) is str]
-    numbers = [value for value in stack if id(type(value)) in SCALARS]
+    kinds = list(map(type, stack))
+    is_text = list(map(is_, kinds, repeat(str)))
+    numbers = 0 if all(is_text) else sum(map(SCALARS.__contains__, map(id, kinds)))
     # The containers left are taken for as large as those measured.
-    average, plain = (total - long) // max(containers, 1), len(texts) + len(numbers)
+    average, plain = (total - long) // max(containers, 1), sum(is_text) + numbers
     # A number in a list takes about 32 bytes.
-    left = sum(map(_text_bytes, texts)) + len(numbers) * 32
+    left = sum(map(_text_bytes, compress(stack, is_text))) + numbers * 32
     return total + left + (len(stack) - plain) * average + unseen * (left // plain if plain else average)
 
 

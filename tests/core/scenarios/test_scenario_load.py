@@ -16,11 +16,13 @@ def test_a_slow_model_above_its_limit_pauses_ingest_and_loses_nothing(
     scenario: Scenario, endpoint: ChatEndpoint
 ) -> None:
     traces = 800
-    endpoint.behaviour = answers(0.5)
-    worker = scenario.worker(model={"max_in_flight": 16}, max_waiting_bytes=BOUND_BYTES)
+    hold = replies.Hold()
+    endpoint.behaviour = replies.held(hold, answers(0.5))
+    worker = scenario.worker(model={"max_in_flight": 16, "timeout_s": 300}, max_waiting_bytes=BOUND_BYTES)
     scenario.pipeline.publish(make_traces(traces, words=200))
     wait_until(lambda: worker.scrape().value("tracejudge_stream_lag") > traces // 4, what="the stream to hold them")
     worker.program.wait_for("ingest paused")
+    hold.release()
     scenario.wait_scored(scenario.scored + 64)
     account = scenario.pipeline.account()
     assert account.unread > traces // 4
