@@ -26,9 +26,10 @@ from worker.core.telemetry.service import ServiceThread
 
 log = structlog.get_logger("tracejudge.ingest")
 _BLOCK_MS: Final = 1000
-# Entries of a read while more than a few of up to a thousand are chosen, and of a claim.
+# Entries of a claim, and of a read while more than one of `_FEW_CHOSEN` traces is chosen: all that one read chooses may
+# exceed the bounds of waiting work.
 _SMALL_READ: Final = 128
-_FEW_CHOSEN: Final = 16
+_FEW_CHOSEN: Final = 64
 # Entries are acknowledged within milliseconds; a reader that has held one for so long is dead or disconnected.
 _STALE_MS: Final = 10_000
 _PRESSURE_PAUSE_S: Final = 0.2
@@ -197,8 +198,7 @@ class IngestConsumer(ServiceThread):
         max_bytes = self._settings.max_trace_bytes
         reads = (read_entry(entry, max_bytes) for entry in entries)
         while not (plan := self._planner.plan(reads, self._pressure.bounds.shed)).is_empty:
-            # What is chosen counts towards the bounds of waiting work, which are looked at before each read.
-            self._chooses_few = len(plan.traces) <= _FEW_CHOSEN
+            self._chooses_few = len(plan.traces) * _FEW_CHOSEN < sum(map(len, plan.tallies.values()))
             self._apply(plan)
 
     def _apply(self, plan: Plan) -> None:
