@@ -179,18 +179,18 @@ class Planner:
             plan.tally(entry.entry_id, Tally("shed", None, entry.producer, entry.trace.service, shed_models))
             return
         plan.traces.append(entry)
-        plan.chosen.append(
-            {
-                "id": entry.entry_id,
-                "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
-                "payload": plan.writer.trace(entry.trace) if chosen else 0,
-                "evaluations": plan.writer.evaluations(chosen, entry.trace),
-                "shed": dict(shed_models),
-                "session": self._gather(plan.writer, entry, sampling.session_choices)
-                if sampling.session_choices and self._gather is not None
-                else None,
-            }
-        )
+        written: dict[str, object] = {
+            "id": entry.entry_id,
+            "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
+            "payload": plan.writer.trace(entry.trace) if chosen else 0,
+            "evaluations": plan.writer.evaluations(chosen, entry.trace),
+        }
+        # Nearly every trace is without these, and Redis makes a table of each.
+        if shed_models:
+            written["shed"] = dict(shed_models)
+        if sampling.session_choices and self._gather is not None:
+            written["session"] = self._gather(plan.writer, entry, sampling.session_choices)
+        plan.chosen.append(written)
 
     def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:
         member = None if self._keep_feedback is None else self._keep_feedback(entry)

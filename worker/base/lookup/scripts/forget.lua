@@ -84,10 +84,10 @@ if redis.sha1hex(old) ~= ARGV[3] then return {-1, 0} end
 local letter_count, open, letters = 0, {}, {}
 for index = 6, #ARGV, 3 do
   local id, field, period = ARGV[index], ARGV[index + 1], ARGV[index + 2]
-  local state, part, is_new = find_in(KEYS[14], period, field)
+  local state, place = find_in(KEYS[14], period, field)
   if not state or state == CHOSEN then
     local letter = redis.call('HGET', keys.dead, id)
-    open[#open + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
+    open[#open + 1] = {id = id, field = field, place = place, letter = letter}
     letters[#letters + 1] = letter or nil
     count('removed', 1)
     if letter then
@@ -101,7 +101,7 @@ if refused then return refused end
 
 for index = 6, #ARGV, 3 do redis.call('HDEL', KEYS[6], ARGV[index]) end
 for _, evaluation in ipairs(open) do
-  write_evaluation(evaluation.part, evaluation.field, ENDED.removed, tonumber(ARGV[5]), evaluation.is_new)
+  write_evaluation(evaluation.place, evaluation.field, ENDED.removed, tonumber(ARGV[5]))
   if evaluation.letter then erase_letter(keys, evaluation.id, evaluation.letter) end
 end
 if ARGV[4] == '' then

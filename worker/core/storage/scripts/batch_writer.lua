@@ -45,9 +45,9 @@ end
 local function look_up(evaluations)
   for _, evaluation in ipairs(evaluations) do
     evaluation.field = ARGV[#ARGV]:sub(evaluation.field, evaluation.field + 15)
-    local state, part, is_new = find_evaluation(KEYS[7], evaluation.period, evaluation.field, now / 1000, plan.ledger_ttl_s)
+    local state, place = find_evaluation(KEYS[7], evaluation.period, evaluation.field, now / 1000, plan.ledger_ttl_s)
     if not state and any_dead and redis.call('HEXISTS', KEYS[6], evaluation.id) == 1 then state = CHOSEN end
-    evaluation.state, evaluation.part, evaluation.is_new = state or '', part, is_new
+    evaluation.state, evaluation.place = state or '', place
   end
 end
 
@@ -58,7 +58,7 @@ local function choose(payload, evaluations)
   for _, evaluation in ipairs(evaluations) do
     if evaluation.state == '' and not chosen_fields[evaluation.field] then
       chosen_fields[evaluation.field] = true
-      write_evaluation(evaluation.part, evaluation.field, CHOSEN, plan.ledger_ttl_s, evaluation.is_new)
+      write_evaluation(evaluation.place, evaluation.field, CHOSEN, plan.ledger_ttl_s)
       local texts = texts_by_batch[evaluation.batch] or {payload = evaluation.payload or payload}
       texts[#texts + 1] = evaluation.text
       texts_by_batch[evaluation.batch] = texts

@@ -32,7 +32,7 @@ local function expected_counts()
   end
   for outcome in pairs(plan.feedback) do expect('feedback:', outcome) end
   for _, trace in ipairs(plan.traces) do
-    for model in pairs(trace.shed) do expect('shed:', model) end
+    for model in pairs(trace.shed or {}) do expect('shed:', model) end
   end
   for _, report in ipairs(plan.reports) do
     for reason in pairs(report.dropped) do expect('dropped:', reason) end
@@ -144,7 +144,7 @@ for index, trace in ipairs(plan.traces) do
     if trace.session and gather_trace(trace.session) then is_new = true end
     outcomes[index] = is_new and 'sampled' or 'duplicate'
     count(outcomes[index], 1)
-    shed_all(trace.shed, 1)
+    if trace.shed then shed_all(trace.shed, 1) end
     count_arrivals(trace.producer, 1)
   else
     outcomes[index] = ''

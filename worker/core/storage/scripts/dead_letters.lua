@@ -296,8 +296,8 @@ for index = 4, #ARGV, 2 do
   removed[#removed + 1] = letter and 1 or 0
   if letter then
     seen[id] = true
-    local _, part, is_new = find_in(KEYS[8], period_of(letter), field)
-    removals[#removals + 1] = {id = id, field = field, part = part, is_new = is_new, letter = letter}
+    local _, place = find_in(KEYS[8], period_of(letter), field)
+    removals[#removals + 1] = {id = id, field = field, place = place, letter = letter}
     letters[#letters + 1] = letter
     bytes = bytes_without(letter)
     count_removed_letter(letter)
@@ -309,7 +309,7 @@ if refused then return refused end
 
 for _, removal in ipairs(removals) do
   erase_letter(keys, removal.id, removal.letter)
-  write_evaluation(removal.part, removal.field, ENDED.removed, tonumber(ARGV[1]), removal.is_new)
+  write_evaluation(removal.place, removal.field, ENDED.removed, tonumber(ARGV[1]))
 end
 write_account(KEYS[1], KEYS[2])
 return removed

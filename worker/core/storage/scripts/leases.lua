@@ -31,7 +31,8 @@ local function write_batch(keys, batch, parts, due, ending)
   local offset = size
   for index = #parts, 1, -1 do
     offset = offset - #parts[index]
-    redis.call('SETRANGE', keys.batch, offset, parts[index])
+    -- Redis formats a number as one with a fraction, which costs as much as the write.
+    redis.call('SETRANGE', keys.batch, string.format('%d', offset), parts[index])
   end
   redis.call('ZADD', keys.leases, due, batch.id)
   redis.call('ZADD', keys.ready, batch.made_at_ms, batch.id)

@@ -34,12 +34,12 @@ local function choose_follow_ups(packed)
   for _, follow_up in ipairs(cmsgpack.unpack(packed)) do
     local id, hex, period, batch, made_at_ms, judge_model, payload = unpack(follow_up)
     local field = hex:gsub('%x%x', function(digits) return string.char(tonumber(digits, 16)) end)
-    local state, part, is_new = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
+    local state, place = find_evaluation(KEYS[9], period, field, now / 1000, ttl_s)
     if not state and not seen[field] then
       seen[field] = true
       models[#models + 1] = judge_model
       follow_ups[#follow_ups + 1] = {
-        field = field, part = part, is_new = is_new, payload = payload,
+        field = field, place = place, payload = payload,
         batch = {id = batch, made_at_ms = made_at_ms, judge_model = judge_model},
       }
       count('chosen', 1)
@@ -49,13 +49,13 @@ end
 
 for first = 4, #ARGV, 9 do
   local id, field, period, verdict, outcome, reason, scores, batch, packed = unpack(ARGV, first, first + 8)
-  local state, part, is_new_part = find_in(KEYS[9], period, field)
+  local state, place = find_in(KEYS[9], period, field)
   local is_new = not seen[field] and (not state or state == CHOSEN)
   fresh[#fresh + 1] = is_new and 1 or 0
   if is_new then
     seen[field] = true
     local letter = any_dead and redis.call('HGET', keys.dead, id)
-    new[#new + 1] = {id = id, field = field, part = part, is_new = is_new_part, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
+    new[#new + 1] = {id = id, field = field, place = place, verdict = verdict, outcome = outcome, scores = scores, letter = letter}
     if letter then letters[#letters + 1] = letter end
     count_lost_choice(state, letter, batch ~= '' and KEYS[11] .. ':' .. batch)
     count(outcome, 1)
@@ -70,13 +70,13 @@ for _, model in ipairs(models) do refused = refused or guard({{KEYS[14] .. model
 if refused then return refused end
 
 for _, result in ipairs(new) do
-  write_evaluation(result.part, result.field, ENDED[result.outcome], ttl_s, result.is_new)
+  write_evaluation(result.place, result.field, ENDED[result.outcome], ttl_s)
   if result.scores ~= '' then redis.call('SET', KEYS[10] .. ':' .. result.id, result.scores, 'EX', ttl_s) end
   redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', '1', 'j', result.verdict)
   if result.letter then erase_letter(keys, result.id, result.letter) end
 end
 for _, follow_up in ipairs(follow_ups) do
-  write_evaluation(follow_up.part, follow_up.field, CHOSEN, ttl_s, follow_up.is_new)
+  write_evaluation(follow_up.place, follow_up.field, CHOSEN, ttl_s)
   local batch = follow_up.batch
   write_batch({
     batch = KEYS[11] .. ':' .. batch.id, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13],
