@@ -1,5 +1,6 @@
 """Ingest and its script: what was read ends under exactly one outcome, in one step, however often that step is made."""
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from worker.base.accounting import read_account
 from worker.core.config.settings import Rule, Where
 from worker.core.selection.sampling import position
 from worker.core.selection.stream_entry import read_entry
+from worker.core.storage.client import StoreError
 
 SHOP = Where(service="shop")
 HALF = Rule(name="half", where=SHOP, judges=("safety", "relevance_to_query"), rate=0.5, always=("error",))
@@ -167,7 +169,9 @@ def test_a_batch_is_ready_and_due_later_counts_as_waiting_and_its_marks_expire(k
     day = 24 * 3600
     assert set(keyspace.ledger()) == set(marks)
     parts = list(keyspace.client.scan_iter(f"{keyspace.keys.evaluations}:*"))
-    assert all(3600 + day - 60 < keyspace.client.ttl(part) <= 3600 + day + 600 for part in parts)
+    # Counted from an hour after the end of the day, for a trace without a time.
+    counted_s = 3600 + day + 3600 + day - time.time() % day
+    assert all(counted_s - 60 < keyspace.client.ttl(part) <= counted_s + 660 for part in parts)
     assert keyspace.client.ttl(keyspace.keys.account_now()) == pytest.approx(90 * day, abs=60)
     assert keyspace.client.ttl(keyspace.keys.account_all) == -1
 
@@ -195,11 +199,19 @@ def test_a_repeated_call_of_choose_changes_nothing(keyspace: Keyspace, again: st
     entries = [(entry_id, None if entry_id == doomed.encode() else fields) for entry_id, fields in entries]
     if again == "plan":
         plan = planner_of(chosen.settings, keyspace.store).plan(read_entry(entry, 2000) for entry in entries)
-        keyspace.store.run("choose", plan.keys, plan.arguments)
         before = keyspace.everything()
-        keyspace.store.run("choose", plan.keys, plan.arguments)
+        with pytest.raises(StoreError, match="removed before its batch was chosen"):
+            keyspace.store.run("choose", plan.keys, plan.arguments)
+        assert keyspace.everything() == before
+        keyspace.store.run("choose", plan.keys, plan.arguments, plan.bodies)
+        assert {keyspace.client.ttl(key) for key in plan.bodies} == {-1}
+        before = keyspace.everything()
+        keyspace.store.run("choose", plan.keys, plan.arguments, plan.bodies)
         assert keyspace.everything() == before
         assert keyspace.accounting()["cut_off"] == 1
+        keyspace.client.delete(*plan.bodies)  # as when all is judged
+        keyspace.store.run("choose", plan.keys, plan.arguments, plan.bodies)
+        assert keyspace.client.exists(*plan.bodies) == 0
         return
     chosen.process(entries)
     before, counted, woken = keyspace.everything(), samples(chosen.metrics), chosen.woken.copy()
@@ -236,6 +248,18 @@ def test_a_trace_published_again_gets_only_evaluations_that_are_new(keyspace: Ke
     IngestHarness(keyspace, rules=(Rule(name="two", judges=("safety", "relevance_to_query")),)).process()
     assert keyspace.counted("sampled", "duplicate", "chosen") == {"sampled": 2, "duplicate": 0, "chosen": 2}
     assert sorted(judge for _, _, judge in evaluations(keyspace)) == ["relevance_to_query", "safety"]
+    # Their batch is written again without what was chosen before, wherever that stood.
+    judges = ("safety", "relevance_to_query", "groundedness")
+    chosen = IngestHarness(keyspace, rules=(Rule(name="three", judges=judges),))
+    traces = [make_trace(number, input="Grüße 😀", context=["a"]) for number in (1, 2, 1, 3, 2)]
+    for trace in traces:
+        keyspace.add(trace)
+    keyspace.client.delete(*keyspace.client.keys(f"{keyspace.prefix}:batch:*"))
+    chosen.process()
+    (batch,) = keyspace.batches().values()
+    held = [(item.trace, [evaluation.judge for evaluation in item.evaluations]) for item in batch.items]
+    assert held == [(traces[0], ["groundedness"]), (traces[1], [*judges]), (traces[3], [*judges])]
+    assert keyspace.counted("sampled", "duplicate") == {"sampled": 5, "duplicate": 2}
 
 
 def test_rules_that_want_the_same_share_one_evaluation_of_the_larger_rate(keyspace: Keyspace) -> None:

@@ -80,11 +80,12 @@ def retry(
             "spent": _encode(dead.letter.spent).decode(),
         }
         by_trace.setdefault(_encode(dead.letter.item.trace), []).append(letter)
-    (batch_id,) = writer.batch_ids()
+    (batch,) = writer.batches
     plan = {
         "automatic": automatic,
         "traces": [{"payload": writer.payload(trace), "letters": letters} for trace, letters in by_trace.items()],
-        "tries": writer.key(keys.tries(batch_id)),
+        "tries": writer.key(keys.tries(batch.id)),
+        "head": batch.head,
     }
     answers = store.run("dead_retry", *writer.finish(plan))
     ids = [str(letter["id"]) for letters in by_trace.values() for letter in letters]

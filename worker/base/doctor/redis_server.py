@@ -250,7 +250,7 @@ def worker_commands(keys: Keys) -> list[Command]:
     """List the commands that workers run, scripts included, each in a form that Redis queues."""
     commands = (
         "PING|TIME|SCAN 0|EVALSHA {zeros} 0|MEMORY USAGE {key}|EXISTS {key}|DEL {key}|EXPIRE {key} 1|PEXPIRE {key} 1|"
-        "TTL {key}|GET {key}|MGET {key}|SET {key} a|SETRANGE {key} 0 a|STRLEN {key}|HSET {key} a b|"
+        "TTL {key}|GET {key}|MGET {key}|SET {key} a|PERSIST {key}|STRLEN {key}|HSET {key} a b|"
         "HSETNX {key} a b|HGET {key} a|HMGET {key} a|HGETALL {key}|HDEL {key} a|HEXISTS {key} a|HINCRBY {key} a 1|"
         "HLEN {key}|HVALS {key}|HSTRLEN {key} a|HSCAN {key} 0|ZADD {key} 1 a|ZREM {key} a|ZCARD {key}|"
         "ZINCRBY {key} 1 a|ZCOUNT {key} 0 1|ZRANGE {key} 0 0|ZREVRANGE {key} 0 0|ZRANGEBYSCORE {key} 0 1|"

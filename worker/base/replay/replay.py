@@ -451,7 +451,6 @@ class ReplayRun:
             "traces": [
                 {
                     "id": pick.entry.entry_id,
-                    "payload": writer.trace(pick.entry.trace) if pick.evaluations else 0,
                     "evaluations": writer.evaluations(pick.evaluations, pick.entry.trace),
                     "session": self._gather(writer, pick.entry, pick.session_choices, self.cursor.name)
                     if pick.session_choices and self._gather is not None

@@ -206,7 +206,9 @@ class IngestConsumer(ServiceThread):
         # Repeat until Redis answers, which the script allows, because giving up would leave the entries pending.
         while True:
             try:
-                answer = msgspec.json.decode(self._store.run("choose", plan.keys, plan.arguments), type=Answer)
+                answer = msgspec.json.decode(
+                    self._store.run("choose", plan.keys, plan.arguments, plan.bodies), type=Answer
+                )
                 break
             except StoreError as error:
                 if self.stopping.is_set():

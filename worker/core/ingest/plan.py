@@ -1,7 +1,7 @@
 """The outcome of every entry of one read: traces are sampled, all others are counted, as ``choose.lua`` applies it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -45,7 +45,7 @@ class Plan:
         reports: Reports of producers; in the order of the script's answer.
         services: The service of each producer, by the index of the producer's key.
         rules: How many traces each rule matched, and whether it chose them.
-        keys, arguments: The call of `choose`, set by ``Planner.plan`` when all else is known.
+        keys, arguments, bodies: The call of `choose`, set by ``Planner.plan`` when all else is known.
         producers: The index of each producer's key.
         chosen, reported: The parts of the script's plan for ``traces`` and ``reports``.
         feedback: Ids of entries with late feedback that is not kept, by outcome.
@@ -64,6 +64,7 @@ class Plan:
     rules: Counter[RuleTally] = field(default_factory=Counter)
     keys: Sequence[str] = ()
     arguments: Sequence[bytes] = ()
+    bodies: Mapping[str, bytes] = field(default_factory=dict)
     producers: dict[str, int] = field(default_factory=dict)
     chosen: list[dict[str, object]] = field(default_factory=list)
     reported: list[dict[str, object]] = field(default_factory=list)
@@ -166,7 +167,7 @@ class Planner:
         for rules in rules_of_chosen:
             plan.rules.update(rules)
         # Finish the writer last, because the tallies above add keys of producers.
-        plan.keys, plan.arguments = plan.writer.finish(self._script_plan(plan))
+        plan.keys, plan.arguments, plan.bodies = plan.writer.finish(self._script_plan(plan))
         return plan
 
     def _choose(self, plan: Plan, entry: TraceEntry, sampling: Sampling, shed: Collection[str]) -> None:
@@ -182,7 +183,6 @@ class Planner:
         written: dict[str, object] = {
             "id": entry.entry_id,
             "producer": plan.producer(entry.producer, entry.trace.service, self._keys),
-            "payload": plan.writer.trace(entry.trace) if chosen else 0,
             "evaluations": plan.writer.evaluations(chosen, entry.trace),
         }
         # Nearly every trace is without these, and Redis makes a table of each.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,8 +19,11 @@ _encoder = msgspec.json.Encoder()
 
 
 @dataclass(slots=True)
-class _OpenBatch:
-    """A batch that is being filled: its number in the plan, the indexes of its keys, and its evaluations so far."""
+class OpenBatch:
+    """A batch that is being filled: its number in the plan, the indexes of its keys, and what it holds so far.
+
+    ``parts`` and ``length`` are those of its items, from the last one on without their end.
+    """
 
     number: int
     id: str
@@ -30,16 +33,48 @@ class _OpenBatch:
     ready: int
     filled: int = 0
     version: int = BATCH_VERSION
+    parts: list[bytes] = field(default_factory=list)
+    length: int = 0
+    item: int = 0
+    trace: bytes = b""
+
+    @property
+    def head(self) -> str:
+        """The beginning of its JSON, up to its items."""
+        return batch_header(self.id, self.grader.name, self.grader.judge_model, self.created_at, self.version)
+
+    def add(self, trace: bytes, evaluation: bytes) -> tuple[int, int]:
+        """Add an evaluation of a trace; return where the trace's item and the evaluation begin among the items."""
+        if trace is self.trace:
+            self._put(b",")
+        else:
+            self._put(b']},{"trace":' if self.parts else b'{"trace":')
+            self.item, self.trace = self.length - len(b'{"trace":'), trace
+            self._put(trace, b',"evaluations":[')
+        begin = self.length
+        self._put(evaluation)
+        return self.item, begin
+
+    def _put(self, *parts: bytes) -> None:
+        self.parts += parts
+        self.length += sum(map(len, parts))
+
+    def body(self) -> bytes:
+        """Return its JSON with all that was added."""
+        return b"".join((self.head.encode(), *self.parts, b"]}]}"))
 
     def fields(self) -> dict[str, object]:
-        judge_model = self.grader.judge_model
+        """Return its part of the plan."""
+        head = len(self.head.encode())
         return {
             "key": self.key,
             "id": self.id,
-            "judge_model": judge_model,
+            "judge_model": self.grader.judge_model,
             "ready": self.ready,
             "made_at_ms": made_at_ms(self.id),
-            "head": batch_header(self.id, self.grader.name, judge_model, self.created_at, self.version),
+            "filled": self.filled,
+            "head": head,
+            "size": head + self.length + len(b"]}]}"),
         }
 
 
@@ -53,8 +88,8 @@ class BatchWriter:
         self._keys = list(script_keys)
         self._payloads: list[bytes] = []
         self._fields = bytearray()
-        self._batches: list[_OpenBatch] = []
-        self._open: dict[Grader, _OpenBatch] = {}
+        self.batches: list[OpenBatch] = []
+        self._open: dict[Grader, OpenBatch] = {}
         self._ready_keys: dict[str, int] = {}
 
     @classmethod
@@ -73,34 +108,36 @@ class BatchWriter:
         self._payloads.append(encoded)
         return len(self._payloads) + 1
 
-    def trace(self, trace: Trace) -> int:
-        """Add a trace and return the index of its argument."""
-        return self.payload(_encoder.encode(trace))
-
     def evaluations(self, chosen: Sequence[ChosenEvaluation], trace: Trace) -> list[dict[str, object]]:
         """Put evaluations of a trace into the open batches of their graders; return their part of the plan."""
         written: list[dict[str, object]] = []
-        shorter = 0
+        whole = shorter = b""
         for grader, evaluation in chosen:
-            # Redis 6.2 cannot read raw bytes in the plan, so the ledger's fields are a separate argument.
-            self._fields += field_of(evaluation.id)
-            fields: dict[str, object] = {
-                "batch": self.put(grader, evaluation.batch_version),
-                "id": evaluation.id,
-                # The position of its first byte; Lua counts from 1.
-                "field": len(self._fields) - FIELD_BYTES + 1,
-                "period": evaluation.period,
-                "text": _encoder.encode(evaluation).decode(),
-            }
             if grader.members:
                 # Leave texts out, because panels combine verdicts and the texts would only fill their batches.
-                shorter = shorter or self.trace(without_texts(trace))
-                fields["payload"] = shorter
-            written.append(fields)
+                encoded = shorter = shorter or _encoder.encode(without_texts(trace))
+            else:
+                encoded = whole = whole or _encoder.encode(trace)
+            batch, text = self.put(grader, evaluation.batch_version), _encoder.encode(evaluation)
+            item, begin = batch.add(encoded, text)
+            # Redis 6.2 cannot read raw bytes in the plan, so the ledger's fields are a separate argument.
+            self._fields += field_of(evaluation.id)
+            written.append(
+                {
+                    "batch": batch.number,
+                    "id": evaluation.id,
+                    # The position of its first byte; Lua counts from 1.
+                    "field": len(self._fields) - FIELD_BYTES + 1,
+                    "period": evaluation.period,
+                    "item": item,
+                    "text": begin,
+                    "size": len(text),
+                }
+            )
         return written
 
-    def put(self, grader: Grader, version: int) -> int:
-        """Count an evaluation, which needs a batch version, into its grader's open batch; return the batch's number."""
+    def put(self, grader: Grader, version: int) -> OpenBatch:
+        """Count an evaluation, which needs a batch version, into its grader's open batch; return the batch."""
         batch = self._open.get(grader)
         if batch is None or batch.filled >= self._settings.batch_size:
             created_at, judge_model = time.time(), grader.judge_model
@@ -108,26 +145,23 @@ class BatchWriter:
             key = self.key(self._names.batch(batch_id))
             if judge_model not in self._ready_keys:
                 self._ready_keys[judge_model] = self.key(self._names.ready(judge_model))
-            number, ready = len(self._batches) + 1, self._ready_keys[judge_model]
-            batch = self._open[grader] = _OpenBatch(number, batch_id, grader, created_at, key, ready)
-            self._batches.append(batch)
+            number, ready = len(self.batches) + 1, self._ready_keys[judge_model]
+            batch = self._open[grader] = OpenBatch(number, batch_id, grader, created_at, key, ready)
+            self.batches.append(batch)
         batch.filled += 1
         # Workers that know only version 1 must leave a batch alone as soon as one evaluation needs version 2.
         batch.version = max(batch.version, version)
-        return batch.number
+        return batch
 
-    def batch_ids(self) -> list[str]:
-        """List the batches in the order of their numbers."""
-        return [batch.id for batch in self._batches]
-
-    def finish(self, plan: Mapping[str, object]) -> tuple[list[str], list[bytes]]:
-        """Return the script's keys and arguments: the plan, the payloads, and all fields of the ledger."""
+    def finish(self, plan: Mapping[str, object]) -> tuple[list[str], list[bytes], dict[str, bytes]]:
+        """Return the script's keys, its arguments (the plan, payloads, all fields of the ledger), and the batches."""
         complete = {
             "group": INGEST_GROUP,
             "ledger_ttl_s": self._settings.ledger_ttl_s,
             "account_ttl_s": 90 * 86_400,
             "ready_ms": READY_MS,
-            "batches": [batch.fields() for batch in self._batches],
+            "batches": [batch.fields() for batch in self.batches],
             **plan,
         }
-        return self._keys, [msgspec.msgpack.encode(complete), *self._payloads, bytes(self._fields)]
+        arguments = [msgspec.msgpack.encode(complete), *self._payloads, bytes(self._fields)]
+        return self._keys, arguments, {self._keys[batch.key - 1]: batch.body() for batch in self.batches if batch.parts}

@@ -9,9 +9,10 @@ Scripts can be repeated: what took effect once does not take effect twice. Those
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import redis
@@ -43,6 +44,8 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 # Version of all keys under the prefix except those that services write.
 LAYOUT: Final = b"2"
 _SOCKET_TIMEOUT_S: Final = 10.0
+# Of a text that waits for its script, which may run again for as long as Redis is away.
+_TEXT_TTL_S: Final = 600
 # Far longer than a live consumer with something to read stays silent.
 IDLE_MS: Final = 15 * 60 * 1000
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
@@ -210,8 +213,14 @@ class Store:
         self._load()
         self._is_open = True
 
-    def run(self, script: str, keys: Sequence[str], arguments: Iterable[bytes | str | int | float]) -> Any:
-        """Run a script by name.
+    def run(
+        self,
+        script: str,
+        keys: Sequence[str],
+        arguments: Iterable[bytes | str | int | float],
+        texts: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> Any:
+        """Run a script by name, after some texts are written by their keys; the script lets them stay beyond minutes.
 
         Raises:
             LayoutError: The keys under the prefix were written by another version.
@@ -224,7 +233,12 @@ class Store:
 
         def run(client: "redis.Redis") -> Any:
             try:
-                return client.evalsha(sha, len(declared), *declared, *encoded)
+                if not texts:
+                    return client.evalsha(sha, len(declared), *declared, *encoded)
+                pipe = client.pipeline(transaction=False)
+                for name, text in texts.items():
+                    pipe.set(name, text, ex=_TEXT_TTL_S, nx=True)
+                return pipe.evalsha(sha, len(declared), *declared, *encoded).execute()[-1]
             except NoScriptError:
                 # Redis was restarted, or another server is the master now.
                 self._load()

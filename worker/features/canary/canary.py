@@ -162,7 +162,7 @@ class CanaryWatch(Watch):
             ]
             if choices:
                 chosen = self._factory.make(TraceEntry(f"{now_ms}-0", None, trace, b""), choices, "canary")
-                yield {"payload": writer.trace(trace), "evaluations": writer.evaluations(chosen, trace)}
+                yield {"evaluations": writer.evaluations(chosen, trace)}
 
     def _show_agreement(self, now: float) -> None:
         """Set the gauges of the judges and models of the rules that the canary was judged by."""

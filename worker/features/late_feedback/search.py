@@ -262,7 +262,6 @@ class FeedbackChooser:
                 "publications": [
                     {
                         "id": publication.entry_id,
-                        "payload": writer.trace(publication.trace) if publication.evaluations else 0,
                         "evaluations": writer.evaluations(publication.evaluations, publication.trace),
                     }
                     for publication in publications

@@ -220,10 +220,7 @@ class SessionChooser:
                     "wait_ms": int(wait_s * 1000),
                     "shed": {} if waits else dict(away),
                     "groups": [
-                        {
-                            "payload": writer.trace(group.trace),
-                            "evaluations": writer.evaluations(group.evaluations, group.trace),
-                        }
+                        {"evaluations": writer.evaluations(group.evaluations, group.trace)}
                         for group in ([] if waits else kept)
                         if group.evaluations
                     ],

@@ -4,7 +4,7 @@
 -- KEYS[1] traces   stream, group plan.group; no TTL; only read
 -- KEYS[2] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
 -- KEYS[9..] batch:<id> · ready:<judge model>, named by their index in the plan
--- ARGV[1] the plan, as msgpack · ARGV[2..] payloads of traces, named by their index in the plan
+-- ARGV[1] the plan, as msgpack · ARGV[2..] traces of conversations, named by their index in the plan
 local delivered = last_delivered(KEYS[1], plan.group)
 
 -- Whether ingest has finished an entry: delivered and not pending. A trace chosen before ingest decides, and which its
@@ -54,6 +54,8 @@ for _, trace in ipairs(plan.traces) do
   trace.entry_state = entry_state(trace.id)
   look_up(trace.evaluations)
 end
+refused = guard_batches()
+if refused then return refused end
 
 local counted = {}
 local function count_new(evaluations)
@@ -79,7 +81,7 @@ end
 for _, trace in ipairs(plan.traces) do
   if trace.entry_state == 'open' then
     if trace.session then gather_trace(trace.session) end
-    local new = plan.dry_run and count_new(trace.evaluations) or not plan.dry_run and choose(trace.payload, trace.evaluations)
+    local new = plan.dry_run and count_new(trace.evaluations) or not plan.dry_run and choose(trace.evaluations)
     count_in_replay('chosen', new)
     count_in_replay('already_judged', #trace.evaluations - new)
   else

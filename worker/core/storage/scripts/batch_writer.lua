@@ -9,11 +9,14 @@
 -- KEYS[6] dead             hash, evaluation id -> letter; read only: a dead letter was chosen before
 -- KEYS[7] evaluations      first part of the ledger's keys, see ledger.lua
 -- ARGV[#ARGV]              the ledger's fields of all evaluations; a plan names each by its first byte
--- plan.batches             and by their index KEYS batch:<id>, ready:<judge model>, and payloads in ARGV; an evaluation
---                          has a payload of its own if its judge needs less of the trace
+-- plan.batches             and by their index KEYS batch:<id>, ready:<judge model>
+--
+-- The caller has written each batch:<id> as it is if all of it is chosen, with a TTL that this script removes: texts that
+-- pass through Lua are hashed and copied, which cost more than all else. An evaluation names where in its batch the item
+-- of its trace and its own text begin, in bytes after the head, and the bytes of that text.
 local plan = cmsgpack.unpack(ARGV[1])
 local now = now_ms()
-local feedback, parts_by_batch = {}, {}
+local feedback, chosen_by_batch, looked_up = {}, {}, {}
 local any_dead = redis.call('HLEN', KEYS[6]) > 0
 
 -- Returns an error if Redis would refuse a write of the plan, else nil; `own_writes` are the caller's.
@@ -24,7 +27,7 @@ local function guard_plan(own_writes)
   }
   local models, guarded = {}, {}
   for index, batch in ipairs(plan.batches) do
-    if index == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SETRANGE'} end
+    if index == 1 then writes[#writes + 1] = {KEYS[batch.key], false, 'SET', 'GET', 'STRLEN', 'TTL', 'PERSIST', 'DEL'} end
     if not guarded[batch.ready] then
       guarded[batch.ready] = true
       writes[#writes + 1] = {KEYS[batch.ready], 'zset', 'ZADD'}
@@ -43,6 +46,7 @@ end
 
 -- Looks evaluations up before the first effect: `state` is their state in the ledger, '' for none.
 local function look_up(evaluations)
+  looked_up[#looked_up + 1] = evaluations
   for _, evaluation in ipairs(evaluations) do
     evaluation.field = ARGV[#ARGV]:sub(evaluation.field, evaluation.field + 15)
     local state, place = find_evaluation(KEYS[7], evaluation.period, evaluation.field, now / 1000, plan.ledger_ttl_s)
@@ -51,36 +55,72 @@ local function look_up(evaluations)
   end
 end
 
--- Puts the evaluations of a trace that were not chosen before into their batches, and returns their number.
-local chosen_fields = {}
-local function choose(payload, evaluations)
-  local texts_by_batch, amount = {}, 0
-  for _, evaluation in ipairs(evaluations) do
-    if evaluation.state == '' and not chosen_fields[evaluation.field] then
-      chosen_fields[evaluation.field] = true
-      write_evaluation(evaluation.place, evaluation.field, CHOSEN, plan.ledger_ttl_s)
-      local texts = texts_by_batch[evaluation.batch] or {payload = evaluation.payload or payload}
-      texts[#texts + 1] = evaluation.text
-      texts_by_batch[evaluation.batch] = texts
-      amount = amount + 1
+-- Returns an error if a batch of which something is new is not as the caller wrote it, else nil. If it has no TTL, this
+-- call is repeated after its reply was lost, and nothing of the batch is chosen a second time.
+local function guard_batches()
+  for _, evaluations in ipairs(looked_up) do
+    for _, evaluation in ipairs(evaluations) do
+      local batch = plan.batches[evaluation.batch]
+      if evaluation.state == '' and batch.is_linked == nil then
+        batch.is_linked = redis.call('TTL', KEYS[batch.key]) == -1
+        if not batch.is_linked and redis.call('STRLEN', KEYS[batch.key]) ~= batch.size then
+          return refusal('the key ', KEYS[batch.key], ' was removed before its batch was chosen; it is written again')
+        end
+      end
     end
   end
-  for batch, texts in pairs(texts_by_batch) do
-    parts_by_batch[batch] = parts_by_batch[batch] or {plan.batches[batch].head}
-    add_trace(parts_by_batch[batch], ARGV[texts.payload], texts)
+end
+
+-- Chooses the evaluations of a trace that were not chosen before, and returns their number.
+local chosen_fields = {}
+local function choose(evaluations)
+  local amount = 0
+  for _, evaluation in ipairs(evaluations) do
+    local index = evaluation.batch
+    if evaluation.state == '' and not chosen_fields[evaluation.field] and not plan.batches[index].is_linked then
+      chosen_fields[evaluation.field] = true
+      write_evaluation(evaluation.place, evaluation.field, CHOSEN, plan.ledger_ttl_s)
+      evaluation.is_chosen = true
+      chosen_by_batch[index] = (chosen_by_batch[index] or 0) + 1
+      amount = amount + 1
+    end
   end
   count('chosen', amount)
   return amount
 end
 
--- Writes the batches that are not empty, and returns their ids.
+-- Writes a batch again with what was chosen of it.
+local function rewrite(index, batch)
+  local body, items, item, begin, is_open = redis.call('GET', KEYS[batch.key]), {}, -1, 0, false
+  for _, evaluations in ipairs(looked_up) do
+    for _, evaluation in ipairs(evaluations) do
+      if evaluation.batch == index then
+        if evaluation.item ~= item then item, begin, is_open = evaluation.item, evaluation.text, false end
+        if evaluation.is_chosen then
+          local text = body:sub(batch.head + evaluation.text + 1, batch.head + evaluation.text + evaluation.size)
+          if is_open then
+            items[#items] = items[#items] .. ',' .. text
+          else
+            items[#items + 1], is_open = body:sub(batch.head + item + 1, batch.head + begin) .. text, true
+          end
+        end
+      end
+    end
+  end
+  redis.call('SET', KEYS[batch.key], body:sub(1, batch.head) .. table.concat(items, ']},') .. ']}]}')
+end
+
+-- Makes the batches ready of which something was chosen, and returns their ids; removes the others.
 local function write_batches()
   local due, batch_ids = now + plan.ready_ms, {}
   for index, batch in ipairs(plan.batches) do
-    if parts_by_batch[index] then
-      local keys = {batch = KEYS[batch.key], leases = KEYS[2], ready = KEYS[batch.ready], waiting = KEYS[3]}
-      write_batch(keys, batch, parts_by_batch[index], due, ']}')
+    local key, chosen = KEYS[batch.key], chosen_by_batch[index]
+    if chosen then
+      if chosen == batch.filled then redis.call('PERSIST', key) else rewrite(index, batch) end
+      link_batch({batch = key, leases = KEYS[2], ready = KEYS[batch.ready], waiting = KEYS[3]}, batch, due)
       batch_ids[#batch_ids + 1] = batch.id
+    elseif redis.call('TTL', key) >= 0 then
+      redis.call('DEL', key)
     end
   end
   return batch_ids

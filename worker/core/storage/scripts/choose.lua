@@ -9,12 +9,12 @@
 -- KEYS[9] groups           hash, see streams.lua; no TTL
 -- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
 -- KEYS[11] sessions:due · KEYS[12] sessions, see sessions.lua
--- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL · ready:<judge model> sorted set, no TTL
+-- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL in the end · ready:<judge model> sorted set, no TTL
 --                          producer:<id> hash, TTL set by the producer, else plan.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account
 --                          named by their index in the plan
--- ARGV[1] the plan, as msgpack; ARGV[2..] payloads of traces, named by their index in the plan
+-- ARGV[1] the plan, as msgpack; ARGV[2..] traces of conversations, named by their index in the plan
 local arrivals = {}
 
 -- Everything that could fail is checked before the first acknowledgement.
@@ -71,6 +71,8 @@ local refused = guard_plan(writes) or guard_account(KEYS[4], KEYS[5], expected_c
 for _, session in ipairs(sessions) do refused = refused or guard_session(KEYS[12], KEYS[session.key]) end
 if refused then return refused end
 for _, trace in ipairs(plan.traces) do look_up(trace.evaluations) end
+refused = guard_batches()
+if refused then return refused end
 
 local acknowledge, note = acknowledging(KEYS[1], plan.group, KEYS[9], 'traces:' .. plan.group, plan.first)
 
@@ -139,7 +141,7 @@ end
 local outcomes = {}
 for index, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
-    local is_new = choose(trace.payload, trace.evaluations) > 0
+    local is_new = choose(trace.evaluations) > 0
     -- These are two statements, because `or` would not gather a trace of which something was chosen.
     if trace.session and gather_trace(trace.session) then is_new = true end
     outcomes[index] = is_new and 'sampled' or 'duplicate'

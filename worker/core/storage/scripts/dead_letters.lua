@@ -207,13 +207,13 @@ local plan = cmsgpack.unpack(ARGV[1])
 local batch = plan.batches[1]
 local refused = guard({
   {KEYS[2], 'hash', 'HSET'}, {KEYS[3], 'zset', 'ZREM'}, {KEYS[4], 'zset', 'ZADD'}, {KEYS[5], 'hash', 'HINCRBY'},
-  {KEYS[batch.key], false, 'SETRANGE'}, {KEYS[batch.ready], 'zset', 'ZADD'}, {KEYS[plan.tries], 'hash', 'HSET', 'EXPIRE'},
+  {KEYS[batch.key], false, 'SET', 'STRLEN'}, {KEYS[batch.ready], 'zset', 'ZADD'}, {KEYS[plan.tries], 'hash', 'HSET', 'EXPIRE'},
   -- Read between the writes.
   {KEYS[1], 'hash', 'HEXISTS'}, {KEYS[2], 'hash', 'HGET'}, {KEYS[batch.key], false, 'EXISTS'},
 }) or guard_counters(KEYS[5], {batch.judge_model})
 if refused then return refused end
 local now = now_ms()
-local answers, parts, tries = {}, {batch.head}, {}
+local answers, items, tries = {}, {}, {}
 
 -- A retry is under way while its batch exists. `seen` is the mark that the caller read; `earlier` is that mark's batch.
 local function answer_for(letter)
@@ -244,12 +244,15 @@ for _, trace in ipairs(plan.traces) do
       texts[#texts + 1] = letter.text
     end
   end
-  if #texts > 0 then add_trace(parts, ARGV[trace.payload], texts) end
+  if #texts > 0 then
+    items[#items + 1] = '{"trace":' .. ARGV[trace.payload] .. ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
+  end
 end
 
-if #parts > 1 then
+if #items > 0 then
+  redis.call('SET', KEYS[batch.key], plan.head .. table.concat(items, ',') .. ']}')
   local keys = {batch = KEYS[batch.key], leases = KEYS[4], ready = KEYS[batch.ready], waiting = KEYS[5]}
-  write_batch(keys, batch, parts, now + plan.ready_ms, ']}')
+  link_batch(keys, batch, now + plan.ready_ms)
   redis.call('HSET', KEYS[plan.tries], unpack(tries))
   redis.call('EXPIRE', KEYS[plan.tries], plan.ledger_ttl_s)
 end

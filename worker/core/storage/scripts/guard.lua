@@ -9,8 +9,8 @@ local LENGTH_OF = {hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN', string = 'STR
 -- Arguments after the key with which a command fails or finds nothing, whatever the key holds. Redis checks the user's
 -- rights, and its own memory, before it reads them.
 local HARMLESS = {
-  DEL = {}, EXISTS = {}, EXPIRE = {'x'}, HDEL = {''}, HEXISTS = {''}, HGET = {''}, HGETALL = {}, HINCRBY = {'', 'x'},
-  HMGET = {''}, HSET = {'', '', ''}, HSTRLEN = {''}, PEXPIRE = {'x'}, SET = {'', 'x'}, SETRANGE = {'x', ''}, TTL = {}, XACK = {'', 'x'}, XADD = {'x', '', ''},
+  DEL = {}, EXISTS = {}, GET = {}, PERSIST = {}, STRLEN = {}, EXPIRE = {'x'}, HDEL = {''}, HEXISTS = {''}, HGET = {''}, HGETALL = {}, HINCRBY = {'', 'x'},
+  HMGET = {''}, HSET = {'', '', ''}, HSTRLEN = {''}, PEXPIRE = {'x'}, SET = {'', 'x'}, TTL = {}, XACK = {'', 'x'}, XADD = {'x', '', ''},
   XCLAIM = {'', '', 'x', '0-1'}, XDEL = {'x'}, XLEN = {}, XPENDING = {'', 'x', 'x', 'x'}, XRANGE = {'x', 'x'},
   XTRIM = {'MAXLEN', 'x'}, ZADD = {'x', ''}, ZCARD = {}, ZINCRBY = {'x', ''}, ZRANGEBYSCORE = {'1', '0'}, ZREM = {''},
   ZSCORE = {''}, HLEN = {}, HVALS = {}, ['XINFO GROUPS'] = {}, ['XINFO STREAM'] = {}, ['MEMORY USAGE'] = {},
@@ -29,8 +29,8 @@ end
 
 -- Returns an error if Redis would refuse the command, else ''.
 local function run_harmless(command, key)
-  -- DEL has no form that fails, so it gets a key that never exists.
-  local name = command == 'DEL' and key .. ':' or key
+  -- These have no form that fails, so they get a key that never exists.
+  local name = (command == 'DEL' or command == 'PERSIST') and key .. ':' or key
   local answer = with_arguments(redis.pcall, command, name)
   local message = type(answer) == 'table' and answer.err or ''
   if message:find('OOM', 1, true) or message:find('READONLY', 1, true) then return answer end

@@ -8,35 +8,15 @@
 -- batch:<id>             string, the batch as JSON; no TTL
 -- tries:<id>             hash, evaluation id -> calls and cost of all rounds so far, as JSON; TTL set by put_back
 
--- Adds a trace and the texts of its evaluations to the parts of a batch, which begin with its head. Traces are not
--- concatenated, because Redis' Lua hashes every byte of each string that it makes.
-local function add_trace(parts, trace, texts)
-  parts[#parts] = parts[#parts] .. (#parts > 1 and ',{"trace":' or '{"trace":')
-  parts[#parts + 1] = trace
-  parts[#parts + 1] = ',"evaluations":[' .. table.concat(texts, ',') .. ']}'
-end
-
--- Writes a batch into the ready set of its judge model and counts its bytes as waiting.
+-- Makes a batch ready for its judge model and counts its bytes as waiting.
 --
 -- keys    names of batch, leases, ready and waiting
 -- batch   id, made_at_ms and judge_model
--- parts   of its JSON, in order
 -- due     when sweep makes it ready again, should the ready set be lost, in ms
--- ending  what ends its JSON; nil if the parts do
-local function write_batch(keys, batch, parts, due, ending)
-  parts[#parts + 1] = ending
-  local size = 0
-  for _, part in ipairs(parts) do size = size + #part end
-  -- The last part first, so that Redis allocates the whole at once.
-  local offset = size
-  for index = #parts, 1, -1 do
-    offset = offset - #parts[index]
-    -- Redis formats a number as one with a fraction, which costs as much as the write.
-    redis.call('SETRANGE', keys.batch, string.format('%d', offset), parts[index])
-  end
+local function link_batch(keys, batch, due)
   redis.call('ZADD', keys.leases, due, batch.id)
   redis.call('ZADD', keys.ready, batch.made_at_ms, batch.id)
-  redis.call('HINCRBY', keys.waiting, batch.judge_model, size)
+  redis.call('HINCRBY', keys.waiting, batch.judge_model, redis.call('STRLEN', keys.batch))
 end
 
 -- @script take

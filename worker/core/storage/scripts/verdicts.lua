@@ -20,7 +20,7 @@
 local keys = letter_keys(4)
 local refused = guard({
   {KEYS[1], 'stream', 'XADD'}, {KEYS[2], 'hash', 'HINCRBY'}, {KEYS[3], 'hash', 'HINCRBY'},
-  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, {KEYS[11], false, 'SETRANGE'}, {KEYS[12], 'zset', 'ZADD'},
+  {KEYS[9], false, 'HSET', 'EXPIRE'}, {KEYS[10], false, 'SET'}, {KEYS[11], false, 'SET', 'STRLEN'}, {KEYS[12], 'zset', 'ZADD'},
   {KEYS[13], 'hash', 'HINCRBY'}, {KEYS[14], false, 'ZADD'}, letter_writes(keys),
 })
 if refused then return refused end
@@ -77,10 +77,10 @@ for _, result in ipairs(new) do
 end
 for _, follow_up in ipairs(follow_ups) do
   write_evaluation(follow_up.place, follow_up.field, CHOSEN, ttl_s)
-  local batch = follow_up.batch
-  write_batch({
-    batch = KEYS[11] .. ':' .. batch.id, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13],
-  }, batch, {follow_up.payload}, now + ARGV[3])
+  local batch, key = follow_up.batch, KEYS[11] .. ':' .. follow_up.batch.id
+  redis.call('SET', key, follow_up.payload)
+  local keys = {batch = key, leases = KEYS[12], ready = KEYS[14] .. batch.judge_model, waiting = KEYS[13]}
+  link_batch(keys, batch, now + ARGV[3])
 end
 write_account(KEYS[2], KEYS[3])
 return fresh

@@ -17,6 +17,8 @@ for _, trace in ipairs(plan.traces) do
     look_up(publication.evaluations)
   end
 end
+refused = guard_batches()
+if refused then return refused end
 
 for _, trace in ipairs(plan.traces) do
   local gathered = {}
@@ -31,7 +33,7 @@ for _, trace in ipairs(plan.traces) do
     local considered, new = 0, 0
     for _, publication in ipairs(trace.publications) do
       considered = considered + #publication.evaluations
-      new = new + choose(publication.payload, publication.evaluations)
+      new = new + choose(publication.evaluations)
     end
     for _, member in ipairs(gathered) do redis.call('ZREM', KEYS[8], member) end
     -- Of several entries about one trace the first counts as `pulled`.

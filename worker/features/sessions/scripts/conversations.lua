@@ -7,7 +7,7 @@
 -- KEYS[1] to KEYS[7], see batch_writer.lua; the TTL of account:<day> is plan.account_ttl_s
 -- KEYS[8] sessions:due · KEYS[9] sessions
 -- KEYS[10..] session:<id>, batch:<id>, ready:<judge model>, named by their index in the plan
--- ARGV[1] the plan, as msgpack · ARGV[2..] conversations, named by their index in the plan
+-- ARGV[1] the plan, as msgpack
 -- Returns a JSON object, see worker/features/sessions/conversations.py.
 local expected = {'chosen', 'session:judged', 'session:updated', 'session:dropped', 'session:expired'}
 for _, session in ipairs(plan.sessions) do
@@ -25,6 +25,8 @@ for _, session in ipairs(plan.sessions) do
   session.state = session_state(KEYS[session.key])
   for _, group in ipairs(session.groups) do look_up(group.evaluations) end
 end
+refused = guard_batches()
+if refused then return refused end
 
 local shed, ended = {}, {}
 local function end_session(outcome, amount)
@@ -43,7 +45,7 @@ local function finish_session(session)
     if state[name] ~= session[name] then return end
   end
   if session.is_judged then
-    for _, group in ipairs(session.groups) do choose(group.payload, group.evaluations) end
+    for _, group in ipairs(session.groups) do choose(group.evaluations) end
     for model, amount in pairs(session.shed) do
       count('shed:' .. model, amount)
       shed[model] = (shed[model] or 0) + amount
