@@ -448,9 +448,9 @@ def test_large_traces_go_in_several_calls(keyspace: Keyspace, monkeypatch: pytes
     replay = Replays(keyspace).begin()
     steps, run = list[int](), keyspace.store.run
 
-    def noting(script: str, keys: object, arguments: tuple[bytes, ...]) -> object:
-        steps.append(sum(map(len, arguments)))
-        return run(script, keys, arguments)
+    def noting(script: str, keys: object, arguments: list[bytes], texts: dict[str, bytes]) -> object:
+        steps.append(sum(map(len, (*arguments, *texts.values()))))
+        return run(script, keys, arguments, texts)
 
     monkeypatch.setattr(keyspace.store, "run", noting)
     assert finish_replay(replay) == {"traces": 30, "chosen": 30}

@@ -16,7 +16,7 @@ def test_scripts_and_keys_of_every_state_exist() -> None:
 
 def test_the_state_ready_names_every_script_that_makes_batches_ready() -> None:
     (ready,) = (state for state in STATES if state.name == "ready")
-    writes = re.compile(r"(?<!function )write_batch\(|'ZADD', ready")
+    writes = re.compile(r"(?<!function )link_batch\(|'ZADD', ready")
     scripts = {name for name, source in script_sources().items() if writes.search(source)}
     # `put_back` names the set by the number of its key only.
     assert set(ready.scripts) == {*scripts, "put_back"}

@@ -113,7 +113,9 @@ class Keyspace(AbstractContextManager["Keyspace"]):
 
     def batches(self) -> dict[str, Batch]:
         start = self.keys.batch("")
-        by_key = {key: self.client.get(key) for key in self.client.scan_iter(match=f"{start}*", count=1000)}
+        keys = self.client.scan_iter(match=f"{start}*", count=1000)
+        # Those with a TTL were written for a script that did not choose them.
+        by_key = {key: self.client.get(key) for key in keys if self.client.ttl(key) == -1}
         # A worker may have ended one meanwhile.
         return {
             key.decode().removeprefix(start): decode_batch(batch) for key, batch in by_key.items() if batch is not None

@@ -44,8 +44,8 @@ Entry = tuple[bytes, dict[bytes, bytes] | None]
 # Version of all keys under the prefix except those that services write.
 LAYOUT: Final = b"2"
 _SOCKET_TIMEOUT_S: Final = 10.0
-# Of a text that waits for its script, which may run again for as long as Redis is away.
-_TEXT_TTL_S: Final = 600
+# Of a text that waits for its script, which is sent with it, also in each further attempt.
+_TEXT_TTL_S: Final = 60
 # Far longer than a live consumer with something to read stays silent.
 IDLE_MS: Final = 15 * 60 * 1000
 # Prefix of the errors of scripts/guard.lua, which name only keys and commands.
@@ -220,7 +220,7 @@ class Store:
         arguments: Iterable[bytes | str | int | float],
         texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Any:
-        """Run a script by name, after some texts are written by their keys; the script lets them stay beyond minutes.
+        """Run a script by name, after some texts are written by their keys; the script lets them stay beyond a minute.
 
         Raises:
             LayoutError: The keys under the prefix were written by another version.

@@ -123,7 +123,7 @@ class Keys(KeySpace):
         return self.account(dt.datetime.now(dt.UTC).date())
 
     def batch(self, batch_id: str) -> str:
-        """String, one batch of chosen evaluations; no TTL."""
+        """String, one batch of chosen evaluations; no TTL, but one of a minute until its script has chosen it."""
         return f"{self.batches}:{batch_id}"
 
     def ready(self, judge_model: str) -> str:
