@@ -41,8 +41,9 @@ installation has) and nothing of `worker/features` (what can be removed). A part
 ## One trace in ten sentences
 
 The SDK appends a trace to the stream `traces`. The ingest thread reads it through a consumer group, and a hash of the
-trace id decides by the rules which judges see it. Script `choose` acknowledges the entry and writes, in the same step,
-each evaluation to the ledger, a batch per judge model, and the account. A Celery message names the judge model and, of
+trace id decides by the rules which judges see it. Script `choose` acknowledges the entry, counts it, writes
+each evaluation to the ledger, and makes the batch of its judge model ready, all in one step; the text of the batch came
+just before. A Celery message names the judge model and, of
 several partitions, one; it carries no work. The task that receives it leases ready batches from Redis while the model
 has capacity. The event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a
 verdict to the ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch
