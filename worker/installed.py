@@ -28,4 +28,5 @@ MODULES: Final = (
     "worker.features.report.feature",
     "worker.features.lab.feature",
     "worker.features.demo.feature",
+    "worker.features.up.feature",
 )

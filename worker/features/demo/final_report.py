@@ -1,10 +1,13 @@
 """The results of the demo: verdicts before and after the drop, as rows of `report`, as an alert, and as JSON."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from textwrap import shorten
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, difference, wilson
+from judges.core.verdict import Verdict
+from tracejudge import Trace
 from worker.base.commands.options import align
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
@@ -15,6 +18,7 @@ from worker.features.demo.sample_traffic import DROP
 
 ALERT: Final = "TraceJudgeQualityDrop"
 SEVERITY: Final = "page"
+_WIDTH: Final = 100
 _Z: Final = 3.0  # Of ten series chance then marks one in some thirty runs; with 95 % it would in every second or third.
 
 
@@ -73,6 +77,7 @@ class Results:
     def __init__(self, entries: Iterable[Entry], drop_at: float) -> None:
         """Count the entries of the outbox; the drop is at ``drop_at`` seconds since the epoch."""
         self.verdicts = 0
+        self.example: Verdict | None = None  # The newest that failed of the series that gets worse.
         # Of each service and judge, before and after the drop.
         self._ends: defaultdict[tuple[str, str], tuple[Counter[str], Counter[str]]] = defaultdict(
             lambda: (Counter(), Counter())
@@ -90,6 +95,13 @@ class Results:
             if outbox.kind == "j" and verdict.origin == "live":
                 is_after = (verdict.trace_ended_at or verdict.started_at) >= drop_at
                 self._ends[names][is_after][f"{verdict.scores[0].passed}" if end == "scored" else end] += 1
+                if (
+                    is_after
+                    and names == (DROP.service, DROP.judge)
+                    and end == "scored"
+                    and not verdict.scores[0].passed
+                ):
+                    self.example = verdict
 
     @property
     def series(self) -> list[Series]:
@@ -106,12 +118,17 @@ class Results:
         same = (series for series in self.series if (series.service, series.judge) == (DROP.service, DROP.judge))
         return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
 
-    def rows(self) -> Iterator[str]:
-        """Yield the shares before the drop, and after it compared with before, as `tracejudge report` prints them."""
+    def rows(self, *, full: bool = True) -> Iterator[str]:
+        """Yield the shares before the drop, and after it compared with before, as `tracejudge report` prints them.
+
+        Unless ``full``, only those of the service that gets worse.
+        """
         for place, title in enumerate(("Before the drop", "After the drop")):
             compared = ("difference", "95 % interval") if place else ()
             cells = [("service", "judge", "share", "95 % interval", *compared, "judgements", "unscored")]
             for names, ends in sorted(self._ends.items()):
+                if not full and names[0] != DROP.service:
+                    continue
                 before, after = (_half(end).sums for end in ends)
                 former, latter = pass_share(before, after), pass_share(after, before)
                 share = latter if place else former
@@ -179,12 +196,18 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}".replace("%", " %")
 
 
-def summary(results: Results, seconds: float, environment: str) -> Iterator[str]:
-    """Yield the lines that remain in the terminal: the drop, the rows of the report, and the alert."""
+def summary(
+    results: Results, seconds: float, environment: str, traces: Mapping[str, Trace], *, full: bool = False
+) -> Iterator[str]:
+    """Yield the lines that remain in the terminal: the drop, rows of the report, a failing answer, and the alert."""
     planted = results.planted
     shares = f"{percent(planted.before.share)} → {percent(planted.after.share)}"
     yield f"\n{DROP.service} {DROP.judge}: {shares} after the planted drop at {seconds / 2:g} s"
-    yield from results.rows()
+    yield from results.rows(full=full)
+    if (example := results.example) is not None and (trace := traces.get(example.trace_id)) is not None:
+        yield "\nOne of the answers that failed"
+        for name, text in (("question", trace.input), ("answer", trace.output), ("why", example.rationale)):
+            yield f"  {name:8}  {shorten(text or '', _WIDTH, placeholder=' …')}"
     alert = planted_alert(results, seconds, environment)
     if alert is None:
         yield "\nNo alert would fire"

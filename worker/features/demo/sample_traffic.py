@@ -132,6 +132,7 @@ class Traffic:
     def __init__(self, plan: Sequence[Shot], began_at: float) -> None:
         """Set the plan and its start, in seconds since the epoch."""
         self.published = 0
+        self.traces: dict[str, tracejudge.Trace] = {}
         self._plan = plan
         self._began_at = began_at
 
@@ -143,7 +144,8 @@ class Traffic:
             # verdict counts before or after the drop.
             fields = {name: value for name, value in asdict(shot.trace).items() if name not in _IDS}
             ended_at = self._began_at + shot.at_s
-            tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
+            trace_id = tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
+            self.traces[trace_id] = shot.trace
             self.published += 1
 
     def pause_s(self, elapsed_s: float, longest_s: float) -> float:

@@ -1,0 +1,1 @@
+"""`tracejudge up`: everything on one machine by one command."""
