@@ -2,7 +2,10 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# What the product needs, and what its development needs besides.
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # The oldest Python that code needs. It takes a member called `file` or `decode` for one of Python 2.
 VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude str.decode
 # Six processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
@@ -15,13 +18,17 @@ help: ## List the targets
 
 setup: $(READY) ## Make the virtual environment with the exact versions of constraints.txt
 
-$(READY): pyproject.toml producers/pyproject.toml constraints.txt
+$(RUNTIME): pyproject.toml producers/pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or say make PYTHON=…"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ./producers -e '.[dev]'
+	$(INSTALL) -e ./producers -e '.[board]'
 	@touch $@
 
-demo: $(READY) ## Sample traffic through a real Redis and a real worker, about 30 seconds
+$(READY): $(RUNTIME)
+	$(INSTALL) -e ./producers -e '.[dev]'
+	@touch $@
+
+demo: $(RUNTIME) ## Sample traffic through a real Redis and a real worker, about 30 seconds
 	$(BIN)/tracejudge demo
 
 test: $(READY) ## Unit and integration tests and short faults, at most five minutes on two cores

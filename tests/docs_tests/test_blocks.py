@@ -1,6 +1,5 @@
 """Every block of every page but commands: configuration is loaded, data is read, Python runs."""
 
-import asyncio
 import configparser
 import json
 import re
@@ -111,12 +110,8 @@ def test_queries_are_valid(tmp_path: Path) -> None:
 
 PRELUDES: Mapping[str, str] = {
     "README.md": """
-import pandas
 def search(question): return ["Tea is hot."]
 def ask_model(question, documents): return "Yes."
-def summarise(text): return "Short."
-text = "Long."
-frame = pandas.DataFrame({"inputs": ["Is tea hot?"], "outputs": ["Yes."], "context": [["Tea is hot."]]})
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
     "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
@@ -167,18 +162,13 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
             for test in [value for name, value in names.items() if name.startswith("test_")]:
                 test()
             if "answer" in names and page == "README.md":
-                names["ask_model"] = said
-                assert asyncio.run(names["answer"]("Is tea hot?")) == "Yes."
+                assert names["answer"]("Is tea hot?") == "Yes."
             assert tracejudge.flush()
         finally:
             tracejudge.shutdown()
             if "client" in names:
                 names["client"].close()
     assert (redis.xlen(f"{prefix}:traces") > 0) == (page not in NO_TRACE)
-
-
-async def said(*_: object) -> str:
-    return "Yes."
 
 
 def test_frameworks_are_instrumented_as_in_the_recordings() -> None:

@@ -18,6 +18,7 @@ from pages import (
     ROOT,
     Command,
     background,
+    blocks,
     matches,
     needs,
     of_kind,
@@ -52,6 +53,7 @@ NOT_RUN: Mapping[str, str] = {
     "_TRACEJUDGE_COMPLETE=fish": "the same",
     "tracejudge init": "the installation has its file; tests/base writes some",
     "tracejudge demo": "the tutorial's test runs it",
+    "tracejudge up": "the parts run already; tests/features/up runs it",
     "tracejudge judges align": "hundreds of calls of a chat model; tests/judges run it",
     "tracejudge replay --continue": "the id of a replay that was interrupted; tests/base interrupts one",
     "tracejudge calibrate --judge safety --model": "its model answers by labels; tests/features/labels has one",
@@ -139,7 +141,7 @@ class Installation:
         configuration = folder / "tracejudge.toml"
         configuration.write_text(f"{text}{AWAY}", encoding="utf-8")
         (folder / "judges.d").mkdir()
-        own = next(text for page, text in of_kind("toml") if page == "README.md" and "instructions" in text)
+        own = next(block.text for block in blocks(PAGES["docs/your-own-judge.md"]) if block.kind == "toml")
         (folder / "judges.d" / "clear_answer.toml").write_text(own, encoding="utf-8")
         self._fill()
         self.programs = [ends.enter_context(background(line, folder, self.env)) for line in RUN_ON]
