@@ -44,7 +44,6 @@ NOT_RUN: Mapping[str, str] = {
     "uvx ": "it needs the network; tests/deploy install the wheels in empty environments",
     "redis-cli --cluster ": "no cluster; tests/faults add, fill and remove masters",
     "redis-cli -h ": "no cluster; test_scaling_page moves a slot so",
-    "redis-server ": "the test has a Redis of its own, on a free port",
     ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
     "UPDATE_GOLDEN": "it changes the working tree",
     "export OTEL_": "tests/features/gateway runs examples with these variables",
