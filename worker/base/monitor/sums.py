@@ -164,7 +164,7 @@ class QualitySums(ExportConsumer):
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
     # A read and its script cost as much as 20 verdicts; sums may be late by seconds, and the lock lasts longer.
-    gather_s = 2.0
+    gather_s = 1.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)

@@ -1,9 +1,8 @@
 """Charts of shares as SVG that the server writes: places in pixels, which the templates draw."""
 
 import datetime as dt
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval
@@ -16,6 +15,7 @@ _STEPS: Final = (
 )
 _TICKS: Final = (10, 30, 60, 120, 300, 600, 900, 1_800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, DAY_S // 2, DAY_S, 7 * DAY_S)
 _MOST_TICKS: Final = 8
+_LEAST_OF_POINT: Final = 5
 _LEAST_SPAN: Final = 0.2
 
 
@@ -74,7 +74,8 @@ class Frame(NamedTuple):
         form = "%-d %b" if step >= DAY_S // 2 else "%H:%M" if step >= 60 else "%H:%M:%S"  # noqa: PLR2004 - a minute
         first = int(-(-self.since // step))
         times = (number * step for number in range(first, int(self.until // step) + 1))
-        return [(self.x(at), f"{dt.datetime.fromtimestamp(at, dt.UTC):{form}}") for at in times]
+        named = ((self.x(at), f"{dt.datetime.fromtimestamp(at, dt.UTC):{form}}") for at in times)
+        return [(x, name) for x, name in named if x < self.right - 15]  # A name is centred at its place.
 
     def grid(self) -> list[tuple[float, str]]:
         """Return places of the axis of shares with their names, in percent."""
@@ -93,7 +94,7 @@ class Line(NamedTuple):
 
 
 def points_of(buckets: Sequence[Bucket], since: float, until: float, most: int, history: Sums) -> list[Point]:
-    """Add up the buckets of a span of time to at most so many points of one length; empty ones are left out."""
+    """Add up the buckets of a span of time to at most so many points; times without verdicts are left out."""
     inside = [bucket for bucket in buckets if since <= bucket.begins_at < until]
     if not inside:
         return []
@@ -101,18 +102,24 @@ def points_of(buckets: Sequence[Bucket], since: float, until: float, most: int, 
     # The oldest buckets are the longest.
     least = min((later.begins_at - earlier.begins_at for earlier, later in pairwise(inside[:10])), default=0.0)
     step = next((step for step in _STEPS if step >= min(least, DAY_S) and span / step < most), _STEPS[-1])
-    grouped: dict[float, list[Sums]] = defaultdict(list)
-    for bucket in inside:
-        grouped[bucket.begins_at // step * step].append(bucket.sums)
-    shares = ((at, pass_share(merge_sums(sums), history)) for at, sums in grouped.items())
-    return [Point(at, min(at + step, until), share.interval) for at, share in shares if share is not None]
+    points, sums, begin = list[Point](), Sums(), 0.0
+    for at, some in groupby(inside, key=lambda bucket: bucket.begins_at // step * step):
+        begin = begin if sums.classes else at
+        sums.add(merge_sums(bucket.sums for bucket in some))
+        # Very few verdicts wait for those that follow: their interval would cover the chart.
+        if sums.total.judgements >= _LEAST_OF_POINT or (not points and inside[-1].begins_at < at + step):
+            share = pass_share(sums, history)
+            points += [Point(begin, min(at + step, until), share.interval)] if share is not None else []
+            sums = Sums()
+    return points
 
 
 def draw(frame: Frame, points: Sequence[Point]) -> Line:
-    """Draw points, each in the middle of its time."""
+    """Draw points, each in the middle of its time, the first from its begin and the last to its end."""
     middles = [((point.begins_at + point.ends_at) / 2, point.share) for point in points]
-    upper = [(at, share.high) for at, share in middles]
-    lower = [(at, share.low) for at, share in reversed(middles)]
-    at, share = middles[-1]
-    line = frame.path((at, share.value) for at, share in middles)
+    places = [(points[0].begins_at, points[0].share), *middles[1:-1], (points[-1].ends_at, points[-1].share)]
+    upper = [(at, share.high) for at, share in places]
+    lower = [(at, share.low) for at, share in reversed(places)]
+    at, share = places[-1]
+    line = frame.path((at, share.value) for at, share in places)
     return Line(frame.path([*upper, *lower]), line, frame.x(at), frame.y(share.value))

@@ -124,7 +124,7 @@ class OverviewThread(ServiceThread):
         return self._computed.get(period)
 
     def run_once(self) -> None:
-        """Compute, and wait: a second while something is younger than a day, unless a period is asked for anew."""
+        """Compute, and wait: half a second while something is younger than a day, unless a period is asked for anew."""
         began = time.monotonic()
         self.funnel = read_funnel(self._store)
         for period, asked in self._asked.items():
@@ -134,7 +134,7 @@ class OverviewThread(ServiceThread):
                 self._computed[period] = self._read(period)
         overview, took = self._computed["24h"], time.monotonic() - began
         is_new = not overview.panels or overview.is_young or not self._index.is_complete
-        pause_until = time.monotonic() + (min(15.0, max(1.0, 20 * took)) if is_new else 15.0)
+        pause_until = time.monotonic() + (min(15.0, max(0.5, 10 * took)) if is_new else 15.0)
         while time.monotonic() < pause_until and not self.stopping.wait(0.5):
             if any(asked > began and period not in self._computed for period, asked in self._asked.items()):
                 return
@@ -208,8 +208,10 @@ def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
             facts.append(f"against {row.reference}")
             facts.append("no alert: no baseline yet")
             before = share.value if row.before is None else row.before.interval.value
-        ends = clock(panel.points[0].begins_at, now), clock(panel.points[-1].ends_at, now)
-        yield Banner(panel, before, facts, others, clock(row.since, now), ends)
+        began, end = panel.points[0].begins_at, panel.points[-1].ends_at
+        precise = end - began < 2 * FIVE_MINUTES_S
+        first, last, since = (clock(at, now, precise=precise) for at in (began, end, row.since))
+        yield Banner(panel, before, facts, others, since, (first, last))
 
 
 def _strip(store: Store, index: VerdictIndex, period: str, now: float) -> Strip:

@@ -41,6 +41,7 @@ from worker.features.labels.answers import Answer, Opinion, read_answers, submit
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
+_EXCERPT_CHARS: Final = 140
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
@@ -463,7 +464,8 @@ def _period(request: Request) -> str:
 
 
 def _excerpt(text: str) -> str:
-    return neutralise(" ".join(text[:1_000].split())[:200])
+    words = " ".join(text[: 10 * _EXCERPT_CHARS].split())
+    return neutralise(words if len(words) <= _EXCERPT_CHARS else f"{words[:_EXCERPT_CHARS]}…")
 
 
 def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:

@@ -15,8 +15,8 @@ from markupsafe import Markup
 
 from judges.agreement.intervals import Interval, difference
 from worker.base.monitor.baseline import flat
-from worker.base.monitor.detection import Detector, count, read_detectors
-from worker.base.monitor.detector import Moments, limits_of
+from worker.base.monitor.detection import Detector, read_detectors
+from worker.base.monitor.detector import Limits, Moments, State, limits_of, step
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import (
     DAY_S,
@@ -42,6 +42,7 @@ PERIODS: Final[Mapping[str, tuple[str, int, int]]] = {
 _MOST_SERIES: Final = 400
 _FALL: Final = 0.02  # A smaller change is no news, however certain.
 _LEAST_BEFORE: Final = 20  # Judgements before a fall can be looked for: the limit of fewer is no share to fall from.
+_LEAST_HORIZON: Final = 200.0  # Verdicts that the budget of false alarms is for, if there are fewer.
 _LEAST_COMPARED: Final = 5
 _DASH: Final = "\u2013"  # As people write spans.
 
@@ -167,8 +168,9 @@ def read_fine(
 ) -> dict[str, list[Bucket]]:
     """Replace the hours of the last day by five minutes, and of the last hour by ten seconds where these are whole."""
     edge = (now - DAY_S) // HOUR_S * HOUR_S
-    fives = read_buckets(store, ids, edge, now + HOUR_S, fine=True)
-    tens = read_newest_buckets(store, ids, now - HOUR_S, now + HOUR_S)
+    begin = max(edge, min((hours[series_id][0].begins_at for series_id in ids if hours[series_id]), default=now))
+    fives = read_buckets(store, ids, begin, now + HOUR_S, fine=True)
+    tens = read_newest_buckets(store, ids, max(begin, now - HOUR_S), now + 60)
     # Both are read in chunks at the same time: a bucket that grows meanwhile has more in its tens.
     return {
         series_id: [*(hour for hour in hours[series_id] if hour.begins_at < edge), *finest(of_fives, of_tens)]
@@ -201,34 +203,37 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
     Args:
         buckets: All sums of the series, the finest that exist.
         series: How many series are compared so.
-        false_alarms_per_week: The budget of the monitor. A series is compared so on one day only.
+        false_alarms_per_week: The budget of the monitor, here of all verdicts so far.
     """
-    detector, before, pending, learned = Detector(), Sums(), Sums(), 0
+    state, before, pending, learned, expected = State(), Sums(), Sums(), 0, 0.0
+    limits: Limits | None = None
     total = merge_sums(bucket.sums for bucket in buckets).total
-    if total.weight <= 0:
-        return None
-    per_day = total.weight**2 / total.squares * DAY_S / (buckets[-1].begins_at + TEN_SECONDS_S - buckets[0].begins_at)
+    # The budget is that of the time so far: such a series lives for less than a day.
+    so_far = max(_LEAST_HORIZON, total.weight**2 / total.squares) if total.weight > 0 else 0.0
     for bucket in buckets:
-        if bucket.sums.total.weight <= 0:
+        judged = bucket.sums.total
+        if judged.weight <= 0:
             continue
-        if detector.state.alarm < 0 and max(detector.state.sums) <= 0:
+        if state.alarm < 0 and max(state.sums) <= 0:
             before.add(pending)
             pending = Sums()
-        judgements = before.total.judgements
+        past = before.total
         # Limits take longer to compute than a step, and hardly change with a few more verdicts.
-        if judgements >= max(_LEAST_BEFORE, 1.3 * learned) and (share := pass_share(before)) is not None:
-            unit = before.total.squares / before.total.weight
-            detector.norm = flat(share.interval.low, per_day, dispersion=share.design_effect, mean_weight=unit)
-            detector.limits = limits_of(
-                detector.norm, Moments(), series=series, false_alarms_per_week=false_alarms_per_week
-            )
-            learned = judgements
+        if past.judgements >= max(_LEAST_BEFORE, 1.3 * learned) and (share := pass_share(before)) is not None:
+            norm = flat(share.interval.low, so_far, dispersion=share.design_effect)
+            # One hour stands for all, which are alike.
+            norm = msgspec.structs.replace(norm, cells=norm.cells[:1])
+            limits = limits_of(norm, Moments(), series=series, false_alarms_per_week=false_alarms_per_week)
+            learned, expected = past.judgements, norm.expected(0)
         pending.add(bucket.sums)
-        change = count(detector, int(bucket.begins_at) // TEN_SECONDS_S, bucket)
-        if change is not None and change.kind == "recovery":
-            pending = Sums()
-    since = detector.state.since
-    return None if since is None else since * float(TEN_SECONDS_S)
+        if limits is not None:
+            # Where rates fell, one judgement must not count as many.
+            unit = max(judged.squares / judged.weight, past.squares / past.weight)
+            passed, number = judged.passed / unit, int(bucket.begins_at) // TEN_SECONDS_S
+            change = step(state, number, passed, judged.weight / unit - passed, expected=expected, limits=limits)
+            if change is not None and change.kind == "recovery":
+                pending = Sums()
+    return None if state.since is None else state.since * float(TEN_SECONDS_S)
 
 
 def compare(row: Row) -> Row:

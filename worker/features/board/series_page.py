@@ -19,6 +19,7 @@ from worker.features.labels.correction import Correction, corrections
 _WIDTH, _HEIGHT = 1_190.0, 300.0
 _MOST_MARKS: Final = 12
 _MOST_SEGMENTS: Final = 50
+_APART: Final = 30.0
 
 
 class Band(NamedTuple):
@@ -39,6 +40,12 @@ class SeriesChart(NamedTuple):
     expected_y: float
     marks: Sequence[tuple[float, str]]  # Releases and judge versions.
     bands: Sequence[Band]
+
+    @property
+    def text_y(self) -> float:
+        """The place of texts of bands, apart from the line."""
+        middle = (self.frame.top + self.frame.bottom) / 2
+        return middle if not self.lines or abs(self.lines[-1].y - middle) > _APART else middle + 2 * _APART
 
 
 class Segment(NamedTuple):
