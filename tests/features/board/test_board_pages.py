@@ -356,7 +356,7 @@ def test_probes_and_metrics_have_a_port_of_their_own(redis_url: str, prefix: str
     refused = {
         page: exemplars.total("tracejudge_board_requests_total", page=page, status="401") for page in BOARD_PAGES
     }
-    assert refused == {"overview": 1, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
+    assert refused == {"overview": 1, "series": 0, "verdicts": 2, "funnel": 0, "labels": 0, "other": 2}
     assert exemplars.total("tracejudge_board_indexed_verdicts") == 0
 
 

@@ -1,7 +1,6 @@
 """Rows of the overview: their order, what they are compared with, and falls of series without a baseline."""
 
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,11 +9,13 @@ from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.agreement.intervals import Interval
 from judges.core.verdict import Score
+from tests.features.board import young
+from tests.features.board.young import BEGIN, buckets_of
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.incidents import Incident
-from worker.base.monitor.series import Bucket, Unjudged, read_series
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.series import read_series
+from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
@@ -23,23 +24,6 @@ from worker.features.board.charts import Frame, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import read_overview
 from worker.features.board.quality import find_fall, finest, read_rows, written_span
-
-BEGIN = 1_800_000_000
-
-
-def buckets_of(counts: Iterable[tuple[int, int]], *, step: int = 10, per_session: int = 1) -> list[Bucket]:
-    """Make buckets of judgements and passes; with ``per_session`` verdicts of a session are all alike."""
-    buckets = []
-    for number, (judged, passed) in enumerate(counts):
-        over = SessionSums(judged // per_session, *(per_session * n for n in (judged, passed, passed)))
-        sums = Sums({0: ClassSums(judged, judged, passed, judged, passed)}, over)
-        buckets.append(Bucket(BEGIN + number * step, sums, Unjudged(), Unjudged()))
-    return buckets
-
-
-def drawn(share: float, judged: int, buckets: int, seed: int = 1) -> list[tuple[int, int]]:
-    dice = random.Random(seed)
-    return [(judged, sum(dice.random() < share for _ in range(judged))) for _ in range(buckets)]
 
 
 def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
@@ -63,12 +47,8 @@ def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
 
 def test_falls_by_chance_are_within_the_budget() -> None:
     """Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all."""
-    falls = [
-        find_fall(buckets_of(drawn(share, judged, 360, seed)), series=10)
-        for seed in range(20)
-        for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))
-    ]
-    assert sum(fall is not None for fall in falls) <= 2
+    chances = [young.by_chance(share, judged, 360, 10, 20) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
+    assert max(chances) <= 0.1
 
 
 def publish(keyspace: Keyspace, verdicts: Sequence[tuple[float, dict[str, Any]]]) -> None:
