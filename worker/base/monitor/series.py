@@ -103,6 +103,11 @@ class Bucket(NamedTuple):
     abstained: Unjudged
     unscored: Unjudged
 
+    @property
+    def verdicts(self) -> int:
+        """The number of all verdicts."""
+        return self.sums.total.judgements + self.abstained.verdicts + self.unscored.verdicts
+
 
 class Place(NamedTuple):
     """The keys and fields of the buckets of a time."""

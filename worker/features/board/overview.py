@@ -1,9 +1,9 @@
 """The figures of the overview and the funnel, computed in the background: requests never wait for them."""
 
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from worker.base.accounting import Account, read_account, sum_accounts
@@ -16,7 +16,7 @@ from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.service import ServiceThread
 from worker.features.board.charts import Frame, Line, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
-from worker.features.board.quality import PERIODS, Row, clock, read_rows
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, clock, read_rows
 from worker.features.report.figures import Coverage, Period
 from worker.features.report.sources import read_coverage
 
@@ -32,7 +32,6 @@ class Panel(NamedTuple):
     scale: Scale  # The range of all charts of this judge.
     reasons: Sequence[tuple[str, int]]  # Why verdicts of the outbox have no score, with their number.
     cost: float | None  # USD of a thousand evaluations; None if no price is known.
-    is_alone: bool  # Whether no other judge model gives the same share.
 
     def draw(self, width: float, height: float) -> Line:
         """Draw the share in a chart of this size."""
@@ -46,9 +45,7 @@ class Banner(NamedTuple):
     panel: Panel
     before: float  # The share before, or the expected one.
     facts: Sequence[str]  # How sure it is, and what is known of it.
-    others: Sequence[Row]  # What fell at the same service besides.
-    since: str
-    ends: tuple[str, str]  # The first and the last time of the chart.
+    times: Sequence[str]  # The begin of the chart, of the fall, and the end.
 
 
 class Strip(NamedTuple):
@@ -72,7 +69,6 @@ class Overview(NamedTuple):
     banners: Sequence[Banner]
     panels: Sequence[Panel]  # What got worse first.
     strip: Strip
-    at: float  # When it was computed, in seconds since the epoch.
 
     @property
     def is_young(self) -> bool:
@@ -113,38 +109,37 @@ class OverviewThread(ServiceThread):
         super().__init__("board-overview")
         self._store = store
         self._index = index
-        self.false_alarms_per_week = MONITOR.read(settings).false_alarms_per_week
+        self._false_alarms_per_week = MONITOR.read(settings).false_alarms_per_week
+        self._asked: dict[str, float] = {}
         self._computed: dict[str, Overview] = {}
-        self._asked = dict.fromkeys(PERIODS, 0.0) | {"24h": math.inf}
         self.funnel: Funnel | None = None
 
-    def overview(self, period: str) -> Overview | None:
-        """Return the overview of a period, None until it is computed."""
-        self._asked[period] = max(self._asked[period], time.monotonic())
-        return self._computed.get(period)
+    def overview(self, period: str) -> Overview:
+        """Return the overview of a period; only the first request for it waits."""
+        self._asked[period] = time.monotonic()
+        return self._computed.get(period) or self._compute(period)
 
     def run_once(self) -> None:
-        """Compute, and wait: half a second while something is younger than a day, unless a period is asked for anew."""
+        """Compute, and wait: half a second at least while something is younger than a day, else longer."""
         began = time.monotonic()
         self.funnel = read_funnel(self._store)
-        for period, asked in self._asked.items():
-            if asked < began - _KEPT_S:
-                self._computed.pop(period, None)
+        for period in PERIODS:
+            if period == DEFAULT_PERIOD or self._asked.get(period, -_KEPT_S) > began - _KEPT_S:
+                self._compute(period)
             else:
-                self._computed[period] = self._read(period)
-        overview, took = self._computed["24h"], time.monotonic() - began
+                self._computed.pop(period, None)
+        overview, took = self._computed[DEFAULT_PERIOD], time.monotonic() - began
         is_new = not overview.panels or overview.is_young or not self._index.is_complete
-        pause_until = time.monotonic() + (min(15.0, max(0.5, 10 * took)) if is_new else 15.0)
-        while time.monotonic() < pause_until and not self.stopping.wait(0.5):
-            if any(asked > began and period not in self._computed for period, asked in self._asked.items()):
-                return
+        self.stopping.wait(min(15.0, max(0.5, 10 * took)) if is_new else 15.0)
 
-    def _read(self, period: str) -> Overview:
-        return read_overview(self._store, self._index, period, self.false_alarms_per_week)
+    def _compute(self, period: str) -> Overview:
+        overview = read_overview(self._store, self._index, period, self._false_alarms_per_week)
+        self._computed[period] = overview
+        return overview
 
 
 def read_overview(
-    store: Store, index: VerdictIndex, period: str = "24h", false_alarms_per_week: float = 1.0
+    store: Store, index: VerdictIndex, period: str = DEFAULT_PERIOD, false_alarms_per_week: float = 1.0
 ) -> Overview:
     """Compute the rows of a period, from the sums of the monitor, with the costs of the outbox."""
     now, length = store.now_ms() / 1000, PERIODS[period][1]
@@ -163,38 +158,31 @@ def read_overview(
         )
     }
     rows = read_rows(store, period, now, false_alarms_per_week)
-    drawn = [(row, points_of(row.buckets, now - length, now + 60, 60, row.history)) for row in rows]
+    points = [points_of(row.buckets, now - length, now + 60, 60, row.history) for row in rows]
     of_judge: dict[str, list[Point]] = defaultdict(list)
-    for row, points in drawn:
-        of_judge[row.title] += points
-    scales = {title: Scale.from_points(points) for title, points in of_judge.items()}
-    names = Counter((row.series.service, row.series.environment, row.title) for row in rows)
+    for row, of_row in zip(rows, points, strict=True):
+        of_judge[row.title] += of_row
+    scales = {title: Scale.from_points(of_title) for title, of_title in of_judge.items()}
     panels = []
-    for row, points in drawn:
+    for row, of_row in zip(rows, points, strict=True):
         pair = row.series.service, row.series.judge
-        is_alone = names[row.series.service, row.series.environment, row.title] == 1
-        panels.append(Panel(row, points, scales[row.title], reasons[pair], costs.get(pair), is_alone))
-    return Overview(list(_banners(panels, now)), panels, _strip(store, index, period, now), now)
+        panels.append(Panel(row, of_row, scales[row.title], reasons[pair], costs.get(pair)))
+    banners = list(islice(_banners(panels, now), _MOST_BANNERS))
+    return Overview(banners, panels, _strip(store, index, period, now))
 
 
 def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
     """Make a banner for each open incident, and for the largest fall of each service without a baseline."""
     named: set[tuple[str, str]] = set()
     for panel in panels:
-        row, service = panel.row, (panel.row.series.service, panel.row.series.environment)
-        if not panel.points or row.now is None or not (row.incident or (row.is_fall and service not in named)):
+        row = panel.row
+        if not panel.points or row.now is None or not (row.incident or (row.is_fall and row.owner not in named)):
             continue
-        bad = (each.row for each in panels if each is not panel and each.row.is_bad)
-        others = [each for each in bad if (each.series.service, each.series.environment) == service]
-        named.add(service)
-        if len(named) > _MOST_BANNERS:
-            return
-        share, facts = row.now.interval, []
-        facts.append(
-            f"{100 * share.value:.0f} % of {row.now.judgements:,} judged answers pass since "
-            f"(95 %: {100 * share.low:.0f} to {100 * share.high:.0f} %)"
-        )
-        if (incident := row.incident) is not None:
+        named.add(row.owner)
+        share, incident = row.now.interval, row.incident
+        limits = f"95 %: {100 * share.low:.0f} to {100 * share.high:.0f} %"
+        facts = [f"{100 * share.value:.0f} % of {row.now.judgements:,} judged answers pass since ({limits})"]
+        if incident is not None:
             low, high = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.low, incident.high))
             facts.append(f"began with 90 % certainty between {low} and {high}")
             if incident.segment:
@@ -203,15 +191,19 @@ def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
             if incident.changed:
                 facts.append(f"changed at that time: {', '.join(incident.changed).replace('_', ' ')}")
             facts.append("the monitor's alarm is open")
-            before = share.value + incident.size
         else:
-            facts.append(f"against {row.reference}")
-            facts.append("no alert: no baseline yet")
-            before = share.value if row.before is None else row.before.interval.value
-        began, end = panel.points[0].begins_at, panel.points[-1].ends_at
-        precise = end - began < 2 * FIVE_MINUTES_S
-        first, last, since = (clock(at, now, precise=precise) for at in (began, end, row.since))
-        yield Banner(panel, before, facts, others, since, (first, last))
+            facts += [f"against {row.reference}", "no alert: no baseline yet"]
+        if others := [each.row.title for each in panels if each is not panel and each.row.is_bad_of(row.owner)]:
+            facts.append(f"worse too: {', '.join(others)}")
+        before = share.value + (incident.size if incident is not None else 0.0)
+        times = panel.points[0].begins_at, row.since, panel.points[-1].ends_at
+        precise = times[2] - times[0] < 2 * FIVE_MINUTES_S
+        yield Banner(
+            panel,
+            before if row.before is None else row.before.interval.value,
+            facts,
+            [clock(at, now, precise=precise) for at in times],
+        )
 
 
 def _strip(store: Store, index: VerdictIndex, period: str, now: float) -> Strip:

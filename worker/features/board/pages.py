@@ -3,7 +3,8 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl, urlencode
@@ -33,8 +34,8 @@ from worker.features.board.access import Access, BoardMetrics, Guard, form_token
 from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
-from worker.features.board.overview import OverviewThread, Panel
-from worker.features.board.quality import PERIODS, Row, ago, clock
+from worker.features.board.overview import OverviewThread
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, ago, clock
 from worker.features.board.series_page import read_chart, read_segments, read_trust
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
@@ -54,13 +55,6 @@ class _PageError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-class _Failing(NamedTuple):
-    """Where failing verdicts are listed, and how many there are."""
-
-    address: str
-    number: int
 
 
 class _Example(NamedTuple):
@@ -127,12 +121,7 @@ class Board:
         """Show what got worse, and all shares."""
         period, environment = _period(request), request.query_params.get("environment", "")
         overview = self._overview.overview(period)
-
-        def selected(panels: Iterable[Panel]) -> list[Panel]:
-            return [panel for panel in panels if environment in {"", panel.row.series.environment}]
-
-        panels = selected(overview.panels) if overview is not None else []
-        shown = {panel.row.series.id for panel in panels}
+        panels = [panel for panel in overview.panels if environment in {"", panel.row.series.environment}]
         references = {panel.row.reference for panel in panels if panel.row.change is not None}
         return self._page(
             request,
@@ -141,39 +130,39 @@ class Board:
             panels=panels,
             banners=[
                 (banner, self._examples(banner.panel.row, 2), self._failing(banner.panel.row))
-                for banner in (overview.banners if overview is not None else ())
-                if banner.panel.row.series.id in shown
+                for banner in overview.banners
+                if banner.panel in panels
             ],
+            # Of several judge models that give the same share.
+            repeated=Counter((*panel.row.owner, panel.row.title) for panel in panels),
             reference=references.pop() if len(references) == 1 else "",
             runbook=BOARD.read(self._settings).runbook,
             period=period,
             periods=PERIODS,
             environment=environment,
-            environments=overview.environments if overview is not None else [],
             loading=not self._index.is_complete,
         )
 
     def series_page(self, request: Request) -> Response:
         """Show one series: its chart, its segments, and whether its judge can be trusted."""
         period, series_id = _period(request), request.path_params["series_id"]
-        overview = self._overview.overview(period)
-        if overview is None:
-            return self._page(request, "loading.html")
-        versions = {each.id: panel for panel in overview.panels for each in (*panel.row.former, panel.row.series)}
+        panels = self._overview.overview(period).panels
+        versions = {each.id: panel for panel in panels for each in (*panel.row.former, panel.row.series)}
         panel, now = versions.get(series_id), time.time()
         if panel is None:
             raise _PageError(404, "This service has no verdicts of this judge in the period.")
-        row = panel.row
+        agreement, corrections = read_trust(self._store, panel.row)
         return self._page(
             request,
             "series.html",
             panel=panel,
             chart=read_chart(self._store, panel, period, now),
-            segments=read_segments(self._store, row, now),
-            trust=read_trust(self._store, row),
-            examples=self._examples(row, 8),
-            failing=self._failing(row),
-            since=clock(row.since, now),
+            segments=read_segments(self._store, panel.row, now),
+            tally=agreement,
+            corrections=corrections,
+            examples=self._examples(panel.row, 8),
+            failing=self._failing(panel.row),
+            since=clock(panel.row.since, now),
             period=period,
             periods=PERIODS,
         )
@@ -378,13 +367,13 @@ class Board:
             raise _PageError(404, "This verdict is not in the outbox: it was trimmed, forgotten, or never written.")
         return entry
 
-    def _failing(self, row: Row) -> _Failing:
+    def _failing(self, row: Row) -> tuple[str, int]:
         """Return the address of the failing verdicts of a row, and their number there."""
         span = next((name for name, span_s in _SPANS.items() if time.time() - row.since <= span_s), "")
         query = {"service": row.series.service, "judge": row.series.judge, "outcome": "failed", "since": span}
         where, values = condition(_filter(QueryParams(query))[0])
         ((number,),) = self._index.query(f"SELECT count(*) FROM verdicts WHERE {where}", values)  # noqa: S608 - constants
-        return _Failing(f"/verdicts?{urlencode({name: value for name, value in query.items() if value})}", number)
+        return f"/verdicts?{urlencode({name: value for name, value in query.items() if value})}", number
 
     def _examples(self, row: Row, most: int) -> list[_Example]:
         """Read the newest failing verdicts of a row with their texts."""
@@ -460,7 +449,7 @@ class Board:
 
 def _period(request: Request) -> str:
     period = request.query_params.get("period", "")
-    return period if period in PERIODS else next(iter(PERIODS))
+    return period if period in PERIODS else DEFAULT_PERIOD
 
 
 def _excerpt(text: str) -> str:

@@ -7,7 +7,7 @@ compared with the minutes before by the monitor's own detector, on the finest su
 import datetime as dt
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -39,6 +39,7 @@ PERIODS: Final[Mapping[str, tuple[str, int, int]]] = {
     "30d": ("30 d", 30 * DAY_S, 30 * DAY_S),
 }
 """By the name in addresses: the name that people read, the length, and the length of what it is compared with."""
+DEFAULT_PERIOD: Final = "24h"
 _MOST_SERIES: Final = 400
 _FALL: Final = 0.02  # A smaller change is no news, however certain.
 _LEAST_BEFORE: Final = 20  # Judgements before a fall can be looked for: the limit of fewer is no share to fall from.
@@ -57,7 +58,6 @@ class Row(NamedTuple):
     detector: Detector
     since: float  # When the share that is shown began,
     first: float  # and the time before that it is compared with.
-    period_began: float
     is_fall: bool = False  # Whether the detector finds a fall of a series that has no baseline yet.
     is_young: bool = False  # Whether it is younger than a day.
     now: PassShare | None = None  # The share since then.
@@ -98,12 +98,20 @@ class Row(NamedTuple):
         return self.incident is not None or self.is_fall or fell
 
     @property
+    def owner(self) -> tuple[str, str]:
+        """The service and its environment."""
+        return self.series.service, self.series.environment
+
+    def is_bad_of(self, owner: tuple[str, str]) -> bool:
+        """Whether something of a service got worse."""
+        return self.is_bad and self.owner == owner
+
+    @property
     def order(self) -> tuple[object, ...]:
         """What rows are sorted by: incidents, falls beyond chance, the change, the share."""
-        change, share = self.change, 2.0 if self.now is None else self.now.interval.value
-        is_open = self.incident is not None
-        fall = 0.0 if change is None else change.value
-        return (not is_open, not self.is_fall, not self.is_bad, fall, share, self.series.service, self.title)
+        fall = 0.0 if self.change is None else self.change.value
+        share = 2.0 if self.now is None else self.now.interval.value
+        return (self.incident is None, not self.is_fall, not self.is_bad, fall, share, self.series.service, self.title)
 
 
 def read_rows(store: Store, period: str, now: float, false_alarms_per_week: float = 1.0) -> list[Row]:
@@ -154,8 +162,9 @@ def read_rows(store: Store, period: str, now: float, false_alarms_per_week: floa
             since = now - min(length, (now - begin) / 2)
             first = since - compared
         history = merge_sums(bucket.sums for bucket in of_series)
-        row = Row(series, former, of_series, history, detectors[series.id], since, max(first, begin), now - length)
-        rows.append(compare(row._replace(is_fall=series.id in falls, is_young=series.id in young)))
+        row = Row(series, former, of_series, history, detectors[series.id], since, max(first, begin))
+        row = row._replace(is_fall=series.id in falls, is_young=series.id in young)
+        rows.append(compare(row, now - length))
     return sorted(rows, key=lambda row: row.order)
 
 
@@ -180,17 +189,10 @@ def read_fine(
 
 def finest(fives: Sequence[Bucket], tens: Sequence[Bucket]) -> list[Bucket]:
     """Replace buckets of five minutes by those of ten seconds that hold all of their verdicts."""
-    parts: dict[float, list[Bucket]] = defaultdict(list)
-    for ten in tens:
-        parts[ten.begins_at // FIVE_MINUTES_S].append(ten)
-
-    def verdicts(buckets: Iterable[Bucket]) -> int:
-        return sum(each.sums.total.judgements + each.abstained.verdicts + each.unscored.verdicts for each in buckets)
-
     chosen: list[Bucket] = []
     for five in fives:
-        of_five = parts[five.begins_at // FIVE_MINUTES_S]
-        chosen += of_five if verdicts(of_five) >= verdicts([five]) else [five]
+        of_five = [ten for ten in tens if 0 <= ten.begins_at - five.begins_at < FIVE_MINUTES_S]
+        chosen += of_five if sum(ten.verdicts for ten in of_five) >= five.verdicts else [five]
     return chosen
 
 
@@ -236,25 +238,20 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
     return None if state.since is None else state.since * float(TEN_SECONDS_S)
 
 
-def compare(row: Row) -> Row:
+def compare(row: Row, period_began: float) -> Row:
     """Add the shares of a row, and what its period holds."""
-    sums = {True: Sums(), False: Sums(), None: Sums()}
+    sums = {True: Sums(), False: Sums()}
     for bucket in row.buckets:
-        sums[None if bucket.begins_at < row.first else bucket.begins_at >= row.since].add(bucket.sums)
-    # All other verdicts of the series steady the design effect of sessions, earlier or not.
-    others = [merge_sums((sums[None], sums[not is_now])) for is_now in (True, False)]
-    shares = [
-        pass_share(sums[is_now], other if other.total.weight > 0 else None)
-        for is_now, other in zip((True, False), others, strict=True)
-    ]
-    inside = [bucket for bucket in row.buckets if bucket.begins_at >= row.period_began]
+        if bucket.begins_at >= row.first:
+            sums[bucket.begins_at >= row.since].add(bucket.sums)
+    inside = [bucket for bucket in row.buckets if bucket.begins_at >= period_began]
     judged = merge_sums(bucket.sums for bucket in inside).total
     unscored = sum_unjudged(bucket.unscored for bucket in inside)
     abstained = sum_unjudged(bucket.abstained for bucket in inside)
     weight = judged.weight + unscored.weight + abstained.weight or 1.0
     return row._replace(
-        now=shares[0],
-        before=shares[1],
+        now=pass_share(sums[True], row.detector.history),
+        before=pass_share(sums[False], row.detector.history),
         verdicts=judged.judgements + unscored.verdicts + abstained.verdicts,
         unscored=unscored.weight / weight,
         abstained=abstained.weight / weight,

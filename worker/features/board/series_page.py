@@ -1,13 +1,13 @@
 """The page of one series: its chart with what happened, its segments, and whether its judge can be trusted."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from judges.agreement.intervals import Interval, difference
-from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets, read_series
+from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
 from worker.base.monitor.shares import Sums, pass_share
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
@@ -22,14 +22,6 @@ _MOST_SEGMENTS: Final = 50
 _APART: Final = 30.0
 
 
-class Band(NamedTuple):
-    """An incident: its place, its width and its text."""
-
-    x: float
-    width: float
-    text: str
-
-
 class SeriesChart(NamedTuple):
     """The large chart."""
 
@@ -39,7 +31,7 @@ class SeriesChart(NamedTuple):
     expected_text: str
     expected_y: float
     marks: Sequence[tuple[float, str]]  # Releases and judge versions.
-    bands: Sequence[Band]
+    bands: Sequence[tuple[float, float, str]]  # Incidents: place, width and text.
 
     @property
     def text_y(self) -> float:
@@ -56,13 +48,6 @@ class Segment(NamedTuple):
     since: Interval | None
     judged: int
     is_bad: bool
-
-
-class Trust(NamedTuple):
-    """What labels say of the judge."""
-
-    tally: Tally
-    corrections: Sequence[Correction]
 
 
 def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesChart:
@@ -84,11 +69,14 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
     elif row.is_fall:
         incidents.append((row.since, end, f"lower since {clock(row.since, now)}; no baseline yet"))
     bands = [
-        Band(frame.x(first), round(frame.x(after) - frame.x(first), 1), text)
+        (frame.x(first), round(frame.x(after) - frame.x(first), 1), text)
         for first, after, text in incidents
         if after > begin and first < end
     ]
-    marks = [*_versions(versions, buckets, begin), *_releases(store, row.series, since, now)]
+    marks = list(_releases(store, row.series, since, now))
+    for series in versions[1:]:
+        at = next((bucket.begins_at for bucket in buckets[series.id]), 0.0)
+        marks += [(at, f"judge version {series.version}")] if at > begin else []
     path, text, y = "", "", 0.0
     if detector.norm is not None:
         cells = detector.norm.cells
@@ -101,15 +89,6 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
         path, text, y = frame.path([(begin, share), (end, share)]), f"before {100 * share:.0f} %", frame.y(share)
     placed = sorted((frame.x(at), name) for at, name in marks)[-_MOST_MARKS:]
     return SeriesChart(frame, [draw(frame, points) for points in drawn if points], path, text, y, placed, bands)
-
-
-def _versions(
-    versions: Sequence[Series], buckets: Mapping[str, Sequence[Bucket]], begin: float
-) -> Iterator[tuple[float, str]]:
-    for series in versions[1:]:
-        at = next((bucket.begins_at for bucket in buckets[series.id]), 0.0)
-        if at > begin:
-            yield at, f"judge version {series.version}"
 
 
 def _releases(store: Store, series: Series, since: float, now: float) -> Iterator[tuple[float, str]]:
@@ -148,7 +127,7 @@ def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     return sorted(rows, key=lambda each: (not each.is_bad, 1.0 if each.since is None else each.since.value))
 
 
-def read_trust(store: Store, row: Row) -> Trust:
+def read_trust(store: Store, row: Row) -> tuple[Tally, Sequence[Correction]]:
     """Read how often people agree with the judge, and the shares that their labels correct."""
     series = row.series
     answers = {
@@ -157,4 +136,4 @@ def read_trust(store: Store, row: Row) -> Trust:
         if (of_label[0].judge, of_label[0].metric, of_label[0].service) == (series.judge, series.metric, series.service)
     }
     corrected = corrections(store, [series], row.since, time.time()).get(series, [])
-    return Trust(tally(answers), [each for each in corrected if each.corrected is not None])
+    return tally(answers), [each for each in corrected if each.corrected is not None]
