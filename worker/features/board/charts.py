@@ -15,7 +15,7 @@ _STEPS: Final = (
 )
 _TICKS: Final = (10, 30, 60, 120, 300, 600, 900, 1_800, HOUR_S, 3 * HOUR_S, 6 * HOUR_S, DAY_S // 2, DAY_S, 7 * DAY_S)
 _MOST_TICKS: Final = 8
-_LEAST_OF_POINT: Final = 5
+_LEAST_OF_POINT: Final = 10
 _LEAST_SPAN: Final = 0.2
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.monitor.feature import MONITOR
-from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, utc_minute
+from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S
 from worker.base.scans import groups_of
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
@@ -183,7 +183,7 @@ def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
         limits = f"95 %: {100 * share.low:.0f} to {100 * share.high:.0f} %"
         facts = [f"{100 * share.value:.0f} % of {row.now.judgements:,} judged answers pass since ({limits})"]
         if incident is not None:
-            low, high = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.low, incident.high))
+            low, high = (clock(at * FIVE_MINUTES_S, now) for at in (incident.low, incident.high))
             facts.append(f"began with 90 % certainty between {low} and {high}")
             if incident.segment:
                 part = "all segments alike" if incident.segment == "all" else f"what fell is {incident.segment}"

@@ -35,7 +35,7 @@ from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
-from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, ago, clock
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, ago
 from worker.features.board.series_page import read_chart, read_segments, read_trust
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
@@ -162,7 +162,6 @@ class Board:
             corrections=corrections,
             examples=self._examples(panel.row, 8),
             failing=self._failing(panel.row),
-            since=clock(panel.row.since, now),
             period=period,
             periods=PERIODS,
         )

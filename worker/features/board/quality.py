@@ -108,8 +108,9 @@ class Row(NamedTuple):
 
     @property
     def order(self) -> tuple[object, ...]:
-        """What rows are sorted by: incidents, falls beyond chance, the change, the share."""
-        fall = 0.0 if self.change is None else self.change.value
+        """What rows are sorted by: incidents, falls beyond chance by their certain part, the change, the share."""
+        change = self.change
+        fall = 0.0 if change is None else change.high if self.is_bad else change.value
         share = 2.0 if self.now is None else self.now.interval.value
         return (self.incident is None, not self.is_fall, not self.is_bad, fall, share, self.series.service, self.title)
 

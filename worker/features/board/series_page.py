@@ -31,6 +31,7 @@ class SeriesChart(NamedTuple):
     expected_text: str
     expected_y: float
     marks: Sequence[tuple[float, str]]  # Releases and judge versions.
+    since: str  # When what the row shows began.
     bands: Sequence[tuple[float, float, str]]  # Incidents: place, width and text.
 
     @property
@@ -56,18 +57,19 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
     versions = [*reversed(row.former), row.series]
     ids = [series.id for series in versions]
     hours = dict(zip(ids, read_buckets(store, ids, since - HOUR_S, now + HOUR_S, fine=False), strict=True))
-    buckets = read_fine(store, ids, hours, now) if period == "24h" else hours
+    buckets = read_fine(store, ids, hours, now)
     drawn = [points_of(buckets[series.id], since, now + 60, 150, row.history) for series in versions]
     begin = min((points[0].begins_at for points in drawn if points), default=since)
     end = max((points[-1].ends_at for points in drawn if points), default=now)
     frame = Frame(begin, end, panel.scale, 44, 10, _WIDTH - 10, _HEIGHT - 26)
     detector, unit = row.detector, float(FIVE_MINUTES_S)
+    began = clock(row.since, now, precise=end - begin < 2 * unit)
     incidents = [(unit * first, unit * after, "") for first, after in detector.state.masks]
     if row.incident is not None:
         fell = unit * row.incident.since
         incidents.append((fell, end, f"incident since {clock(fell, now)}"))
     elif row.is_fall:
-        incidents.append((row.since, end, f"lower since {clock(row.since, now)}; no baseline yet"))
+        incidents.append((row.since, end, f"lower since {began}; no baseline yet"))
     bands = [
         (frame.x(first), round(frame.x(after) - frame.x(first), 1), text)
         for first, after, text in incidents
@@ -88,7 +90,8 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
         share = row.before.interval.value
         path, text, y = frame.path([(begin, share), (end, share)]), f"before {100 * share:.0f} %", frame.y(share)
     placed = sorted((frame.x(at), name) for at, name in marks)[-_MOST_MARKS:]
-    return SeriesChart(frame, [draw(frame, points) for points in drawn if points], path, text, y, placed, bands)
+    lines = [draw(frame, points) for points in drawn if points]
+    return SeriesChart(frame, lines, path, text, y, placed, began, bands)
 
 
 def _releases(store: Store, series: Series, since: float, now: float) -> Iterator[tuple[float, str]]:
