@@ -12,7 +12,7 @@ from judges.core.verdict import Score
 from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
 from worker.base.monitor.detection import Detector
-from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import read_series
 from worker.base.monitor.shares import Sums
@@ -24,6 +24,7 @@ from worker.features.board.charts import Frame, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
 from worker.features.board.overview import read_overview
 from worker.features.board.quality import find_fall, finest, read_rows, written_span
+from worker.features.board.series_page import read_chart, read_segments, read_trust
 
 
 def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
@@ -51,9 +52,9 @@ def test_falls_by_chance_are_within_the_budget() -> None:
     assert max(chances) <= 0.1
 
 
-def publish(keyspace: Keyspace, verdicts: Sequence[tuple[float, dict[str, Any]]]) -> None:
+def publish(keyspace: Keyspace, verdicts: Sequence[tuple[float, dict[str, Any]]], **monitor: Any) -> None:
     """Write verdicts at these times, in seconds since the epoch, and add them to the sums."""
-    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url)
+    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
     sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
     sums.prepare()
     with keyspace.client.pipeline() as pipe:
@@ -142,6 +143,38 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(keyspace: 
     assert week_rows["old-steady"].verdicts == pytest.approx(7 * 48, abs=3)
 
 
+def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspace: Keyspace) -> None:
+    now = keyspace.store.now_ms() / 1000
+    fell = now - 4 * 3_600
+    parts = [
+        *stream("shop", now - 3 * 86_400, fell, 900, 0.9, release="1.0", judge_version="f" * 64),
+        *stream("shop", now - 6 * 3_600, fell, 60, 0.9, release="1.0"),
+        *stream("shop", fell, now, 60, 0.4, release="1.1"),
+        *stream("shop", fell, now, 60, 0.9, release="1.0"),
+    ]
+    publish(keyspace, parts, segments=("release",))
+    (panel,) = read_overview(keyspace.store, VerdictIndex(keyspace.store)).panels
+    chart = read_chart(keyspace.store, panel, "24h", now)
+    version = panel.row.series.version
+    assert [name for _, name in chart.marks] == [f"judge version {version}", "release 1.1"]
+    assert [x for x, _ in chart.marks] == pytest.approx([chart.frame.x(at) for at in (now - 6 * 3_600, fell)], abs=50)
+    # Another version of the judge is another line.
+    assert len(chart.lines) == 2
+    ((begin, width, text),) = chart.bands
+    assert text == f"lower since {chart.since}; no baseline yet"
+    assert begin + width == pytest.approx(chart.frame.right, abs=0.2)
+    assert chart.expected_text == "before 90 %"
+    segments = read_segments(keyspace.store, panel.row, now)
+    assert [(each.name, each.before is None, each.is_bad) for each in segments] == [
+        ("release=1.1", True, False),
+        ("release=1.0", False, False),
+    ]
+    assert segments[0].since is not None
+    assert segments[0].since.value == pytest.approx(0.4, abs=0.02)
+    tallied, corrections = read_trust(keyspace.store, panel.row)
+    assert (tallied.labels, corrections) == (0, [])
+
+
 def test_tens_replace_five_minutes_only_where_they_hold_all() -> None:
     fives = buckets_of([(30, 20), (20, 10), (10, 5)], step=300)
     tens = buckets_of([(10, 5)] * 35)
@@ -154,8 +187,8 @@ def test_tens_replace_five_minutes_only_where_they_hold_all() -> None:
 def test_charts_place_times_and_shares() -> None:
     history = Sums()
     points = points_of(buckets_of([(40, 30), (2, 1), (40, 10), (1, 0)]), BEGIN, BEGIN + 60, 60, history)
-    # Very few verdicts wait for the next ones.
-    assert [(point.begins_at - BEGIN, point.ends_at - BEGIN) for point in points] == [(0, 10), (10, 30)]
+    # Very few verdicts are one point with the next ones, the last with those before.
+    assert [(point.begins_at - BEGIN, point.ends_at - BEGIN) for point in points] == [(0, 10), (10, 40)]
     assert len(points_of(buckets_of([(40, 30)] * 300), BEGIN, BEGIN + 3_000, 60, history)) <= 60
     assert points_of(buckets_of([(2, 1)]), BEGIN, BEGIN + 60, 60, history) != []
     whole = Point(0, 100, Interval(0.5, 0.31, 0.69))

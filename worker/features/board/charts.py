@@ -102,16 +102,26 @@ def points_of(buckets: Sequence[Bucket], since: float, until: float, most: int, 
     # The oldest buckets are the longest.
     least = min((later.begins_at - earlier.begins_at for earlier, later in pairwise(inside[:10])), default=0.0)
     step = next((step for step in _STEPS if step >= min(least, DAY_S) and span / step < most), _STEPS[-1])
-    points, sums, begin = list[Point](), Sums(), 0.0
+    parts = list[tuple[float, float, Sums]]()
     for at, some in groupby(inside, key=lambda bucket: bucket.begins_at // step * step):
-        begin = begin if sums.classes else at
-        sums.add(merge_sums(bucket.sums for bucket in some))
-        # Very few verdicts wait for those that follow: their interval would cover the chart.
-        if sums.total.judgements >= _LEAST_OF_POINT or (not points and inside[-1].begins_at < at + step):
-            share = pass_share(sums, history)
-            points += [Point(begin, min(at + step, until), share.interval)] if share is not None else []
-            sums = Sums()
-    return points
+        parts.append((at, min(at + step, until), merge_sums(bucket.sums for bucket in some)))
+        # Very few verdicts are one point with those after them, the last ones with those before: their interval would
+        # cover the chart.
+        while len(parts) > 1 and _is_small(parts[-2]):
+            _join(parts)
+    if len(parts) > 1 and _is_small(parts[-1]):
+        _join(parts)
+    shares = ((begin, end, pass_share(sums, history)) for begin, end, sums in parts)
+    return [Point(begin, end, share.interval) for begin, end, share in shares if share is not None]
+
+
+def _is_small(part: tuple[float, float, Sums]) -> bool:
+    return part[2].total.judgements < _LEAST_OF_POINT
+
+
+def _join(parts: list[tuple[float, float, Sums]]) -> None:
+    (_, end, sums), (begin, _, earlier) = parts.pop(), parts.pop()
+    parts.append((begin, end, merge_sums((earlier, sums))))
 
 
 def draw(frame: Frame, points: Sequence[Point]) -> Line:

@@ -19,7 +19,6 @@ from worker.features.labels.correction import Correction, corrections
 _WIDTH, _HEIGHT = 1_190.0, 300.0
 _MOST_MARKS: Final = 12
 _MOST_SEGMENTS: Final = 50
-_APART: Final = 30.0
 
 
 class SeriesChart(NamedTuple):
@@ -36,9 +35,9 @@ class SeriesChart(NamedTuple):
 
     @property
     def text_y(self) -> float:
-        """The place of texts of bands, apart from the line."""
-        middle = (self.frame.top + self.frame.bottom) / 2
-        return middle if not self.lines or abs(self.lines[-1].y - middle) > _APART else middle + 2 * _APART
+        """The place of texts of incidents, at the other end than the newest share."""
+        top, bottom = self.frame.top, self.frame.bottom
+        return bottom - 10 if self.lines and self.lines[-1].y < (top + 2 * bottom) / 3 else top + 40
 
 
 class Segment(NamedTuple):
@@ -75,7 +74,7 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
         for first, after, text in incidents
         if after > begin and first < end
     ]
-    marks = list(_releases(store, row.series, since, now))
+    marks = list(_releases(store, versions, since, now))
     for series in versions[1:]:
         at = next((bucket.begins_at for bucket in buckets[series.id]), 0.0)
         marks += [(at, f"judge version {series.version}")] if at > begin else []
@@ -94,25 +93,27 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
     return SeriesChart(frame, lines, path, text, y, placed, began, bands)
 
 
-def _releases(store: Store, series: Series, since: float, now: float) -> Iterator[tuple[float, str]]:
-    """Yield the releases that began in a span of time; known if the monitor keeps segments of releases."""
-    releases = [each for each in segments_of(store, series) if each.segment == "release"]
+def _releases(store: Store, versions: Sequence[Series], since: float, now: float) -> Iterator[tuple[float, str]]:
+    """Return the releases that began in a span of time; known if the monitor keeps segments of releases."""
+    releases = [each for each in segments_of(store, versions) if each.segment == "release"]
     hours = read_buckets(store, [each.id for each in releases], since, now + HOUR_S, fine=False)
+    begins: dict[str, float] = {}
     for release, buckets in zip(releases, hours, strict=True):
-        if buckets and buckets[0].begins_at > since + HOUR_S:
-            yield buckets[0].begins_at, f"release {release.value}"
+        if buckets:
+            begins[release.value] = min(buckets[0].begins_at, begins.get(release.value, now))
+    return ((at, f"release {release}") for release, at in begins.items() if at > since + HOUR_S)
 
 
-def segments_of(store: Store, series: Series) -> list[Series]:
-    """Return the segments of a series, by name."""
-    whole = structs.astuple(series)[:6]
-    segments = [each for each in read_series(store).values() if each.segment and structs.astuple(each)[:6] == whole]
+def segments_of(store: Store, versions: Sequence[Series]) -> list[Series]:
+    """Return the segments of series, by name."""
+    whole = {structs.astuple(series)[:6] for series in versions}
+    segments = [each for each in read_series(store).values() if each.segment and structs.astuple(each)[:6] in whole]
     return sorted(segments, key=lambda each: each.segment_name)
 
 
 def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     """Compare the segments of a row as the row is compared; what fell most comes first."""
-    segments = segments_of(store, row.series)[:_MOST_SEGMENTS]
+    segments = segments_of(store, [row.series])[:_MOST_SEGMENTS]
     ids = [each.id for each in segments]
     hours = read_buckets(store, ids, row.first - HOUR_S, now + HOUR_S, fine=False)
     is_fine = row.is_young or row.incident is not None
