@@ -91,7 +91,7 @@ def test_the_overview_names_a_falling_share_and_draws_it(
             page.evaluate("document.querySelector('tbody tr a').click()")
             page.loaded()
             assert "facts_grounding" in page.evaluate("document.querySelector('h1').textContent")
-            assert page.evaluate("document.querySelector('.chart polyline').points.length") > 5
+            assert page.evaluate("document.querySelector('.chart polyline').points.length") > 2
             assert page.evaluate("document.querySelectorAll('td.when').length") == 8
             assert page.violations() == [], size
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, size
