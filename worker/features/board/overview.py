@@ -130,7 +130,7 @@ class OverviewThread(ServiceThread):
                 self._computed.pop(period, None)
         overview, took = self._computed[DEFAULT_PERIOD], time.monotonic() - began
         is_new = not overview.panels or overview.is_young or not self._index.is_complete
-        self.stopping.wait(min(15.0, max(0.5, 10 * took)) if is_new else 15.0)
+        self.stopping.wait(min(60.0, max(0.5 if is_new else 15.0, 10 * took)))
 
     def _compute(self, period: str) -> Overview:
         overview = read_overview(self._store, self._index, period, self._false_alarms_per_week)

@@ -210,6 +210,7 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
     """
     state, before, pending, learned, expected = State(), Sums(), Sums(), 0, 0.0
     limits: Limits | None = None
+    past = before.total
     total = merge_sums(bucket.sums for bucket in buckets).total
     # The budget is that of the time so far: such a series lives for less than a day.
     so_far = max(_LEAST_HORIZON, total.weight**2 / total.squares) if total.weight > 0 else 0.0
@@ -219,8 +220,7 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
             continue
         if state.alarm < 0 and max(state.sums) <= 0:
             before.add(pending)
-            pending = Sums()
-        past = before.total
+            pending, past = Sums(), before.total
         # Limits take longer to compute than a step, and hardly change with a few more verdicts.
         if past.judgements >= max(_LEAST_BEFORE, 1.3 * learned) and (share := pass_share(before)) is not None:
             norm = flat(share.interval.low, so_far, dispersion=share.design_effect)
