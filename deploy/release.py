@@ -22,9 +22,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
-from zipfile import ZipFile
 
-__all__ = ["PLACEHOLDER", "audit", "build", "bundled", "main", "sbom", "set_release"]
+__all__ = ["PLACEHOLDER", "audit", "build", "main", "sbom", "set_release"]
 
 PLACEHOLDER: Final = "https://example.invalid/tracejudge"
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -99,26 +98,9 @@ def sbom(wheels: Path, into: Path) -> list[Path]:
                     component["purl"] = f"pkg:pypi/{component['name']}@{component['version']}"
                     links = component["externalReferences"]
                     component["externalReferences"] = [link for link in links if not link["url"].startswith("file:")]
-            document["components"] += bundled(wheel)
             path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
             written.append(path)
     return written
-
-
-def bundled(wheel: Path) -> list[dict[str, object]]:
-    """Describe the scripts of others in a wheel, which no metadata names: each has a file NAME-VERSION.LICENSE."""
-    files = (Path(name) for name in ZipFile(wheel).namelist() if ".dist-info/" not in name)
-    return [
-        {
-            "type": "library",
-            "bom-ref": f"{name}=={version}",
-            "name": name,
-            "version": version,
-            "licenses": [{"license": {"id": "MIT"}}],
-            "purl": f"pkg:npm/{name}@{version}",
-        }
-        for name, version in (file.stem.rsplit("-", 1) for file in files if file.suffix == ".LICENSE")
-    ]
 
 
 def audit(bills: Path, *, asks: bool = True) -> None:

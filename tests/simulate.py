@@ -9,6 +9,7 @@ import numpy as np
 from tests.base import coverage, fleets
 from tests.base.fleets import Traffic
 from tests.base.weighted import Design, false_alarms, median_delay
+from tests.features.board import young
 from tests.features.budgets import budget_days
 from tests.features.canary import canary_runs
 from tests.features.cascades import cascade_runs
@@ -183,11 +184,23 @@ def cascade() -> Iterator[str]:
             )
 
 
+def first_day() -> Iterator[str]:
+    """Falls by chance of a series without a baseline, 100 runs; how often the demo's drop is found, 200 runs."""
+    for share, judged in ((0.8, 85), (0.95, 20), (0.8, 2), (0.9, 0.3), (0.6, 5)):
+        chance = young.by_chance(share, judged, 360, 10, 100)
+        yield f"an hour, share {share}, {judged} in ten seconds: {_percent(chance)}"
+    for share, judged in ((0.8, 3), (0.9, 30), (0.7, 200)):
+        chance = young.by_chance(share, judged, 288, 300, 100)
+        yield f"a day, share {share}, {judged} in five minutes: {_percent(chance)}"
+    for seconds in (3, 4, 5, 6):
+        yield f"{seconds} s after the drop: {_percent(young.after_drop(seconds, 200))}"
+
+
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
         *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
-        *(volumes, weighted, safety, corrected, canary, budgets, cascade),
+        *(volumes, weighted, safety, corrected, canary, budgets, cascade, first_day),
     )
 }
 

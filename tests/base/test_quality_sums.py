@@ -2,6 +2,7 @@
 
 import datetime as dt
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
-from worker.base.monitor.series import Series, class_of, read_buckets, read_series
+from worker.base.monitor.series import Series, class_of, read_buckets, read_newest_buckets, read_series
 from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
@@ -153,6 +154,37 @@ def test_sums_are_those_of_the_verdicts(keyspace: Keyspace) -> None:
             assert flat(stored_sums[at]) == pytest.approx(flat(sums), rel=1e-12), at
     assert keyspace.client.xpending(keyspace.keys.verdicts, "monitor")["pending"] == 0
     assert int(keyspace.client.hget(keyspace.keys.account_all, "exported:monitor")) == len(entries)
+
+
+def test_sums_of_ten_seconds_are_of_whole_series_and_the_last_hour_and_expire(keyspace: Keyspace) -> None:
+    verdicts, times = random_verdicts(600)
+    now_ms = int(time.time() * 1000)
+    # Two days become 80 minutes that end now.
+    entries = publish(keyspace, verdicts, [now_ms - 4_800_000 + (at - DAY_MS) // 36 for at in times])
+    sums, hour_ago_s = sums_of(keyspace, segments=("model",)), time.time() - 3_600
+    for at in range(0, 600, 70):
+        sums.deliver(entries[max(0, at - 20) : at + 70])
+    tens = {
+        (msgspec.structs.astuple(series), int(bucket.begins_at)): [
+            bucket.sums,
+            [*bucket.abstained],
+            [*bucket.unscored],
+        ]
+        for series_id, series in read_series(keyspace.store).items()
+        for bucket in next(read_newest_buckets(keyspace.store, [series_id], hour_ago_s - 7_200, now_ms / 1000 + 10))
+    }
+    wanted = {at: sums for at, sums in expected(entries, 10).items() if at[1] >= hour_ago_s + 10 and not at[0][-1]}
+    assert len(wanted) > 100
+    # The bucket in which the hour began has a part of its verdicts.
+    assert {at for at in tens if at[1] >= hour_ago_s + 10} == wanted.keys()
+    assert min(at for _, at in tens) >= hour_ago_s - 10
+    for at, sums in wanted.items():
+        assert flat(tens[at]) == pytest.approx(flat(sums), rel=1e-12), at
+    keys = keyspace.client.keys(f"{keyspace.prefix}:quality:*:????-??-??:??:?")
+    assert keys
+    assert all(0 < keyspace.client.ttl(key) <= 4_200 for key in keys)
+    # As many fields as Redis keeps in its compact encoding.
+    assert {keyspace.client.object("encoding", key) for key in keys} <= {b"listpack", b"ziplist"}
 
 
 def test_a_series_beyond_the_bound_is_counted(keyspace: Keyspace) -> None:

@@ -80,7 +80,7 @@ def test_a_hindered_script_changes_nothing_and_loses_nothing(server: EmbeddedRed
             for key in client.scan_iter(f"{keys.prefix}:quality:*")
             if key != MonitorKeys(keys.prefix).quality_series.encode()
         ]
-        assert len(hashes) == 3, "sums of an hour, of five minutes, of sessions"
+        assert len(hashes) == 4, "sums of an hour, of five minutes, of ten seconds, of sessions"
         causes = {
             **{f"no right to {command}": without_right(client, command) for command in COMMANDS},
             **{f"{key!r} is no hash": wrong_type(client, key) for key in hashes},

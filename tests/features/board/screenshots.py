@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import httpx
-from board.board_parts import history, serving, summed
 from redis import Redis
+from support.board_parts import history, serving, summed
 from support.browser import Browser
 from support.processes import wait_until
 
@@ -19,7 +19,7 @@ def main() -> None:
     with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
         history(redis, PREFIX)
         with summed(redis, server.url, PREFIX), serving(server.url, PREFIX) as url, Browser() as browser:
-            wait_until(lambda: "got worse" in httpx.get(url).text, what="the overview")
+            wait_until(lambda: "shares fell" in httpx.get(url).text, what="the overview")
             listed = httpx.get(f"{url}/verdicts?outcome=failed&judge=facts_grounding&service=support-bot").text
             verdict = listed.split('href="/verdicts/')[1].split('"')[0]
             pages = {"overview": "/", "verdict": f"/verdicts/{verdict}", "labels": "/labels?judge=facts_grounding"}

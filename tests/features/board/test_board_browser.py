@@ -1,7 +1,9 @@
 """The board in Chromium: no error, no foreign request, keys, dark and narrow screens, and what axe-core finds."""
 
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +12,7 @@ from redis import Redis
 from support.board_parts import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
 from support.browser import Browser
 from support.judged import judged
-from support.processes import wait_until
+from support.processes import Program, bounded_s, wait_until
 
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
@@ -73,19 +75,46 @@ def test_the_overview_names_a_falling_share_and_draws_it(
 ) -> None:
     history(redis, prefix)
     with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url:
-        wait_until(lambda: "got worse" in httpx.get(url).text, what="the overview")
+        wait_until(lambda: "shares fell" in httpx.get(url).text, what="the overview")
         for size in SIZES:
             page.resize(*size)
             page.open(url)
-            headline = page.evaluate("document.querySelector('h1').textContent")
-            assert headline.startswith("support-bot facts_grounding grounded"), headline
-            assert "points fewer than the week before (95 % interval" in headline
+            assert page.evaluate("document.querySelector('h1').textContent") == "1 of 6 shares fell"
+            script = "[...document.querySelectorAll('tbody tr')].map(row => [row.className, row.innerText])"
+            rows = page.evaluate(script)
             # Three services with two judges; facts_grounding has a share of sentences besides, without a pass rule.
-            assert page.evaluate("document.querySelectorAll('.panel .uplot canvas').length") == 6
-            assert page.evaluate("document.querySelectorAll('.panel.falls').length") == 1
+            assert [name for name, _ in rows] == ["bad", "", "", "", "", ""]
+            assert rows[0][1].startswith("support-bot\nfacts_grounding grounded"), rows[0]
+            assert page.evaluate("document.querySelectorAll('tbody polyline').length") == 6
             assert page.violations() == [], size
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, size
-            assert re.search(r"got worse, since about \d\d [A-Z][a-z]+:", headline), headline
+            page.evaluate("document.querySelector('tbody tr a').click()")
+            page.loaded()
+            assert "facts_grounding" in page.evaluate("document.querySelector('h1').textContent")
+            assert page.evaluate("document.querySelector('.chart polyline').points.length") > 2
+            assert page.evaluate("document.querySelectorAll('td.when').length") == 8
+            assert page.violations() == [], size
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, size
+        clean(page, url)
+
+
+def test_eight_seconds_after_the_planted_drop_the_demo_shows_it_first(page: Browser, tmp_path: Path) -> None:
+    arguments = ("-m", "worker.cli", "demo", "--seconds", "25", "--keep")
+    with Program(*arguments, folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
+        url = demo.wait_for(r"Board: (http://\S+)")[1]
+        began = time.monotonic()
+        wait_until(lambda: "<table>" in httpx.get(url).text, what="the rows")
+        page.open(url)
+        # Nothing is wrong yet, and the page says so without being loaded again.
+        assert page.evaluate("document.querySelectorAll('.incident').length") == 0
+        wait_until(lambda: page.evaluate("document.querySelector('.incident') !== null"), what="the banner")
+        assert time.monotonic() - began - 12.5 <= bounded_s(8.0)
+        banner = page.evaluate("document.querySelector('.incident').innerText")
+        assert re.match(r"support-bot · (groundedness|correctness) got worse: \d\d → \d\d %\n", banner), banner
+        assert "no alert: no baseline yet" in banner
+        assert page.evaluate("document.querySelector('tbody tr').innerText").startswith("support-bot\n")
+        assert page.evaluate("document.querySelector('tbody tr').className") == "bad"
+        assert page.evaluate("document.querySelectorAll('.incident blockquote a').length") == 2
         clean(page, url)
 
 

@@ -110,17 +110,16 @@ class Detector(msgspec.Struct, array_like=True):
         return now - self.learned_at >= (HOUR_S if self.norm is None else DAY_S)
 
 
-def read_incidents(store: Store, series_ids: Sequence[str]) -> dict[str, Incident]:
-    """Read the open drops of series, as the active monitor has stored them."""
+def read_detectors(store: Store, series_ids: Sequence[str]) -> dict[str, Detector]:
+    """Read the detectors of series, as the active monitor has stored them; a new one where none can be read."""
     names = list(map(MonitorKeys(store.keys.prefix).quality_detector, series_ids))
     stored = store.pipeline(lambda pipe: [pipe.get(name) for name in names]) if names else []
-    incidents: dict[str, Incident] = {}
+    detectors: dict[str, Detector] = {}
     for series_id, raw in zip(series_ids, stored, strict=True):
+        detectors[series_id] = Detector()
         with suppress(msgspec.DecodeError):
-            detector = msgspec.msgpack.decode(raw, type=Detector) if raw else None
-            if detector is not None and detector.incident is not None:
-                incidents[series_id] = detector.incident
-    return incidents
+            detectors[series_id] = msgspec.msgpack.decode(raw, type=Detector) if raw else Detector()
+    return detectors
 
 
 class Detection:

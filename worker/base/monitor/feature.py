@@ -102,7 +102,7 @@ class MonitorKeys(KeySpace):
     )
 
     def quality(self, series: str, bucket: str) -> str:
-        """Hash of the sums of one series, by day (TTL of 90 days), or by day and hour (TTL of 3 days)."""
+        """Hash of the sums of one series, by day (TTL of 90 days), hour (3 days), or ten minutes (70 minutes)."""
         return f"{self.prefix}:quality:{series}:{bucket}"
 
     def quality_detector(self, series: str) -> str:

@@ -1,7 +1,8 @@
 """Series of the monitor: their labels, their keys in Redis, and the sums that are stored of them.
 
 A series is one metric of one judge version and judge model for one service and environment; a segment of it is another
-series. Sums are kept in buckets of five minutes for 3 days and of an hour for 90 days, see scripts/quality.lua.
+series. Sums are kept in buckets of five minutes for 3 days and of an hour for 90 days, those of whole series besides in
+buckets of ten seconds for an hour, see scripts/quality.lua.
 """
 
 import datetime as dt
@@ -22,6 +23,8 @@ from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS
 from worker.core.storage.client import Store
 
 T = TypeVar("T")
+TEN_SECONDS_S: Final = 10
+TEN_MINUTES_S: Final = 600
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
@@ -100,14 +103,21 @@ class Bucket(NamedTuple):
     abstained: Unjudged
     unscored: Unjudged
 
+    @property
+    def verdicts(self) -> int:
+        """The number of all verdicts."""
+        return self.sums.total.judgements + self.abstained.verdicts + self.unscored.verdicts
+
 
 class Place(NamedTuple):
-    """The keys and fields of the two buckets of a time."""
+    """The keys and fields of the buckets of a time."""
 
     hour_key: str
     hour: str
     five_key: str
     five: str
+    ten_key: str
+    ten: str
 
 
 def series_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[Series]:
@@ -154,7 +164,9 @@ def place(keys: MonitorKeys, series_id: str, at: float) -> Place:
     """Name the buckets of a time, in seconds since the epoch."""
     time = dt.datetime.fromtimestamp(at, dt.UTC)
     day = keys.quality(series_id, time.date().isoformat())
-    return Place(day, f"{time.hour:02d}", f"{day}:{time.hour:02d}", f"{time.minute // 5:02d}")
+    hour = f"{day}:{time.hour:02d}"
+    ten = f"{time.minute % 10 * 6 + time.second // 10:02d}"
+    return Place(day, f"{time.hour:02d}", hour, f"{time.minute // 5:02d}", f"{hour}:{time.minute // 10}", ten)
 
 
 def read_buckets(
@@ -169,12 +181,30 @@ def read_buckets(
         until: The end, which is not included.
         fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
     """
-    length, step = (HOUR_S, FIVE_MINUTES_S) if fine else (DAY_S, HOUR_S)
+    size = _Size(HOUR_S, FIVE_MINUTES_S, "five_key") if fine else _Size(DAY_S, HOUR_S, "hour_key")
+    return _read(store, series_ids, since, until, size)
+
+
+def read_newest_buckets(store: Store, series_ids: Iterable[str], since: float, until: float) -> Iterator[list[Bucket]]:
+    """Yield of each series the buckets of ten seconds, which are kept for an hour; segments have none."""
+    return _read(store, series_ids, since, until, _Size(TEN_MINUTES_S, TEN_SECONDS_S, "ten_key"))
+
+
+class _Size(NamedTuple):
+    """The seconds of a hash and of each bucket in it, and the field of `Place` that names it."""
+
+    length: int
+    step: int
+    key: str
+
+
+def _read(store: Store, series_ids: Iterable[str], since: float, until: float, size: _Size) -> Iterator[list[Bucket]]:
+    length, step, key = size
     begins = range(int(since // length) * length, math.ceil(until), length)
     ids, keys = iter(series_ids), MonitorKeys(store.keys.prefix)
     while some := list(islice(ids, max(1, 2_500 // max(1, len(begins))))):
         places = [place(keys, series_id, at) for series_id in some for at in begins]
-        hashes = iter(store.read_hashes([spot.five_key if fine else spot.hour_key for spot in places]))
+        hashes = iter(store.read_hashes([getattr(spot, key) for spot in places]))
         for _ in some:
             yield [
                 bucket

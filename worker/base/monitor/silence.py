@@ -33,9 +33,8 @@ class _Volume:
         """Learn from the hours of all series of the service."""
         counts: dict[int, int] = {}
         for bucket in buckets:
-            verdicts = bucket.sums.total.judgements + bucket.abstained.verdicts + bucket.unscored.verdicts
             hour = int(bucket.begins_at) // HOUR_S
-            counts[hour] = counts.get(hour, 0) + verdicts
+            counts[hour] = counts.get(hour, 0) + bucket.verdicts
         if not counts:
             return
         self.newest = max(self.newest, (max(counts) + 1.0) * HOUR_S)

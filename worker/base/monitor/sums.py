@@ -39,6 +39,8 @@ from worker.base.monitor.series import (
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
+    TEN_MINUTES_S,
+    TEN_SECONDS_S,
     TRACE_PERIOD_S,
     Series,
     class_of,
@@ -66,6 +68,7 @@ _STANDBY_S: Final = 1.0
 # A key gets its TTL with its first field.
 _COARSE_TTL_S: Final = (COARSE_DAYS + 1) * 24 * HOUR_S
 _FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
+_FINEST_TTL_S: Final = HOUR_S + TEN_MINUTES_S
 # Clusters of one part of a series and period; judgements of further ones count as independent.
 _MAX_CLUSTERS: Final = 4096
 # Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
@@ -93,7 +96,7 @@ class _Plan:
         self.keys = [keys.verdicts if source is None else self._keys.quality_positions, keys.account_all, keys.groups]
         self._source = source
         self._ttls: list[int] = []
-        self._places: list[tuple[int, str, int, str]] = []
+        self._places: list[tuple[int | str, ...]] = []
         self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
         self._last = entry_position(last)
         self._index: dict[str, int] = {}
@@ -109,13 +112,14 @@ class _Plan:
         self._entries.append((entry_id, parts, counts))
         self._last = max(self._last, entry_position(entry_id))
 
-    def place(self, series_id: str, at: int, kind: str) -> int:
-        """Return the index of the fields of a kind in both buckets of a time."""
-        index = self._place_of.get(name := (series_id, at // FIVE_MINUTES_S, kind))
+    def place(self, series_id: str, at: int, kind: str, *, finest: bool) -> int:
+        """Return the index of the fields of a kind in the buckets of a time, by ``finest`` also in that of 10 s."""
+        index = self._place_of.get(name := (series_id, at // (TEN_SECONDS_S if finest else FIVE_MINUTES_S), kind))
         if index is None:
             of = place(self._keys, series_id, at)
             hour, five = self._key(of.hour_key, _COARSE_TTL_S), self._key(of.five_key, _FINE_TTL_S)
-            self._places.append((hour, of.hour + kind, five, of.five + kind))
+            ten = (self._key(of.ten_key, _FINEST_TTL_S), of.ten + kind) if finest else ()
+            self._places.append((hour, of.hour + kind, five, of.five + kind, *ten))
             index = self._place_of[name] = len(self._places)
         return index
 
@@ -159,15 +163,14 @@ class QualitySums(ExportConsumer):
     exporter = MONITOR_GROUP
     drop_reasons = ("unreadable", "too_many_series", "too_many_values")
     stale_ms = 5_000
-    # A read and its script cost as much as 20 verdicts; sums of five minutes may be late by seconds, and the lock lasts
-    # longer.
-    gather_s = 3.0
+    # A read and its script cost as much as 20 verdicts; sums may be late by seconds, and the lock lasts longer.
+    gather_s = 1.0
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
         self._segments = MONITOR.read(settings).segments
         # One script of so many judgements occupies Redis for some 15 ms.
-        self.read_count = max(64, 1_024 // (1 + len(self._segments)))
+        self.read_count = max(64, 960 // (1 + len(self._segments)))
         self._max_series = MONITOR.read(settings).max_series
         self._max_values = MONITOR.read(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
@@ -242,6 +245,7 @@ class QualitySums(ExportConsumer):
         plan = _Plan(self._store.keys, source, last)
         added = self._added = {}
         refused: Counter[str] = Counter()
+        hour_ago = time.time() - HOUR_S
         for entry in entries:
             parts: list[_Part] = []
             at = int(entry.written_s)
@@ -258,12 +262,14 @@ class QualitySums(ExportConsumer):
                             refused[reason] += 1
                             continue
                         added[series_id] = series
-                    part = (plan.place(series_id, at, kind), entry.verdict.weight, passes)
+                    # Only what charts of the last hour show: after an outage the script would take longer.
+                    finest = at >= hour_ago and not series.segment
+                    part = (plan.place(series_id, at, kind, finest=finest), entry.verdict.weight, passes)
                     if passes < 0:
                         parts.append(part)
                     else:
                         key = plan.cluster_key(series_id, at, cluster, period_s)
-                        parts.append((*part, plan.place(series_id, at, "s"), key, cluster))
+                        parts.append((*part, plan.place(series_id, at, "s", finest=finest), key, cluster))
             plan.add(entry.entry_id, parts, self._increments(entry.verdict, at) if entry.kind == "j" else ())
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}

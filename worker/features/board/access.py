@@ -31,7 +31,7 @@ HEADERS: Final = {
 }
 
 
-BOARD_PAGES: Final = ("overview", "verdicts", "funnel", "labels", "other")
+BOARD_PAGES: Final = ("overview", "series", "verdicts", "funnel", "labels", "other")
 
 
 class BoardMetrics(ProcessMetrics):

@@ -33,7 +33,7 @@ class BoardServer:
         self._store = make_stores(settings.redis_url, settings.prefix, settings.partition_count)[0]
         open_stores(self._store.partitions, settings, config)
         index = VerdictIndex(self._store)
-        overview = OverviewThread(self._store, index)
+        overview = OverviewThread(self._store, index, settings)
         self._threads = (index, overview)
         metrics = BoardMetrics(settings)
         metrics.indexed.set_function(lambda: float(index.query("SELECT count(*) FROM verdicts")[0][0]))

@@ -32,6 +32,8 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         tls_key: Its private key (PEM, without a passphrase).
         links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
             `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
+        runbook: Address of the runbook that incidents link, as
+            `http://localhost:3000/public/runbooks/TraceJudgeQualityDrop.md` of the compose file.
     """
 
     host: str = "127.0.0.1"
@@ -45,6 +47,7 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     tls_cert: str | None = None
     tls_key: str | None = None
     links: Mapping[str, Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")]] = msgspec.field(default_factory=dict)
+    runbook: Annotated[str, Meta(pattern=r"^https?://[^\s]+\Z")] | None = None
 
 
 BOARD: Final = Table("board", Board, Board(), "Where `tracejudge board` listens, as `[board]`.")

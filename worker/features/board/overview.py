@@ -1,65 +1,84 @@
 """The figures of the overview and the funnel, computed in the background: requests never wait for them."""
 
-import datetime as dt
-import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from worker.base.accounting import Account, read_account, sum_accounts
-from worker.base.monitor.detection import read_incidents
-from worker.base.monitor.incidents import Incident
-from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, Series, read_series, utc_minute
+from worker.base.monitor.feature import MONITOR
+from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S
 from worker.base.scans import groups_of
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.service import ServiceThread
+from worker.features.board.charts import Frame, Line, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
-from worker.features.report.figures import (
-    Evidence,
-    Period,
-    Point,
-    Report,
-    Row,
-    Scope,
-    Sources,
-    make_report,
-    oldest_bucket,
-)
-from worker.features.report.html import Chart, chart
-from worker.features.report.sources import read_sums
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, clock, read_rows
+from worker.features.report.figures import Coverage, Period
+from worker.features.report.sources import read_coverage
 
-_DAYS: Final = 7
-_MOST_ROWS: Final = 200
-_FALL: Final = 0.02  # A smaller change is no news, however certain.
-_SPLIT_GAIN: Final = math.log(15)
+_MOST_BANNERS: Final = 5
+_KEPT_S: Final = 600.0  # How long after its last request a period is computed anew.
 
 
 class Panel(NamedTuple):
-    """One service and judge with its figures."""
+    """A row of the overview with its chart, its reasons and its cost."""
 
-    row: Row  # The figures of the report; the compared period is the week before.
-    chart: Chart | None  # A small chart of the share with its interval; None without a point.
-    points: Sequence[tuple[float, float, float, float]]  # For the large chart: seconds, share, lower and upper limit.
-    reasons: Sequence[tuple[str, int]]  # Why verdicts have no score, with their number, of the outbox.
-    cost: float | None  # USD of the verdicts of the outbox; None if no price is known.
-    falls: bool  # Whether the share is below that of the week before, beyond the interval of the difference.
-    since: str  # When an open drop of the monitor began, as text; empty without one.
+    row: Row
+    points: Sequence[Point]
+    scale: Scale  # The range of all charts of this judge.
+    reasons: Sequence[tuple[str, int]]  # Why verdicts of the outbox have no score, with their number.
+    cost: float | None  # USD of a thousand evaluations; None if no price is known.
+
+    def draw(self, width: float, height: float) -> Line:
+        """Draw the share in a chart of this size."""
+        since, until = self.points[0].begins_at, self.points[-1].ends_at
+        return draw(Frame(since, until, self.scale, 3, 3, width - 3, height - 3), self.points)
+
+
+class Banner(NamedTuple):
+    """What got worse, of one incident, or of one service without a baseline yet."""
+
+    panel: Panel
+    before: float  # The share before, or the expected one.
+    facts: Sequence[str]  # How sure it is, and what is known of it.
+    times: Sequence[str]  # The begin of the chart, of the fall, and the end.
+
+
+class Strip(NamedTuple):
+    """Figures of the whole installation: of whole days (UTC), and of the outbox."""
+
+    coverage: Coverage | None
+    days: str
+    cost: float | None
+    newest_s: float | None  # When the newest verdict was written, in seconds since the epoch.
 
     @property
-    def title(self) -> str:
-        """Service, environment, judge and metric."""
-        return self.row.name
+    def reason(self) -> str:
+        """Why most unscored evaluations have no score."""
+        reasons = {} if self.coverage is None else self.coverage.reasons
+        return max(reasons, key=lambda name: reasons[name], default="").replace("_", " ")
 
 
 class Overview(NamedTuple):
-    """Everything that the overview shows."""
+    """Everything that the overview shows of one period."""
 
-    headline: str  # What got worse, since when, and how sure.
-    is_bad: bool  # Whether something got worse.
-    panels: Sequence[Panel]  # Sorted: what falls first.
-    at: float  # When it was computed, in seconds since the epoch.
+    banners: Sequence[Banner]
+    panels: Sequence[Panel]  # What got worse first.
+    strip: Strip
+
+    @property
+    def is_young(self) -> bool:
+        """Whether a row is younger than a day, so that it changes while one looks."""
+        return any(panel.row.is_young for panel in self.panels)
+
+    @property
+    def environments(self) -> list[str]:
+        """The environments of its rows."""
+        return sorted({panel.row.series.environment for panel in self.panels})
 
 
 class Stage(NamedTuple):
@@ -82,128 +101,122 @@ class Funnel(NamedTuple):
 
 
 class OverviewThread(ServiceThread):
-    """Computes the overview every few seconds."""
+    """Computes the overview every few seconds, of the periods that somebody looks at."""
 
     role = "board"
 
-    def __init__(self, store: Store, index: VerdictIndex) -> None:
+    def __init__(self, store: Store, index: VerdictIndex, settings: Settings) -> None:
         super().__init__("board-overview")
         self._store = store
         self._index = index
-        self.overview: Overview | None = None
+        self._false_alarms_per_week = MONITOR.read(settings).false_alarms_per_week
+        self._asked: dict[str, float] = {}
+        self._computed: dict[str, Overview] = {}
         self.funnel: Funnel | None = None
 
+    def overview(self, period: str) -> Overview:
+        """Return the overview of a period; only the first request for it waits."""
+        self._asked[period] = time.monotonic()
+        return self._computed.get(period) or self._compute(period)
+
     def run_once(self) -> None:
-        """Compute, and wait."""
+        """Compute, and wait: half a second at least while something is younger than a day, else longer."""
+        began = time.monotonic()
         self.funnel = read_funnel(self._store)
-        self.overview = read_overview(self._store, self._index)
-        self.stopping.wait(15.0 if self.overview.panels else 1.0)
+        for period in PERIODS:
+            if period == DEFAULT_PERIOD or self._asked.get(period, -_KEPT_S) > began - _KEPT_S:
+                self._compute(period)
+            else:
+                self._computed.pop(period, None)
+        overview, took = self._computed[DEFAULT_PERIOD], time.monotonic() - began
+        is_new = not overview.panels or overview.is_young or not self._index.is_complete
+        self.stopping.wait(min(60.0, max(0.5 if is_new else 15.0, 10 * took)))
+
+    def _compute(self, period: str) -> Overview:
+        overview = read_overview(self._store, self._index, period, self._false_alarms_per_week)
+        self._computed[period] = overview
+        return overview
 
 
-def read_overview(store: Store, index: VerdictIndex) -> Overview:
-    """Compute the shares of the last week against the week before, from the sums of the monitor."""
-    now = store.now_ms() / 1000
-    week = _DAYS * DAY_S
-    all_series = read_series(store)
-    series = [series for series in all_series.values() if not series.segment][:_MOST_ROWS]
-    scope = Scope.from_options(
-        Period(max(oldest_bucket(now), now - week), now), week, ("service", "environment"), None, (), now
-    )
-    evidence = Evidence(read_sums(store, scope, series), {}, None, Sources("", "", ""), [])
-    incidents = read_incidents(store, [each.id for each in series])
-    open_drops = {
-        (each.service, each.environment, each.judge, each.metric): (each, incidents[each.id])
-        for each in series
-        if each.id in incidents
-    }
+def read_overview(
+    store: Store, index: VerdictIndex, period: str = DEFAULT_PERIOD, false_alarms_per_week: float = 1.0
+) -> Overview:
+    """Compute the rows of a period, from the sums of the monitor, with the costs of the outbox."""
+    now, length = store.now_ms() / 1000, PERIODS[period][1]
+    since_ms = int((now - length) * 1000)
     reasons: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for service, judge, reason, count in index.query(
-        "SELECT service, judge, reason, count(*) FROM verdicts WHERE reason != '' GROUP BY 1, 2, 3 ORDER BY 4 DESC"
+        "SELECT service, judge, reason, count(*) FROM verdicts WHERE reason != '' AND at_ms >= ? "
+        "GROUP BY 1, 2, 3 ORDER BY 4 DESC",
+        (since_ms,),
     ):
         reasons[service, judge].append((reason, count))
     costs = {
-        (service, judge): cost
-        for service, judge, cost in index.query("SELECT service, judge, sum(cost) FROM verdicts GROUP BY 1, 2")
+        (service, judge): None if cost is None else 1_000 * cost
+        for service, judge, cost in index.query(
+            "SELECT service, judge, avg(cost) FROM verdicts WHERE at_ms >= ? GROUP BY 1, 2", (since_ms,)
+        )
     }
-    report = make_report(scope, evidence)
-    panels = [_panel(report, row, reasons, costs, open_drops) for row in report.rows[:_MOST_ROWS]]
-    panels.sort(key=lambda panel: (not panel.since, not panel.falls, panel.row.share is None, panel.title))
-    return Overview(*_headline(panels, open_drops), panels, time.time())
+    rows = read_rows(store, period, now, false_alarms_per_week)
+    points = [points_of(row.buckets, now - length, now + 60, 60, row.history) for row in rows]
+    of_judge: dict[str, list[Point]] = defaultdict(list)
+    for row, of_row in zip(rows, points, strict=True):
+        of_judge[row.title] += of_row
+    scales = {title: Scale.from_points(of_title) for title, of_title in of_judge.items()}
+    panels = []
+    for row, of_row in zip(rows, points, strict=True):
+        pair = row.series.service, row.series.judge
+        panels.append(Panel(row, of_row, scales[row.title], reasons[pair], costs.get(pair)))
+    banners = list(islice(_banners(panels, now), _MOST_BANNERS))
+    return Overview(banners, panels, _strip(store, index, period, now))
 
 
-def _panel(
-    report: Report,
-    row: Row,
-    reasons: Mapping[tuple[str, str], list[tuple[str, int]]],
-    costs: Mapping[tuple[str, str], float | None],
-    open_drops: Mapping[tuple[str, str, str, str], tuple[Series, Incident]],
-) -> Panel:
-    labels = row.labels
-    pair = labels["service"], labels["judge"]
-    drop = open_drops.get((*pair[:1], labels.get("environment", ""), pair[1], labels["metric"]))
-    return Panel(
-        row,
-        chart(report, row) if row.points else None,
-        [(point.begins_at.timestamp(), point.share.value, point.share.low, point.share.high) for point in row.points],
-        reasons.get(pair, []),
-        costs.get(pair),
-        row.difference is not None and row.difference.high < 0 and row.difference.value <= -_FALL,
-        "" if drop is None else utc_minute(drop[1].since * FIVE_MINUTES_S),
+def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
+    """Make a banner for each open incident, and for the largest fall of each service without a baseline."""
+    named: set[tuple[str, str]] = set()
+    for panel in panels:
+        row = panel.row
+        if not panel.points or row.now is None or not (row.incident or (row.is_fall and row.owner not in named)):
+            continue
+        named.add(row.owner)
+        share, incident = row.now.interval, row.incident
+        limits = f"95 %: {100 * share.low:.0f} to {100 * share.high:.0f} %"
+        facts = [f"{100 * share.value:.0f} % of {row.now.judgements:,} judged answers pass since ({limits})"]
+        if incident is not None:
+            low, high = (clock(at * FIVE_MINUTES_S, now) for at in (incident.low, incident.high))
+            facts.append(f"began with 90 % certainty between {low} and {high}")
+            if incident.segment:
+                part = "all segments alike" if incident.segment == "all" else f"what fell is {incident.segment}"
+                facts.append(f"{part} ({100 * incident.confidence:.0f} %)")
+            if incident.changed:
+                facts.append(f"changed at that time: {', '.join(incident.changed).replace('_', ' ')}")
+            facts.append("the monitor's alarm is open")
+        else:
+            facts += [f"against {row.reference}", "no alert: no baseline yet"]
+        if others := [each.row.title for each in panels if each is not panel and each.row.is_bad_of(row.owner)]:
+            facts.append(f"worse too: {', '.join(others)}")
+        before = share.value + (incident.size if incident is not None else 0.0)
+        times = panel.points[0].begins_at, row.since, panel.points[-1].ends_at
+        precise = times[2] - times[0] < 2 * FIVE_MINUTES_S
+        yield Banner(
+            panel,
+            before if row.before is None else row.before.interval.value,
+            facts,
+            [clock(at, now, precise=precise) for at in times],
+        )
+
+
+def _strip(store: Store, index: VerdictIndex, period: str, now: float) -> Strip:
+    """Read the figures of today, or of as many days as the period has."""
+    days = PERIODS[period][1] // DAY_S
+    since = (now // DAY_S - days + 1) * DAY_S
+    ((cost, newest_ms),) = index.query(
+        "SELECT (SELECT sum(cost) FROM verdicts WHERE at_ms >= ?), (SELECT max(at_ms) FROM verdicts)",
+        (int(since * 1000),),
     )
-
-
-def _headline(
-    panels: Sequence[Panel], open_drops: Mapping[tuple[str, str, str, str], tuple[Series, Incident]]
-) -> tuple[str, bool]:
-    """Say what got worse, since when, and how sure; return whether something did."""
-    if not panels:
-        return "No verdict has been counted yet: publish traces, and run a worker with the role monitor.", False
-    more = sum(panel.falls or bool(panel.since) for panel in panels) - 1
-    addition = f" {more} more below." if more > 0 else ""
-    if open_drops:
-        (service, environment, judge, metric), (_, drop) = max(open_drops.items(), key=lambda pair: pair[1][1].size)
-        name = " ".join(filter(None, (judge if metric == judge else f"{judge} {metric}", "of", service, environment)))
-        low, high, since = (utc_minute(at * FIVE_MINUTES_S) for at in (drop.low, drop.high, drop.since))
-        fell = f"{name} got worse by about {100 * drop.size:.0f} points since {since} UTC"
-        part = f" The part that fell is {drop.segment}." if "=" in drop.segment else ""
-        sure = f"(with 90 % certainty between {low} and {high}); the monitor's alarm is open."
-        return f"{fell} {sure}{part}{addition}", True
-    for panel in sorted(panels, key=lambda panel: panel.row.difference.value if panel.row.difference else 0.0):
-        difference, share = panel.row.difference, panel.row.share
-        if panel.falls and difference is not None and share is not None:
-            points = f"{-100 * difference.value:.1f} points fewer than the week before"
-            fewer = f"{100 * share.value:.0f} % pass this week, {points}"
-            sure = f"(95 % interval {-100 * difference.high:.1f} to {-100 * difference.low:.1f})"
-            begun = began(panel.row.points)
-            since = f", since about {begun:%d %B}" if begun else ""
-            return f"{panel.title} got worse{since}: {fewer} {sure}.{addition}", True
-    compared = sum(panel.row.compared is not None for panel in panels)
-    if not compared:
-        return f"{len(panels)} judged qualities, and no verdicts of the week before to compare with.", False
-    return f"Nothing got worse beyond its 95 % interval: {compared} qualities compared with the week before.", False
-
-
-def began(points: Sequence[Point]) -> dt.datetime | None:
-    """Return the day or hour from which on points are lower: the split in two shares with the largest likelihood.
-
-    None without a split that explains them better than one share does (a likelihood ratio of 15, as for 95 %).
-    """
-
-    def likelihood(some: Sequence[Point]) -> float:
-        judged = sum(point.judgements for point in some)
-        passed = sum(point.share.value * point.judgements for point in some)
-        parts = ((passed, passed / judged), (judged - passed, 1 - passed / judged)) if judged else ()
-        return sum(count * math.log(share) for count, share in parts if share > 0)
-
-    best: tuple[float, dt.datetime | None] = (_SPLIT_GAIN, None)
-    whole = likelihood(points)
-    for place in range(1, len(points)):
-        before, after = points[:place], points[place:]
-        gain = likelihood(before) + likelihood(after) - whole
-        means = [sum(point.share.value for point in some) / len(some) for some in (before, after)]
-        if gain > best[0] and means[1] < means[0]:
-            best = gain, after[0].begins_at
-    return best[1]
+    named = "today" if days == 1 else f"in {days} days"
+    newest_s = None if newest_ms is None else newest_ms / 1000
+    return Strip(read_coverage(store, Period(since, now + 1)), named, cost, newest_s)
 
 
 def read_funnel(store: Store) -> Funnel:

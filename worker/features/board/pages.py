@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl, urlencode
 
 import jinja2
@@ -34,12 +35,14 @@ from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
 from worker.features.board.overview import OverviewThread
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, ago
+from worker.features.board.series_page import read_chart, read_segments, read_trust
 from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
-from worker.features.report.html import TEMPLATES
 
 _PAGE: Final = 50
 _MOST_SAVED: Final = 1_000
+_EXCERPT_CHARS: Final = 140
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
 _NOT_PASSED: Final = "not passed"
 _HERE: Final = Path(__file__).parent
@@ -52,6 +55,16 @@ class _PageError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+class _Example(NamedTuple):
+    """A failing verdict with the begins of its texts, safe to show."""
+
+    evaluation_id: str
+    at: float
+    question: str
+    answer: str
+    why: str
 
 
 class Board:
@@ -69,12 +82,13 @@ class Board:
         self._queue = LabelQueue(store, index)
         self._user_keys = UserKeys(settings, store)
         self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader((_HERE / "templates", TEMPLATES)),
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
         )
         self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
         self._templates.filters.update(outcome=outcome_of, leading=leading_score)
+        self._templates.filters.update(ago=ago, signed=lambda points: f"{round(points):+d}".replace("-", "\u2212"))
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in names), digest_size=6).hexdigest()
@@ -85,6 +99,7 @@ class Board:
         """Return the application."""
         routes = [
             Route("/", self._guarded(self.overview_page)),
+            Route("/series/{series_id}", self._guarded(self.series_page)),
             Route("/verdicts", self._guarded(self.verdicts_page)),
             Route("/verdicts.jsonl", self._guarded(self.dataset)),
             Route("/verdicts/{evaluation_id}", self._guarded(self.verdict_page)),
@@ -104,8 +119,51 @@ class Board:
 
     def overview_page(self, request: Request) -> Response:
         """Show what got worse, and all shares."""
+        period, environment = _period(request), request.query_params.get("environment", "")
+        overview = self._overview.overview(period)
+        panels = [panel for panel in overview.panels if environment in {"", panel.row.series.environment}]
+        references = {panel.row.reference for panel in panels if panel.row.change is not None}
         return self._page(
-            request, "overview.html", overview=self._overview.overview, loading=not self._index.is_complete
+            request,
+            "overview.html",
+            overview=overview,
+            panels=panels,
+            banners=[
+                (banner, self._examples(banner.panel.row, 2), self._failing(banner.panel.row))
+                for banner in overview.banners
+                if banner.panel in panels
+            ],
+            # Of several judge models that give the same share.
+            repeated=Counter((*panel.row.owner, panel.row.title) for panel in panels),
+            reference=references.pop() if len(references) == 1 else "",
+            runbook=BOARD.read(self._settings).runbook,
+            period=period,
+            periods=PERIODS,
+            environment=environment,
+            loading=not self._index.is_complete,
+        )
+
+    def series_page(self, request: Request) -> Response:
+        """Show one series: its chart, its segments, and whether its judge can be trusted."""
+        period, series_id = _period(request), request.path_params["series_id"]
+        panels = self._overview.overview(period).panels
+        versions = {each.id: panel for panel in panels for each in (*panel.row.former, panel.row.series)}
+        panel, now = versions.get(series_id), time.time()
+        if panel is None:
+            raise _PageError(404, "This service has no verdicts of this judge in the period.")
+        agreement, corrections = read_trust(self._store, panel.row)
+        return self._page(
+            request,
+            "series.html",
+            panel=panel,
+            chart=read_chart(self._store, panel, period, now),
+            segments=read_segments(self._store, panel.row, now),
+            tally=agreement,
+            corrections=corrections,
+            examples=self._examples(panel.row, 8),
+            failing=self._failing(panel.row),
+            period=period,
+            periods=PERIODS,
         )
 
     def funnel_page(self, request: Request) -> Response:
@@ -308,6 +366,29 @@ class Board:
             raise _PageError(404, "This verdict is not in the outbox: it was trimmed, forgotten, or never written.")
         return entry
 
+    def _failing(self, row: Row) -> tuple[str, int]:
+        """Return the address of the failing verdicts of a row, and their number there."""
+        span = next((name for name, span_s in _SPANS.items() if time.time() - row.since <= span_s), "")
+        query = {"service": row.series.service, "judge": row.series.judge, "outcome": "failed", "since": span}
+        where, values = condition(_filter(QueryParams(query))[0])
+        ((number,),) = self._index.query(f"SELECT count(*) FROM verdicts WHERE {where}", values)  # noqa: S608 - constants
+        return f"/verdicts?{urlencode({name: value for name, value in query.items() if value})}", number
+
+    def _examples(self, row: Row, most: int) -> list[_Example]:
+        """Read the newest failing verdicts of a row with their texts."""
+        selected = VerdictFilter((row.series.service,), (row.series.judge,), outcomes=("failed",))
+        examples = list[_Example]()
+        for entry in self._index.read(self._index.select(selected, limit=4 * most)).values():
+            verdict = entry.verdict
+            if (verdict.environment or "") == row.series.environment and len(examples) < most:
+                published = self._pages.trace(verdict)
+                question, answer = ("", "") if published is None else (published.trace.input, published.trace.output)
+                why = next((score.rationale for score in verdict.scores if score.passed is False), None)
+                why = why or verdict.rationale or verdict.note
+                texts = (_excerpt(text or "") for text in (question, answer, why))
+                examples.append(_Example(verdict.evaluation_id, entry.written_s, *texts))
+        return examples
+
     def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
         """Return the question of an evaluation that a link names."""
         entry = self._index.find(params["answer"]) if params.get("answer") else None
@@ -363,6 +444,16 @@ class Board:
                 return self._error(request, 503, f"Redis does not answer ({error}). Nothing was stored.")
 
         return answer
+
+
+def _period(request: Request) -> str:
+    period = request.query_params.get("period", "")
+    return period if period in PERIODS else DEFAULT_PERIOD
+
+
+def _excerpt(text: str) -> str:
+    words = " ".join(text[: 10 * _EXCERPT_CHARS].split())
+    return neutralise(words if len(words) <= _EXCERPT_CHARS else f"{words[:_EXCERPT_CHARS]}…")
 
 
 def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:

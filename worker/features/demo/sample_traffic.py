@@ -4,6 +4,7 @@ The plan is drawn from a seed beforehand, so that every run of one length publis
 """
 
 import random
+import secrets
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -143,6 +144,7 @@ class Traffic:
             # The SDK makes fresh ids. The call ends at the planned time, not at the clock's: it decides whether a
             # verdict counts before or after the drop.
             fields = {name: value for name, value in asdict(shot.trace).items() if name not in _IDS}
+            fields["session_id"] = secrets.token_hex(8)
             ended_at = self._began_at + shot.at_s
             trace_id = tracejudge.publish(**fields | {"started_at": ended_at - shot.call_s, "ended_at": ended_at})
             self.traces[trace_id] = shot.trace

@@ -3,6 +3,8 @@
 --
 -- quality:<series>:<day>           hash, buckets of an hour, 00 to 23; TTL of 90 days after the day
 -- quality:<series>:<day>:<hour>    hash, buckets of five minutes, 00 to 11; TTL of 3 days after the hour
+-- quality:<series>:<day>:<hour>:<n> hash, buckets of ten seconds of the n-th ten minutes, 00 to 59; TTL of 70 minutes.
+--                                  Only of whole series, and of verdicts of the last hour
 --   <bucket><letter>   judgements that pass or fail, by class of their weights; A: from 1, B: from 2, C: from 4, ...
 --                      n, Σw, Σw·y, Σw², Σw²·y; y is 1 for a pass. While all weights are the same, only n, Σy, w
 --   <bucket>s          judgements that came to a session with earlier ones, and what sums over sessions have beyond
@@ -24,7 +26,7 @@
 -- KEYS[4..] hashes of sums, clusters and counts, named by their index in the plan
 -- ARGV[1] the plan, as msgpack, see worker/base/monitor/sums.py: group, last (of the entries), max_clusters, ttls {key, s},
 --         partition and after, the position that the entries follow, both '' for entries of this Redis,
---         places {hour's key, its field, five minutes' key, its field},
+--         places {hour's key, its field, five minutes' key, its field, perhaps ten seconds' key, its field},
 --         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a
 --         session has also the place of its sums over sessions, the cluster's key, the cluster
 -- Returns how many entries were added now for the first time, at least 1 where the position moved, and how many of their judgements came without their
@@ -97,8 +99,7 @@ local function request_field(key, field)
 end
 
 for _, place in ipairs(plan.places) do
-  request_field(place[1], place[2])
-  request_field(place[3], place[4])
+  for bucket = 1, #place, 2 do request_field(place[bucket], place[bucket + 1]) end
 end
 for _, entry in ipairs(plan.entries) do
   for _, part in ipairs(entry[2]) do
@@ -128,9 +129,11 @@ for key, fields in pairs(names) do
   end
 end
 
--- Sums of this call are added up in the place itself, from its fifth number on; then once to both buckets.
+-- Sums of this call are added up in the place itself; then once to its buckets.
 local function add(place, ...)
-  for index = 1, select('#', ...) do place[4 + index] = (place[4 + index] or 0) + select(index, ...) end
+  local sums = place.sums or {}
+  place.sums = sums
+  for index = 1, select('#', ...) do sums[index] = (sums[index] or 0) + select(index, ...) end
 end
 
 local changed, clusters, unclustered = {}, {}, 0
@@ -180,14 +183,12 @@ if is_here then note(plan.last) end
 if fresh == 0 and is_here then return {0, 0} end
 
 for _, place in ipairs(plan.places) do
-  if place[5] then
-    for bucket = 1, 3, 2 do
-      local key, field = place[bucket], place[bucket + 1]
-      local held = numbers[key][field]
-      for index = 5, #place do held[index - 4] = (held[index - 4] or 0) + place[index] end
-      changed[key] = changed[key] or {}
-      changed[key][field] = held
-    end
+  for bucket = 1, place.sums and #place or 0, 2 do
+    local key, field = place[bucket], place[bucket + 1]
+    local held = numbers[key][field]
+    for index, sum in ipairs(place.sums) do held[index] = (held[index] or 0) + sum end
+    changed[key] = changed[key] or {}
+    changed[key][field] = held
   end
 end
 for key, of_key in pairs(counted) do

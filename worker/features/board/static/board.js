@@ -1,4 +1,4 @@
-// Pages work without this script. It polls, draws the large charts, and adds keys.
+// Pages work without this script. It polls, and adds keys.
 "use strict";
 
 // --- polling: the page is fetched again with its ETag; an unchanged one is an answer without a body ---
@@ -14,48 +14,12 @@ async function poll() {
     if (fresh && fresh.innerHTML !== main.dataset.seen && !main.contains(document.activeElement)) {
       main.dataset.seen = fresh.innerHTML;
       main.replaceChildren(...fresh.childNodes);
-      draw();
     }
   } catch {
     // The board is restarting; the next poll finds it.
   }
 }
 if (main.dataset.poll) setInterval(poll, Number(main.dataset.poll) * 1000);
-
-// --- charts: the small picture of the server becomes one that can be read point by point ---
-function draw() {
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
-  const percent = (_, value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`);
-  for (const figure of document.querySelectorAll("figure.chart[data-points]")) {
-    const points = JSON.parse(figure.dataset.points);
-    const columns = [0, 1, 2, 3].map((column) => points.map((point) => point[column]));
-    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line") } };
-    const picture = figure.querySelector("svg");
-    const plot = new uPlot(
-      {
-        width: Math.max(200, figure.clientWidth), height: 160,
-        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
-        scales: { y: { range: (_, low, high) => [Math.max(0, low - 0.05), Math.min(1, high + 0.05)] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => new Date(1000 * tick).toISOString().slice(5, 10)) }, { ...axis, values: (_, ticks) => ticks.map((tick) => `${Math.round(100 * tick)} %`) }],
-        series: [
-          { label: "Day" },
-          { label: "Share", stroke: colour("--link"), width: 2, value: percent },
-          { label: "from", stroke: "transparent", value: percent, points: { show: false } },
-          { label: "to", stroke: "transparent", value: percent, points: { show: false } },
-        ],
-        bands: [{ series: [3, 2], fill: `${colour("--link")}33` }],
-      },
-      columns, figure,
-    );
-    // Screen readers keep the description of the picture.
-    plot.root.setAttribute("aria-hidden", "true");
-    picture.setAttribute("height", "0");
-    picture.setAttribute("width", "0");
-    delete figure.dataset.points;
-  }
-}
-if (window.uPlot) draw();
 
 // --- keys: 1-2-3 answer, arrows skip and go back; a selection in the answer becomes the excerpt ---
 const form = document.querySelector("form[data-keys=label]");

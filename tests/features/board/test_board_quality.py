@@ -1,0 +1,202 @@
+"""Rows of the overview: their order, what they are compared with, and falls of series without a baseline."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from support.stage_parts import Keyspace, make_judged, rules_of
+
+from judges.agreement.intervals import Interval
+from judges.core.verdict import Score
+from tests.features.board import young
+from tests.features.board.young import BEGIN, buckets_of
+from worker.base.monitor.detection import Detector
+from worker.base.monitor.feature import Monitor, MonitorKeys
+from worker.base.monitor.incidents import Incident
+from worker.base.monitor.series import read_series
+from worker.base.monitor.shares import Sums
+from worker.base.monitor.sums import QualitySums
+from worker.core.config.settings import Settings
+from worker.core.queue.ledger import read_outbox_entry
+from worker.core.telemetry.metrics import Metrics
+from worker.features.board.charts import Frame, Point, Scale, draw, points_of
+from worker.features.board.index import VerdictIndex
+from worker.features.board.overview import read_overview
+from worker.features.board.quality import find_fall, finest, read_rows, written_span
+from worker.features.board.series_page import read_chart, read_segments, read_trust
+
+
+def test_a_fall_is_found_from_its_first_bucket_on_and_chance_is_none() -> None:
+    good, bad = [(85, 68)], [(85, 15)]
+    for name, counts, bucket in (
+        ("two buckets before, half a one after", [*good * 2, (42, 7)], 2),
+        ("a bucket that both share", [*good, (85, 60), *bad], 2),
+        ("few verdicts a bucket", [*[(4, 3)] * 20, *[(4, 0)] * 6], 20),
+        ("a fall of ten points needs time", [*good * 20, *[(85, 59)] * 20], 20),
+        ("the fall is over", [*good * 3, *bad * 2, *good * 6], None),
+        ("nothing before", [(15, 12), *bad * 3], None),
+        ("a single share", good * 30, None),
+        ("it gets better", [*bad * 3, *good * 10], None),
+        ("no verdicts", [], None),
+    ):
+        since = find_fall(buckets_of(counts), series=10)
+        assert since == (None if bucket is None else BEGIN + 10 * bucket), name
+    # The same counts in ten sessions, in each of which all verdicts are alike.
+    assert find_fall(buckets_of([*good * 2, *bad], per_session=17), series=10) is None
+
+
+def test_falls_by_chance_are_within_the_budget() -> None:
+    """Of 60 first hours of a series, one of ten, hardly one has a fall: one a week is the budget of all."""
+    chances = [young.by_chance(share, judged, 360, 10, 20) for share, judged in ((0.8, 20), (0.95, 8), (0.6, 3))]
+    assert max(chances) <= 0.1
+
+
+def publish(keyspace: Keyspace, verdicts: Sequence[tuple[float, dict[str, Any]]], **monitor: Any) -> None:
+    """Write verdicts at these times, in seconds since the epoch, and add them to the sums."""
+    settings = Settings.from_keys(prefix=keyspace.prefix, redis_url=keyspace.url, monitor=Monitor(**monitor))
+    sums = QualitySums(settings, keyspace.store, Metrics(settings), rules_of(settings))
+    sums.prepare()
+    with keyspace.client.pipeline() as pipe:
+        for number, (at, fields) in enumerate(sorted(verdicts, key=lambda verdict: verdict[0])):
+            ids = {"evaluation_id": f"{number:032x}", "trace_id": f"{number:032x}"}
+            passed = fields.pop("passed")
+            scores = () if passed is None else (Score("grounded", float(passed), passed=passed),)
+            outcome: dict[str, Any] = {"outcome": "unscored", "reason": "refusal"} if passed is None else {}
+            verdict = make_judged(number, scores=scores, metrics=("grounded",), **ids | outcome | fields)
+            entry = {"v": 1, "j": msgspec.json.encode(verdict)}
+            pipe.xadd(keyspace.keys.verdicts, entry, id=f"{int(at * 1000)}-{number}")
+        pipe.execute()
+    while entries := keyspace.store.read_group(keyspace.keys.verdicts, "monitor", "reader", count=1_000, block_ms=1):
+        sums.deliver([entry for entry in map(read_outbox_entry, entries) if entry is not None])
+
+
+def stream(service: str, since: float, until: float, every: float, share: float, **fields: Any) -> Any:
+    """Lay out verdicts of one share; of each ten as many pass, in the same order."""
+    count = int((until - since) / every)
+    order = [7 * number % 10 < round(10 * share) for number in range(count)]
+    return [(since + every * n, {"service": service, "passed": order[n], **fields}) for n in range(count)]
+
+
+def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(keyspace: Keyspace) -> None:
+    now = keyspace.store.now_ms() / 1000
+    old, week, day = now - 8 * 86_400, now - 7 * 86_400, 86_400
+    parts = [
+        # The young ones publish since ten minutes; one of them falls two minutes ago.
+        *stream("young-fallen", now - 600, now - 120, 2.0, 0.9),
+        *stream("young-fallen", now - 120, now - 10, 2.0, 0.2),
+        *stream("young-steady", now - 600, now - 10, 2.0, 0.8),
+        *stream("young-poor", now - 600, now - 10, 2.0, 0.3),
+        *stream("old-fallen", old, now - day, 1_800, 0.9),
+        *stream("old-fallen", now - day, now, 1_800, 0.5),
+        *stream("old-steady", old, now, 1_800, 0.7),
+        *stream("old-silent", old, week, 1_800, 0.7),
+        *stream("open", old, now, 1_800, 0.9),
+        *stream("unscored", now - 600, now - 10, 10.0, 0.9),
+        *((now - 300 + n, {"service": "unscored", "passed": None}) for n in range(5)),
+        # Another judge version begins a series of its own: the one before is not what it is compared with.
+        *stream("changed", old, now - 3_600, 1_800, 0.9, judge_version="f" * 64),
+        *stream("changed", now - 600, now - 10, 2.0, 0.5),
+    ]
+    publish(keyspace, parts)
+    (opened,) = (name for name, series in read_series(keyspace.store).items() if series.service == "open")
+    since = int(now - 1_800) // 300
+    detector = Detector(incident=Incident("model=a", 0.93, since, since - 1, since + 1, 0.4, ("judge_model",)))
+    key = MonitorKeys(keyspace.prefix).quality_detector(opened)
+    keyspace.client.set(key, msgspec.msgpack.encode(detector))
+    rows = read_rows(keyspace.store, "24h", now)
+    assert [row.series.service for row in rows][:3] == ["open", "young-fallen", "old-fallen"]
+    by_service = {row.series.service: row for row in rows}
+    assert by_service.keys() == {row[1]["service"] for row in parts} - {"old-silent"}
+    assert {name for name, row in by_service.items() if row.is_bad} == {"open", "young-fallen", "old-fallen"}
+    fallen = by_service["young-fallen"]
+    assert fallen.is_fall
+    # Sums of ten seconds tell when it fell.
+    assert abs(fallen.since - (now - 120)) <= 20
+    assert fallen.now is not None
+    assert fallen.now.judgements == pytest.approx(55, abs=10)
+    assert fallen.reference == written_span(fallen.first, fallen.since)
+    assert len(fallen.reference) == len("09:45:10") * 2 + 1
+    change = fallen.change
+    assert change is not None
+    assert change.high < -0.5
+    # The others of its environment are compared with the same time.
+    assert by_service["young-steady"].since == fallen.since
+    poor = by_service["young-poor"].now
+    assert poor is not None
+    assert poor.interval.value == pytest.approx(0.3, abs=0.05)
+    assert by_service["old-fallen"].reference == written_span(now - 8 * day, now - day)
+    assert by_service["changed"].is_young
+    assert [series.version for series in by_service["changed"].former] == ["f" * 8]
+    assert by_service["unscored"].unscored == pytest.approx(5 / 64, abs=0.01)
+    index = VerdictIndex(keyspace.store)
+    overview = read_overview(keyspace.store, index)
+    (first, second) = overview.banners
+    assert first.panel.row.series.service == "open"
+    assert "what fell is model=a (93 %)" in first.facts
+    assert "the monitor's alarm is open" in first.facts
+    assert second.panel.row.series.service == "young-fallen"
+    assert "no alert: no baseline yet" in second.facts
+    # All charts of a judge have one range.
+    assert len({panel.scale for panel in overview.panels}) == 1
+    week_rows = {row.series.service: row for row in read_rows(keyspace.store, "7d", now)}
+    assert week_rows["old-steady"].verdicts == pytest.approx(7 * 48, abs=3)
+
+
+def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspace: Keyspace) -> None:
+    now = keyspace.store.now_ms() / 1000
+    fell = now - 4 * 3_600
+    parts = [
+        *stream("shop", now - 3 * 86_400, fell, 900, 0.9, release="1.0", judge_version="f" * 64),
+        *stream("shop", now - 6 * 3_600, fell, 60, 0.9, release="1.0"),
+        *stream("shop", fell, now, 60, 0.4, release="1.1"),
+        *stream("shop", fell, now, 60, 0.9, release="1.0"),
+    ]
+    publish(keyspace, parts, segments=("release",))
+    (panel,) = read_overview(keyspace.store, VerdictIndex(keyspace.store)).panels
+    chart = read_chart(keyspace.store, panel, "24h", now)
+    version = panel.row.series.version
+    assert [name for _, name in chart.marks] == [f"judge version {version}", "release 1.1"]
+    assert [x for x, _ in chart.marks] == pytest.approx([chart.frame.x(at) for at in (now - 6 * 3_600, fell)], abs=50)
+    # Another version of the judge is another line.
+    assert len(chart.lines) == 2
+    ((begin, width, text),) = chart.bands
+    assert text == f"lower since {chart.since}; no baseline yet"
+    assert begin + width == pytest.approx(chart.frame.right, abs=0.2)
+    assert chart.expected_text == "before 90 %"
+    segments = read_segments(keyspace.store, panel.row, now)
+    assert [(each.name, each.before is None, each.is_bad) for each in segments] == [
+        ("release=1.1", True, False),
+        ("release=1.0", False, False),
+    ]
+    assert segments[0].since is not None
+    assert segments[0].since.value == pytest.approx(0.4, abs=0.02)
+    tallied, corrections = read_trust(keyspace.store, panel.row)
+    assert (tallied.labels, corrections) == (0, [])
+
+
+def test_tens_replace_five_minutes_only_where_they_hold_all() -> None:
+    fives = buckets_of([(30, 20), (20, 10), (10, 5)], step=300)
+    tens = buckets_of([(10, 5)] * 35)
+    chosen = finest(fives, tens)
+    # All of the first, too few of the second (after a monitor of an older version), none of the third.
+    assert [bucket.begins_at - BEGIN for bucket in chosen] == [*range(0, 300, 10), *range(300, 350, 10), 600]
+    assert [bucket.begins_at - BEGIN for bucket in finest(fives, tens[:31])] == [*range(0, 300, 10), 300, 600]
+
+
+def test_charts_place_times_and_shares() -> None:
+    history = Sums()
+    points = points_of(buckets_of([(40, 30), (2, 1), (40, 10), (1, 0)]), BEGIN, BEGIN + 60, 60, history)
+    # Very few verdicts are one point with the next ones, the last with those before.
+    assert [(point.begins_at - BEGIN, point.ends_at - BEGIN) for point in points] == [(0, 10), (10, 40)]
+    assert len(points_of(buckets_of([(40, 30)] * 300), BEGIN, BEGIN + 3_000, 60, history)) <= 60
+    assert points_of(buckets_of([(2, 1)]), BEGIN, BEGIN + 60, 60, history) != []
+    whole = Point(0, 100, Interval(0.5, 0.31, 0.69))
+    scale = Scale.from_points([whole])
+    assert scale == (0.3, 0.7)
+    frame = Frame(0, 100, scale, 10, 5, 110, 45)
+    assert (frame.x(50), frame.y(0.5), frame.y(0.3), frame.y(2.0)) == (60, 25, 45, 5)
+    assert [name for _, name in frame.grid()] == ["30", "40", "50", "60", "70"]
+    assert draw(frame, [whole]).line == "10.0,25.0 110.0,25.0"
+    assert Scale.from_points([]) == (0.0, 1.0)
+    assert Scale.from_points([Point(0, 1, Interval(1.0, 0.99, 1.0))]) == (0.8, 1.0)
