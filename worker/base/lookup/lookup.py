@@ -33,11 +33,20 @@ MAX_TRACES: Final = 100_000
 # Clocks of services, workers and Redis differ by so much.
 _CLOCKS_MS: Final = 2_000
 _NEAR_COUNT: Final = 1_000
+# A trace is published so soon after the end of its call, or judged so soon after it was published, unless work waits.
+_NEAR_MS: Final = 8_000
 _LAST_S: Final = 10**11
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
 Source = Literal["stream", "dead letter", "label"]
+
+
+class _Identity(msgspec.Struct):
+    trace_id: str = ""
+
+
+_read_identity: Final = msgspec.json.Decoder(_Identity).decode
 
 
 class TraceNotFoundError(click.ClickException):
@@ -86,6 +95,8 @@ class TraceLookup:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._max_bytes = settings.max_trace_bytes
+        # A trace may have waited so long for its judge before its verdict.
+        self._waits_ms = int(settings.give_up_after * 1000) + 3_600_000
 
     def resolve(self, prefix: str) -> str:
         """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
@@ -147,6 +158,32 @@ class TraceLookup:
                     break
         return self.elsewhere(verdict.trace_id, verdict.span_id)
 
+    def near_all(self, verdicts: Iterable[Verdict], most: int) -> dict[tuple[str, str | None], Trace]:
+        """Find the traces of many verdicts, by trace and span, in a bounded time; the newest come first.
+
+        At most about ``most`` entries are read, of the seconds after the judged calls. What is not there is left out.
+        """
+        times = dict[tuple[str, str | None], tuple[int, int]]()
+        for verdict in verdicts:
+            ended, at_ms = verdict.trace_ended_at or 0.0, int(verdict.started_at * 1000)
+            begin = int(ended * 1000) - _CLOCKS_MS if 0 < ended < _LAST_S else at_ms - _NEAR_MS
+            times[verdict.trace_id, verdict.span_id] = begin, begin + _NEAR_MS + _CLOCKS_MS
+        traces, holds = dict[tuple[str, str | None], Trace](), _is_of({name for name, _ in times})
+        for begin, end in _merged(times.values()):
+            missing = {name for name, window in times.items() if begin <= window[0] <= end}
+            span = str(max(0, begin)), str(end)
+            for chunk in scan_partitions(self._store, self._store.keys.traces, *span, newest_first=True, most=500):
+                for publication in self._read(chunk, holds):
+                    name = publication.trace.trace_id, publication.trace.span_id
+                    traces.setdefault(name, publication.trace)
+                    missing.discard(name)
+                most -= len(chunk)
+                if most <= 0 or not missing:
+                    break
+            if most <= 0:
+                break
+        return traces
+
     def scan(
         self,
         *,
@@ -161,22 +198,27 @@ class TraceLookup:
         for chunk in scan_partitions(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
             yield from self._read(chunk, holds)
 
-    def find_with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
-        """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
+    def find_with_text(
+        self, text: str, since_ms: int | None = None, until_ms: int | None = None, most: int = MAX_TRACES
+    ) -> frozenset[str]:
+        """Return the ids of traces whose texts contain a text in any case, at most the newest ``most``.
+
+        The times are those of their verdicts.
+        """
         lowered = text.lower()
         raw = lowered.encode()
         # In JSON the bytes of any other character may be written as an escape.
         is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
         names: set[str] = set()
         for publication in self.scan(
-            since_ms=since_ms,
+            since_ms=since_ms and since_ms - self._waits_ms,
             until_ms=until_ms,
             newest_first=True,
             holds=(lambda payload: raw in payload.lower()) if is_plain else None,
         ):
             if any(lowered in field.lower() for field in texts_of(publication.trace)):
                 names.add(publication.trace.trace_id)
-                if len(names) == MAX_TRACES:
+                if len(names) == most:
                     break
         return frozenset(names)
 
@@ -282,6 +324,29 @@ def texts_of(trace: Trace) -> Iterator[str]:
     for document in trace.context or ():
         yield document if isinstance(document, str) else document.text
     yield from (message.content for message in trace.messages or () if message.content)
+
+
+def _merged(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join the windows that overlap; the latest comes first."""
+    merged = list[tuple[int, int]]()
+    for begin, end in sorted(windows, reverse=True):
+        if merged and end >= merged[-1][0]:
+            merged[-1] = begin, max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _is_of(names: Collection[str]) -> Callable[[bytes], bool]:
+    """Return a test whether a payload may be of one of many traces; it decodes the id only."""
+
+    def holds(payload: bytes) -> bool:
+        try:
+            return _read_identity(payload).trace_id in names
+        except (msgspec.DecodeError, RecursionError):
+            return True
+
+    return holds
 
 
 def _contains(names: Collection[str] | None) -> Callable[[bytes], bool] | None:

@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 import jinja2
@@ -20,28 +21,30 @@ from starlette.staticfiles import StaticFiles
 
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
-from judges.core.verdict import Origin
 from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
-from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
+from worker.core.selection.sampling import Rules
+from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
 from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
-from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
+from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
-from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
+from worker.features.board.texts import ago, moment
+from worker.features.board.verdict_list import CHOICES, judges_of, list_answers, read_selection, tag
+from worker.features.board.verdict_page import VerdictPages, as_json, figures, summary
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
 
-_PAGE: Final = 50
+_PAGE: Final = 200
 _MOST_SAVED: Final = 1_000
-_SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
-_NOT_PASSED: Final = "not passed"
+_MOST_RECENT: Final = 1_000
 _HERE: Final = Path(__file__).parent
 _OPINIONS: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
 
@@ -73,7 +76,7 @@ class Board:
             autoescape=True,
             undefined=jinja2.StrictUndefined,
         )
-        self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
+        self._templates.filters.update(moment=moment, plain=neutralise, ago=ago)
         self._templates.filters.update(outcome=outcome_of, leading=leading_score)
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
@@ -88,7 +91,6 @@ class Board:
             Route("/verdicts", self._guarded(self.verdicts_page)),
             Route("/verdicts.jsonl", self._guarded(self.dataset)),
             Route("/verdicts/{evaluation_id}", self._guarded(self.verdict_page)),
-            Route("/verdicts/{evaluation_id}/request", self._guarded(self.request_page)),
             Route("/funnel", self._guarded(self.funnel_page)),
             Route("/labels", self._guarded(self.labels_page)),
             Route("/labels", self.answer, methods=["POST"]),
@@ -110,73 +112,68 @@ class Board:
 
     def funnel_page(self, request: Request) -> Response:
         """Show where traces and evaluations went."""
-        return self._page(request, "funnel.html", funnel=self._overview.funnel)
+        funnel = self._overview.funnel
+        is_lossy = funnel is not None and any(name == "no_rule" for stage in funnel.traces for name, *_ in stage.losses)
+        return self._page(request, "funnel.html", funnel=funnel, unmatched=self._unmatched() if is_lossy else [])
 
     def verdicts_page(self, request: Request) -> Response:
-        """List verdicts, the newest first."""
-        selected, form = _filter(request.query_params)
-        before = request.query_params.get("before", "")
-        names = self._index.select(selected, limit=_PAGE + 1, before=before)
-        query = {name: value for name, value in request.query_params.items() if value and name != "before"}
-        older = f"/verdicts?{urlencode({**query, 'before': names[_PAGE - 1]})}" if len(names) > _PAGE else ""
+        """List answers with their verdicts, the newest first."""
+        params = request.query_params
+        selected, form, unknown = read_selection(params, self._index.names(), self._store, self._settings)
+        answers = self._index.select_answers(selected, limit=_PAGE + 1, before=params.get("before", ""))
+        query = {name: value for name, value in params.items() if value and name != "before"}
+        heads = list(answers)
+        older = f"/verdicts?{urlencode({**query, 'before': heads[_PAGE - 1]})}" if len(heads) > _PAGE else ""
+        shown = [answers[head] for head in heads[:_PAGE]]
         return self._page(
             request,
             "verdicts.html",
-            listed=self._index.read(names[:_PAGE]).values(),
+            rows=list(list_answers(self._index, self._store, self._settings, selected, shown)),
             form=form,
-            spans=list(_SPANS),
+            unknown=unknown,
+            is_filtered=any(query.values()) or bool(params.get("before")),
             older=older,
             saved=f"/verdicts.jsonl?{urlencode(query)}",
-            outcomes=(_NOT_PASSED, *get_args(VerdictOutcome)),
-            origins=get_args(Origin),
+            choices=CHOICES,
             names=self._index.names(),
             loading=not self._index.is_complete,
         )
 
     def verdict_page(self, request: Request) -> Response:
         """Show one verdict with the text of its trace."""
-        entry = self._entry(request)
-        published = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
-        siblings = self._index.read(self._index.select(VerdictFilter(traces=(entry.verdict.trace_id,)), limit=20))
-        return self._page(
-            request,
-            "verdict.html",
-            entry=entry,
-            verdict=entry.verdict,
-            figures=figures(entry),
-            details=further_details(entry.verdict.details),
-            trace=None if published is None else self._pages.page(entry.verdict, published),
-            elsewhere=self._pages.links(entry.verdict),
-            whole=bool(request.query_params.get("whole")),
-            siblings=[
-                sibling for sibling in siblings.values() if sibling.verdict.evaluation_id != entry.verdict.evaluation_id
-            ],
-        )
-
-    def request_page(self, request: Request) -> Response:
-        """Show the request as the installed judge renders it."""
-        verdict = self._entry(request).verdict
-        published = self._pages.trace(verdict)
-        judge = self._pages.judge(verdict.judge, verdict.judge_model)
-        messages, why = list[tuple[str, str]](), "The text of the trace is gone from the stream."
+        entry, params = self._entry(request), request.query_params
+        verdict, whole, source = entry.verdict, bool(params.get("whole")), bool(params.get("source"))
+        published = self._pages.trace(verdict, whole=whole)
+        of_trace = self._index.select(VerdictFilter(trace_ids=frozenset({verdict.trace_id})), limit=_PAGE)
+        judges = [each for each in self._index.read(of_trace).values() if each.verdict.span_id == verdict.span_id]
+        # The verdict of the page stands for its judge, also where there is a newer one.
+        judges = [each for each in judges if each.verdict.evaluation_id != verdict.evaluation_id]
+        messages, why = list[tuple[str, str]](), ""
         if published is not None:
             try:
-                messages, why = self._pages.request(verdict, published.trace), ""
+                messages = self._pages.request(verdict, published.trace)
             except JudgeFailedError as error:
                 why = str(error)
         return self._page(
             request,
-            "request.html",
+            "verdict.html",
+            entry=entry,
             verdict=verdict,
+            summary=summary(verdict, None if published is None else published.trace),
+            figures=figures(entry),
+            raw=as_json(verdict),
+            trace=None if published is None else self._pages.page(verdict, published, source=source),
+            is_source=source,
             messages=[(role, neutralise(text)) for role, text in messages],
             why=why,
-            installed="" if judge is None else judge.version[:8],
-            version=verdict.judge_version[:8],
+            elsewhere=self._pages.links(verdict),
+            whole=whole,
+            tags=[tag(each) for each in judges_of([entry, *judges])],
         )
 
     def dataset(self, request: Request) -> Response:
         """Send the selected traces as JSON lines."""
-        selected, _ = _filter(request.query_params)
+        selected, _, _ = read_selection(request.query_params, self._index.names(), self._store, self._settings)
         where, values = condition(selected)
         newest = f"SELECT trace_id FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT {_MOST_SAVED}"  # noqa: S608 - constants
         chosen = selected._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
@@ -232,6 +229,7 @@ class Board:
             asked_as=params.get("as", ""),
             token=form_token(self._user_keys.current(), user),
             tally=tally(of_queue),
+            agreements=agreements(mine),
             skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
             search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
             back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
@@ -308,6 +306,17 @@ class Board:
             raise _PageError(404, "This verdict is not in the outbox: it was trimmed, forgotten, or never written.")
         return entry
 
+    def _unmatched(self) -> list[tuple[str, int]]:
+        """Return the services of the newest traces that match no rule, with their number among the newest 1,000."""
+        rules, services = Rules(self._settings, self._pages.graders), Counter[str]()
+        for store in self._store.reachable:
+            key = store.keys.traces
+            for entry in store.call(lambda client: client.xrevrange(key, count=_MOST_RECENT)):  # noqa: B023
+                read = read_entry(entry, self._settings.max_trace_bytes)
+                if isinstance(read, TraceEntry) and not rules.matching(read.trace).rules:
+                    services[read.trace.service] += 1
+        return services.most_common(10)
+
     def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
         """Return the question of an evaluation that a link names."""
         entry = self._index.find(params["answer"]) if params.get("answer") else None
@@ -363,18 +372,6 @@ class Board:
                 return self._error(request, 503, f"Redis does not answer ({error}). Nothing was stored.")
 
         return answer
-
-
-def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:
-    """Read the filter of a page, and the values of its form; an unknown span accepts all."""
-    names = ("service", "judge", "trace_id", "outcome", "origin", "since")
-    form = {name: params.get(name, "").strip()[:200] for name in names}
-    outcomes: Collection[str]
-    services, judges, traces, outcomes = ((form[name],) if form[name] else () for name in names[:4])
-    if form["outcome"] == _NOT_PASSED:
-        outcomes = FAILED
-    since_ms = int((time.time() - _SPANS[form["since"]]) * 1000) if form["since"] in _SPANS else None
-    return VerdictFilter(services, judges, form["origin"] or None, outcomes, traces=traces, since_ms=since_ms), form
 
 
 def _queue(params: QueryParams) -> Queue:
