@@ -26,7 +26,11 @@ def test_the_index_is_of_all_servers(published: list[Keyspace]) -> None:
     assert {entry.verdict.trace_id for entry in entries.values()} == {trace["trace_id"] for trace in TRACES}
     times = [entry.written_s for entry in entries.values()]
     assert times == sorted(times, reverse=True), "the newest first"
-    assert index.select(VerdictFilter(), limit=100, before=names[9]) == names[10:]
+    answers = index.select_answers(VerdictFilter(), limit=100)
+    assert sorted(verdict.entry for answer in answers for verdict in answer) == sorted(names)
+    times = [answer[0].at_ms for answer in answers]
+    assert times == sorted(times, reverse=True), "an answer stands at its newest verdict"
+    assert index.select_answers(VerdictFilter(), limit=100, before=answers[3][0].entry) == answers[4:]
     late = make_verdict(900, trace_id="late")
     published[2].send(late)
     index.run_once()

@@ -70,6 +70,7 @@ class Sentence(NamedTuple):
     place: Place | None = None
     evidence: tuple[Evidence, ...] = ()
     note: str = ""
+    number: int | None = None  # In the answer, from 1; None where the judge gives all sentences in order.
 
 
 class DocumentSentence(NamedTuple):
@@ -113,8 +114,9 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
     elif keyed is not None and keyed.answer is not None:
         sentences = _read_keyed(_entries(details, _SUPPORT), keyed, trace.output, texts)
     elif named := _NUMBERED.fullmatch(verdict.rationale or ""):
-        shown = split(trace.output)[int(named[1]) - 1 :][:1]
-        sentences = [Sentence(text, "U", place(text, trace.output, -1), note=named[0]) for text in shown]
+        number = int(named[1])
+        shown = split(trace.output)[number - 1 :][:1]
+        sentences = [Sentence(text, "U", place(text, trace.output, -1), note=named[0], number=number) for text in shown]
     return Explanation(
         tuple(sentences),
         () if keyed is None else tuple(_mark_documents(details, keyed.documents, texts)),

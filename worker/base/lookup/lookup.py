@@ -25,7 +25,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store
-from worker.core.storage.group_reader import entry_position
+from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10  # Traces that an ambiguous beginning lists.
@@ -34,7 +34,7 @@ MAX_TRACES: Final = 100_000
 _CLOCKS_MS: Final = 2_000
 _NEAR_COUNT: Final = 1_000
 # A trace is published so soon after the end of its call, or judged so soon after it was published, unless work waits.
-_NEAR_MS: Final = 8_000
+_NEAR_MS: Final = 4_000
 _LAST_S: Final = 10**11
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
@@ -158,30 +158,34 @@ class TraceLookup:
                     break
         return self.elsewhere(verdict.trace_id, verdict.span_id)
 
-    def near_all(self, verdicts: Iterable[Verdict], most: int) -> dict[tuple[str, str | None], Trace]:
-        """Find the traces of many verdicts, by trace and span, in a bounded time; the newest come first.
+    def near_all(self, verdicts: Iterable[Verdict], most_bytes: int) -> dict[tuple[str, str | None], Trace]:
+        """Find the traces of many verdicts, by trace and span, in a bounded time; what is not there is left out.
 
-        At most about ``most`` entries are read, of the seconds after the judged calls. What is not there is left out.
+        About ``most_bytes`` of each Redis are read at most, those of the seconds after the judged calls.
         """
         times = dict[tuple[str, str | None], tuple[int, int]]()
         for verdict in verdicts:
             ended, at_ms = verdict.trace_ended_at or 0.0, int(verdict.started_at * 1000)
             begin = int(ended * 1000) - _CLOCKS_MS if 0 < ended < _LAST_S else at_ms - _NEAR_MS
-            times[verdict.trace_id, verdict.span_id] = begin, begin + _NEAR_MS + _CLOCKS_MS
+            times[verdict.trace_id, verdict.span_id] = begin, begin + _CLOCKS_MS + _NEAR_MS
         traces, holds = dict[tuple[str, str | None], Trace](), _is_of({name for name, _ in times})
-        for begin, end in _merged(times.values()):
-            missing = {name for name, window in times.items() if begin <= window[0] <= end}
-            span = str(max(0, begin)), str(end)
-            for chunk in scan_partitions(self._store, self._store.keys.traces, *span, newest_first=True, most=500):
-                for publication in self._read(chunk, holds):
-                    name = publication.trace.trace_id, publication.trace.span_id
-                    traces.setdefault(name, publication.trace)
-                    missing.discard(name)
-                most -= len(chunk)
-                if most <= 0 or not missing:
-                    break
-            if most <= 0:
-                break
+        for store in self._store.reachable:
+            key, left = store.keys.traces, most_bytes
+            windows = [
+                (begin, str(end), 16, {name for name, window in times.items() if begin <= window[0] <= end})
+                for begin, end in _merged(times.values())
+            ]
+            while windows and left > 0:
+                some, windows = windows[:20], windows[20:]
+                replies = store.pipeline(lambda pipe: [pipe.xrevrange(key, end, begin, n) for begin, end, n, _ in some])  # noqa: B023
+                for (begin, _, count, names), entries in zip(some, replies, strict=True):
+                    for publication in self._read(entries, holds):
+                        traces[publication.trace.trace_id, publication.trace.span_id] = publication.trace
+                    size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+                    left -= size
+                    if len(entries) == count and not traces.keys() >= names:
+                        more = next_count(count, len(entries), size, most=500, most_bytes=CHUNK_BYTES)
+                        windows.insert(0, (begin, f"({entries[-1][0].decode()}", more, names))
         return traces
 
     def scan(

@@ -7,7 +7,7 @@ what is erased there is gone from the pages too.
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -120,6 +120,18 @@ def condition(selected: VerdictFilter) -> tuple[str, list[object]]:
     return " AND ".join(f"({part})" for part in parts), values
 
 
+class IndexedVerdict(NamedTuple):
+    """What the index knows of a verdict of an answer."""
+
+    entry: str
+    at_ms: int
+    evaluation_id: str
+    judge: str
+    origin: str
+    outcome: str
+    is_selected: bool
+
+
 class VerdictIndex(ServiceThread):
     """Follows the outbox; any thread may query."""
 
@@ -181,13 +193,13 @@ class VerdictIndex(ServiceThread):
         text = f"SELECT entry FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT ?"  # noqa: S608 - constants
         return [name for (name,) in self.query(text, (*values, limit))]
 
-    def select_answers(self, selected: VerdictFilter, *, limit: int, before: str = "") -> dict[str, list[str]]:
-        """Return the newest answers that have a selected verdict: of each the newest such entry, with all its entries.
+    def select_answers(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[list[IndexedVerdict]]:
+        """Return all verdicts of the newest answers that have a selected one, at which they stand.
 
-        With ``before`` only answers whose newest selected entry is older than this one.
+        With ``before`` only answers whose newest selected verdict is older than this entry.
         """
         where, values = condition(selected)
-        # An answer is listed at its newest selected verdict; the names of columns mean the inner table there.
+        # The names of columns in the condition mean the inner table.
         newer = (
             "SELECT 1 FROM verdicts AS newer WHERE newer.trace_id = verdicts.trace_id "  # noqa: S608 - constants
             "AND newer.span_id = verdicts.span_id "
@@ -195,19 +207,19 @@ class VerdictIndex(ServiceThread):
         )
         older = "AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?) " if before else ""
         heads = self.query(
-            f"SELECT trace_id, span_id, entry FROM verdicts WHERE {where} {older}"  # noqa: S608 - constants
+            f"SELECT trace_id, span_id FROM verdicts WHERE {where} {older}"  # noqa: S608 - constants
             f"AND NOT EXISTS ({newer}) ORDER BY {NEWEST_FIRST} LIMIT ?",
             (*values, *([before] if before else []), *values, limit),
         )
-        entries: dict[tuple[str, str], list[str]] = {(trace, span): [] for trace, span, _ in heads}
-        for trace, span, entry in self.query(
-            "SELECT trace_id, span_id, entry FROM verdicts "  # noqa: S608 - constants
+        answers: dict[tuple[str, str], list[IndexedVerdict]] = {(trace, span): [] for trace, span in heads}
+        for trace, span, *columns in self.query(
+            f"SELECT trace_id, span_id, entry, at_ms, evaluation_id, judge, origin, outcome, {where} FROM verdicts "  # noqa: S608 - constants
             f"WHERE trace_id IN (SELECT value FROM json_each(?)) ORDER BY {NEWEST_FIRST} LIMIT {_MOST_OF_ANSWERS}",
-            (msgspec.json.encode([trace for trace, _, _ in heads]).decode(),),
+            (*values, msgspec.json.encode([trace for trace, _ in heads]).decode()),
         ):
-            if (trace, span) in entries:
-                entries[trace, span].append(entry)
-        return {entry: entries[trace, span] for trace, span, entry in heads}
+            if (trace, span) in answers:
+                answers[trace, span].append(IndexedVerdict(*columns))
+        return list(answers.values())
 
     def find(self, evaluation_id: str) -> OutboxEntry | None:
         """Read the newest verdict of an evaluation."""

@@ -37,7 +37,7 @@ from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, i
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
 from worker.features.board.texts import ago, moment
-from worker.features.board.verdict_list import CHOICES, judges_of, list_answers, read_selection, tag
+from worker.features.board.verdict_list import CHOICES, judge_tags, list_answers, read_selection
 from worker.features.board.verdict_page import VerdictPages, as_json, figures, summary
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
@@ -122,13 +122,14 @@ class Board:
         selected, form, unknown = read_selection(params, self._index.names(), self._store, self._settings)
         answers = self._index.select_answers(selected, limit=_PAGE + 1, before=params.get("before", ""))
         query = {name: value for name, value in params.items() if value and name != "before"}
-        heads = list(answers)
-        older = f"/verdicts?{urlencode({**query, 'before': heads[_PAGE - 1]})}" if len(heads) > _PAGE else ""
-        shown = [answers[head] for head in heads[:_PAGE]]
+        older = ""
+        if len(answers) > _PAGE:
+            last = next(verdict.entry for verdict in answers[_PAGE - 1] if verdict.is_selected)
+            older = f"/verdicts?{urlencode({**query, 'before': last})}"
         return self._page(
             request,
             "verdicts.html",
-            rows=list(list_answers(self._index, self._store, self._settings, selected, shown)),
+            rows=list(list_answers(self._index, self._store, self._settings, answers[:_PAGE])),
             form=form,
             unknown=unknown,
             is_filtered=any(query.values()) or bool(params.get("before")),
@@ -144,10 +145,10 @@ class Board:
         entry, params = self._entry(request), request.query_params
         verdict, whole, source = entry.verdict, bool(params.get("whole")), bool(params.get("source"))
         published = self._pages.trace(verdict, whole=whole)
-        of_trace = self._index.select(VerdictFilter(trace_ids=frozenset({verdict.trace_id})), limit=_PAGE)
-        judges = [each for each in self._index.read(of_trace).values() if each.verdict.span_id == verdict.span_id]
-        # The verdict of the page stands for its judge, also where there is a newer one.
-        judges = [each for each in judges if each.verdict.evaluation_id != verdict.evaluation_id]
+        answers = self._index.select_answers(VerdictFilter(trace_ids=frozenset({verdict.trace_id})), limit=_PAGE)
+        siblings = next(
+            (one for one in answers if any(each.evaluation_id == verdict.evaluation_id for each in one)), []
+        )
         messages, why = list[tuple[str, str]](), ""
         if published is not None:
             try:
@@ -168,7 +169,7 @@ class Board:
             why=why,
             elsewhere=self._pages.links(verdict),
             whole=whole,
-            tags=[tag(each) for each in judges_of([entry, *judges])],
+            tags=judge_tags(siblings, verdict.evaluation_id),
         )
 
     def dataset(self, request: Request) -> Response:

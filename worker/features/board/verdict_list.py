@@ -1,5 +1,6 @@
 """The list of verdicts: one row an answer, with all its judges; the filter of its form."""
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -12,11 +13,10 @@ from judges.core.verdict import Origin
 from judges.custom.definition import nearest
 from judges.requests.redaction import Redaction
 from worker.base.lookup.lookup import TraceLookup
-from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
+from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
-from worker.features.board.index import VerdictIndex
+from worker.features.board.index import IndexedVerdict, VerdictIndex
 from worker.features.board.verdict_page import question_of
 
 NOT_PASSED: Final = "not passed"
@@ -28,9 +28,10 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
 _FIELDS: Final = ("service", "judge", "trace_id", "outcome", "origin", "since", "text")
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 _MOST_WITH_TEXT: Final = 1_000
-# Entries of the stream that are read for the questions and answers of one page.
-_MOST_NEAR: Final = 4_000
-_EXCERPT_CHARS: Final = 300
+# Of the stream, for the questions and answers of one page.
+_MOST_BYTES: Final = 8_000_000
+_EXCERPT_CHARS: Final = 200
+_MARKDOWN: Final = re.compile(r"\*\*|`+|\||:?-{3,}:?|^\s*#+\s", re.MULTILINE)  # Signs that say nothing in one line.
 _WORST_FIRST: Final = ("failed", "dead", "unscored", "abstained", "scored", "passed")
 # Of an outcome, the class of the style sheet and the sign; any other has none.
 _TAGS: Final = {
@@ -59,7 +60,6 @@ class AnswerRow(NamedTuple):
     service: str
     question: str
     answer: str
-    is_bad: bool
     tags: Sequence[Tag]  # Of the judges that it does not pass.
     passed: Sequence[str]  # The other judges.
     why: str
@@ -102,56 +102,52 @@ def read_selection(
 
 
 def list_answers(
-    index: VerdictIndex, store: Store, settings: Settings, selected: VerdictFilter, answers: Sequence[Sequence[str]]
+    index: VerdictIndex, store: Store, settings: Settings, answers: Sequence[Sequence[IndexedVerdict]]
 ) -> Iterator[AnswerRow]:
-    """Read the verdicts of answers, given as names of entries, and the texts of their traces."""
-    read = index.read([name for names in answers for name in names])
-    rows = [entries for names in answers if (entries := [read[name] for name in names if name in read])]
+    """Read what the rows of answers show of their worst selected verdict, and the texts of their traces."""
+    worst = [min(answer, key=lambda verdict: (not verdict.is_selected, *_rank(verdict))) for answer in answers]
+    read = index.read([verdict.entry for verdict in worst])
     redaction = Redaction.from_settings(settings.redact)
-    texts = TraceLookup(store, settings).near_all([entries[0].verdict for entries in rows], _MOST_NEAR)
+    texts = TraceLookup(store, settings).near_all([entry.verdict for entry in read.values()], _MOST_BYTES)
 
     def excerpt(text: str) -> str:
         # More is redacted than is shown, so that no match is cut.
         text = text[: 10 * _EXCERPT_CHARS]
-        return neutralise(" ".join((text if redaction is None else redaction.text(text)).split())[:_EXCERPT_CHARS])
+        text = _MARKDOWN.sub("", text if redaction is None else redaction.text(text))
+        return neutralise(" ".join(text.split())[:_EXCERPT_CHARS])
 
-    for entries in rows:
-        newest = entries[0].verdict
-        trace = texts.get((newest.trace_id, newest.span_id))
-        question, answer = ("", "") if trace is None else (question_of(trace), trace.output)
-        yield _row(entries, selected, excerpt(question), excerpt(answer))
-
-
-def judges_of(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-    """Return the verdict of each judge and model, the worst first; a repeat only where there is no other."""
-    chosen = dict[tuple[str, str], OutboxEntry]()
-    for entry in sorted(entries, key=lambda entry: entry.verdict.origin == "repeat"):
-        chosen.setdefault((entry.verdict.judge, entry.verdict.judge_model), entry)
-    return sorted(chosen.values(), key=lambda entry: (_WORST_FIRST.index(outcome_of(entry)), entry.verdict.judge))
-
-
-def tag(entry: OutboxEntry) -> Tag:
-    """Return the result of a judge as a tag."""
-    verdict, outcome = entry.verdict, outcome_of(entry)
-    kind, sign = _TAGS.get(outcome, ("", ""))
-    value = f" {verdict.scores[0].value:.2f}" if outcome == "scored" and verdict.scores else ""
-    return Tag(kind, neutralise(f"{sign} {verdict.judge}{value}".strip()), outcome, verdict.evaluation_id)
+    for answer, shown in zip(answers, worst, strict=True):
+        if shown.entry in read:
+            verdict = read[shown.entry].verdict
+            trace = texts.get((verdict.trace_id, verdict.span_id))
+            why = next((score.rationale for score in verdict.scores if score.passed is False and score.rationale), None)
+            why = why or verdict.rationale or verdict.note or verdict.reason or ""
+            tags = judge_tags(answer)
+            yield AnswerRow(
+                verdict.evaluation_id,
+                answer[0].at_ms / 1000,
+                neutralise(verdict.service),
+                "" if trace is None else excerpt(question_of(trace)),
+                "" if trace is None else excerpt(trace.output),
+                [each for each in tags if each.outcome != "passed"],
+                [each.text for each in tags if each.outcome == "passed"],
+                "" if shown.outcome == "passed" else neutralise(f"{verdict.judge}: {why[:200]}"),
+            )
 
 
-def _row(entries: Sequence[OutboxEntry], selected: VerdictFilter, question: str, answer: str) -> AnswerRow:
-    judges = judges_of(entries)
-    shown = next((entry for entry in judges if selected.accepts(entry)), judges[0])
-    verdict, tags = shown.verdict, [tag(entry) for entry in judges]
-    why = next((s.rationale for s in verdict.scores if s.passed is False and s.rationale), None)
-    why = why or verdict.rationale or verdict.note or verdict.reason or ""
-    return AnswerRow(
-        verdict.evaluation_id,
-        max(entry.written_s for entry in entries),
-        neutralise(verdict.service),
-        question,
-        answer,
-        any(each.kind == "bad" for each in tags),
-        [each for each in tags if each.outcome != "passed"],
-        [each.text for each in tags if each.outcome == "passed"],
-        "" if outcome_of(shown) == "passed" else neutralise(f"{verdict.judge}: {why[:200]}"),
-    )
+def judge_tags(verdicts: Sequence[IndexedVerdict], current: str = "") -> list[Tag]:
+    """Return the results of an answer's judges, the worst first; with ``current`` each verdict, else each result once.
+
+    Repeats show only where there is nothing else.
+    """
+    chosen = dict[object, Tag]()
+    for verdict in sorted([each for each in verdicts if each.origin != "repeat"] or verdicts, key=_rank):
+        kind, sign = _TAGS.get(verdict.outcome, ("", ""))
+        name = verdict.evaluation_id if current else (verdict.judge, verdict.outcome)
+        text = neutralise(f"{sign} {verdict.judge}".strip())
+        chosen.setdefault(name, Tag(kind, text, verdict.outcome, verdict.evaluation_id))
+    return list(chosen.values())
+
+
+def _rank(verdict: IndexedVerdict) -> tuple[int, str]:
+    return _WORST_FIRST.index(verdict.outcome), verdict.judge

@@ -236,7 +236,8 @@ def _spans(explanation: Explanation, documents: int) -> tuple[list[SentenceLine]
             merged.append(at)
         anchors[at] = f"evidence-{len(merged)}"
     cited = dict[str, str]()
-    for number, sentence in enumerate(explanation.sentences, 1):
+    for index, sentence in enumerate(explanation.sentences, 1):
+        number = sentence.number or index
         proofs, (kinds, sign), name = [], _SIGNS[sentence.letter], f"sentence-{number}"
         for each in sentence.evidence:
             links = {anchors[at]: f"document {at.document + 1}" for at in each.places}
