@@ -201,19 +201,22 @@ class VerdictIndex(ServiceThread):
         where, values = condition(selected)
         # The names of columns in the condition mean the inner table.
         newer = (
-            "SELECT 1 FROM verdicts AS newer WHERE newer.trace_id = verdicts.trace_id "  # noqa: S608 - constants
+            "SELECT 1 FROM verdicts AS newer INDEXED BY by_trace WHERE newer.trace_id = verdicts.trace_id "  # noqa: S608 - constants
             "AND newer.span_id = verdicts.span_id "
             f"AND (newer.at_ms, newer.rowid) > (verdicts.at_ms, verdicts.rowid) AND {where}"
         )
+        # SQLite would read all verdicts of a service before it sorts them by time.
+        walk = "" if selected.traces or selected.trace_ids is not None else "INDEXED BY by_time"
         older = "AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?) " if before else ""
         heads = self.query(
-            f"SELECT trace_id, span_id FROM verdicts WHERE {where} {older}"  # noqa: S608 - constants
+            f"SELECT trace_id, span_id FROM verdicts {walk} WHERE {where} {older}"  # noqa: S608 - constants
             f"AND NOT EXISTS ({newer}) ORDER BY {NEWEST_FIRST} LIMIT ?",
             (*values, *([before] if before else []), *values, limit),
         )
         answers: dict[tuple[str, str], list[IndexedVerdict]] = {(trace, span): [] for trace, span in heads}
         for trace, span, *columns in self.query(
-            f"SELECT trace_id, span_id, entry, at_ms, evaluation_id, judge, origin, outcome, {where} FROM verdicts "  # noqa: S608 - constants
+            f"SELECT trace_id, span_id, entry, at_ms, evaluation_id, judge, origin, outcome, {where} "  # noqa: S608 - constants
+            "FROM verdicts INDEXED BY by_trace "
             f"WHERE trace_id IN (SELECT value FROM json_each(?)) ORDER BY {NEWEST_FIRST} LIMIT {_MOST_OF_ANSWERS}",
             (*values, msgspec.json.encode([trace for trace, _ in heads]).decode()),
         ):

@@ -31,7 +31,7 @@ _MOST_WITH_TEXT: Final = 1_000
 # Of the stream, for the questions and answers of one page.
 _MOST_BYTES: Final = 8_000_000
 _EXCERPT_CHARS: Final = 200
-_MARKDOWN: Final = re.compile(r"\*\*|`+|\||:?-{3,}:?|^\s*#+\s", re.MULTILINE)  # Signs that say nothing in one line.
+_MARKDOWN: Final = re.compile(r"\*\*|`+|\||:?-{2,}:?|^\s*#+\s", re.MULTILINE)  # Signs that say nothing in one line.
 _WORST_FIRST: Final = ("failed", "dead", "unscored", "abstained", "scored", "passed")
 # Of an outcome, the class of the style sheet and the sign; any other has none.
 _TAGS: Final = {
