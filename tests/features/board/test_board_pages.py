@@ -173,7 +173,7 @@ def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_th
     assert "<code>&lt;b&gt;bold&lt;/b&gt;" in shown
     assert '<mark class="quote" title="quoted by the judge">14 days</mark>' in page
     assert "**Liked:**" in source
-    assert "shop · release 2.4.1 · 2.1 s · 1,204 tokens · judged for $0.41 per 1,000 · <time" in page
+    assert "shop · release 2.4.1 · 2.1 s · 1,204 tokens · judged for $0.41 per 1,000 · by lexical · <time" in page
     steps_shown = re.findall(r"<li><span[^>]*>(.*?)</span><b>(.*?)</b><div>(.*?)</div></li>", page)
     assert [(at, name, re.sub(r"<[^>]+>", "", html_text).strip()) for at, name, html_text in steps_shown] == [
         ("+0.00 s", "tool search", "{&#34;q&#34;:&#34;&lt;i&gt;&#34;} → [1]"),

@@ -187,12 +187,6 @@ class VerdictIndex(ServiceThread):
                 self._database.execute("DELETE FROM verdicts WHERE partition = ?", (partition,))
             del self._positions[partition]
 
-    def select(self, selected: VerdictFilter, *, limit: int) -> list[str]:
-        """Return the names of the newest selected entries."""
-        where, values = condition(selected)
-        text = f"SELECT entry FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT ?"  # noqa: S608 - constants
-        return [name for (name,) in self.query(text, (*values, limit))]
-
     def select_answers(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[list[IndexedVerdict]]:
         """Return all verdicts of the newest answers that have a selected one, at which they stand.
 

@@ -36,9 +36,9 @@ from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
-from worker.features.board.texts import ago, moment
+from worker.features.board.texts import ago
 from worker.features.board.verdict_list import CHOICES, judge_tags, list_answers, read_selection
-from worker.features.board.verdict_page import VerdictPages, as_json, figures, summary
+from worker.features.board.verdict_page import VerdictPages, as_json, summary
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 from worker.features.report.html import TEMPLATES
 
@@ -76,7 +76,7 @@ class Board:
             autoescape=True,
             undefined=jinja2.StrictUndefined,
         )
-        self._templates.filters.update(moment=moment, plain=neutralise, ago=ago)
+        self._templates.filters.update(plain=neutralise, ago=ago)
         self._templates.filters.update(outcome=outcome_of, leading=leading_score)
         # Browsers keep these files for long: another content has another address.
         names = sorted(path for path in (_HERE / "static").iterdir() if path.is_file())
@@ -161,7 +161,6 @@ class Board:
             entry=entry,
             verdict=verdict,
             summary=summary(verdict, None if published is None else published.trace),
-            figures=figures(entry),
             raw=as_json(verdict),
             trace=None if published is None else self._pages.page(verdict, published, source=source),
             is_source=source,

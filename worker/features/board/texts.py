@@ -184,13 +184,9 @@ def _make_parser() -> MarkdownIt:
 _MARKDOWN: Final = _make_parser()
 
 
-def moment(at: float) -> str:
-    """Write a time in seconds since the epoch, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
-
-
 def ago(at: float) -> Markup:
     """Write how long ago a time was, with the time itself as its title."""
     passed = max(0.0, time.time() - at)
     size, unit = next((age for age in _AGES if passed >= age[0]), _AGES[-1])
-    return Markup('<time title="{} UTC">{:.0f} {} ago</time>').format(moment(at), passed // size, unit)
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+    return Markup('<time title="{} UTC">{:.0f} {} ago</time>').format(written, passed // size, unit)

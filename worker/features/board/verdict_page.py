@@ -16,13 +16,11 @@ from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.lookup.explanation import OUTCOMES, Explanation, Letter, Place, as_text, explain
 from worker.base.lookup.lookup import FoundTrace, TraceLookup
-from worker.base.lookup.verdict_filter import outcome_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.features.board.feature import BOARD
-from worker.features.board.texts import MAX_MARKDOWN_CHARS, Part, Span, as_markdown, as_source, divide, moment
+from worker.features.board.texts import MAX_MARKDOWN_CHARS, Part, Span, as_markdown, as_source, divide
 
 _MAX_DOCUMENTS: Final = 200
 _MAX_STEPS: Final = 500
@@ -182,28 +180,6 @@ def question_of(trace: Trace) -> str:
     return trace.input or next(filter(None, messages), "")
 
 
-def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
-    """Return the figures of a verdict with their names, as text."""
-    verdict = entry.verdict
-    cost = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
-    rows = [
-        ("outcome", outcome_of(entry)),
-        ("judge", f"{verdict.judge}, version {verdict.judge_version[:8]}"),
-        ("judge model", verdict.judge_model),
-        ("service", " ".join(filter(None, (verdict.service, verdict.environment, verdict.release, verdict.name)))),
-        ("model", verdict.model or ""),
-        ("judged", f"{moment(verdict.started_at)} UTC in {verdict.duration_s:.2f} s"),
-        ("sampled", f"{verdict.origin}, probability {verdict.probability:g}, weight {verdict.weight:g}"),
-        ("cost", f"{cost}, {verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"),
-        ("attempts", str(verdict.attempts)),
-        ("trace", verdict.trace_id),
-        ("span", verdict.span_id or ""),
-        ("session", verdict.session_id or ""),
-        ("evaluation", verdict.evaluation_id),
-    ]
-    return [(name, neutralise(value)) for name, value in rows if value]
-
-
 def summary(verdict: Verdict, trace: Trace | None) -> str:
     """Return the figures of an answer and its judging in one line; what is not known is left out."""
     release, cost = verdict.release and f"release {verdict.release}", verdict.cost_usd
@@ -214,6 +190,7 @@ def summary(verdict: Verdict, trace: Trace | None) -> str:
         if trace.usage is not None:
             parts.append(f"{trace.usage.input_tokens + trace.usage.output_tokens:,} tokens")
     parts.append("" if cost is None else f"judged for ${1000 * cost:,.2f} per 1,000")
+    parts.append(f"by {verdict.judge_model}")
     return neutralise(" · ".join(filter(None, parts)))
 
 
