@@ -4,7 +4,9 @@ Verdicts are read from the outbox. The text of a trace is in the stream until it
 the trace, and with its labels. All functions raise StoreError if Redis does not answer; they change nothing.
 """
 
+import math
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
@@ -40,6 +42,13 @@ _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
 Source = Literal["stream", "dead letter", "label"]
+
+
+class TextMatches(NamedTuple):
+    """The traces that contain a text, and the time until which older traces were not searched; None if all were."""
+
+    trace_ids: frozenset[str]
+    since_ms: int | None
 
 
 class _Identity(msgspec.Struct):
@@ -125,7 +134,7 @@ class TraceLookup:
     def find(self, trace_ids: Collection[str]) -> dict[str, list[FoundTrace]]:
         """Find the texts of traces, of each the newest publication first; those that are gone are left out."""
         published: dict[str, list[FoundTrace]] = {}
-        for publication in self.scan(newest_first=True, holds=_contains(trace_ids)):
+        for publication in self.scan(_contains(trace_ids)):
             if publication.trace.trace_id in trace_ids:
                 published.setdefault(publication.trace.trace_id, []).append(publication)
         for trace_id in set(trace_ids) - published.keys():
@@ -188,43 +197,37 @@ class TraceLookup:
                         windows.insert(0, (begin, f"({entries[-1][0].decode()}", more, names))
         return traces
 
-    def scan(
-        self,
-        *,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        newest_first: bool = False,
-        holds: Callable[[bytes], bool] | None = None,
-    ) -> Iterator[FoundTrace]:
-        """Yield the traces of the stream that can be read; with ``holds`` only payloads for which it is true."""
-        first = "-" if since_ms is None else str(since_ms)
-        last = "+" if until_ms is None else str(until_ms)
-        for chunk in scan_partitions(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
+    def scan(self, holds: Callable[[bytes], bool] | None) -> Iterator[FoundTrace]:
+        """Yield the traces of the stream, the newest first; with ``holds`` only payloads for which it is true."""
+        for chunk in scan_partitions(self._store, self._store.keys.traces, newest_first=True):
             yield from self._read(chunk, holds)
 
     def find_with_text(
-        self, text: str, since_ms: int | None = None, until_ms: int | None = None, most: int = MAX_TRACES
-    ) -> frozenset[str]:
-        """Return the ids of traces whose texts contain a text in any case, at most the newest ``most``.
+        self,
+        text: str,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        *,
+        most: int = MAX_TRACES,
+        seconds: float = math.inf,
+    ) -> TextMatches:
+        """Find the newest traces whose texts contain a text in any case, for verdicts of this time.
 
-        The times are those of their verdicts.
+        At most ``most`` traces, and what so many seconds suffice for.
         """
-        lowered = text.lower()
+        lowered, ends_at = text.lower(), time.monotonic() + seconds
         raw = lowered.encode()
         # In JSON the bytes of any other character may be written as an escape.
         is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
-        names: set[str] = set()
-        for publication in self.scan(
-            since_ms=since_ms and since_ms - self._waits_ms,
-            until_ms=until_ms,
-            newest_first=True,
-            holds=(lambda payload: raw in payload.lower()) if is_plain else None,
-        ):
-            if any(lowered in field.lower() for field in texts_of(publication.trace)):
-                names.add(publication.trace.trace_id)
-                if len(names) == most:
-                    break
-        return frozenset(names)
+        names, first, last = set[str](), since_ms and since_ms - self._waits_ms, until_ms
+        span = ("-" if first is None else str(first)), ("+" if last is None else str(last))
+        for chunk in scan_partitions(self._store, self._store.keys.traces, *span, newest_first=True):
+            for publication in self._read(chunk, (lambda payload: raw in payload.lower()) if is_plain else None):
+                if any(lowered in field.lower() for field in texts_of(publication.trace)):
+                    names.add(publication.trace.trace_id)
+            if len(names) >= most or time.monotonic() > ends_at:
+                return TextMatches(frozenset(names), entry_position(chunk[-1][0])[0])
+        return TextMatches(frozenset(names), None)
 
     def elsewhere(self, trace_id: str, span_id: str | None = None) -> FoundTrace | None:
         """Find a trace that the stream no longer has: with its dead letters, else with its labels."""
@@ -243,7 +246,7 @@ class TraceLookup:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
         for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
             yield from judged_traces(entry.verdict)
-        yield from (copy.trace.trace_id for copy in self.scan(newest_first=True, holds=_contains({prefix})))
+        yield from (copy.trace.trace_id for copy in self.scan(_contains({prefix})))
         yield from self._letters.values()
         yield from (item.label.trace_id for item in read_labels(self._store))
 

@@ -28,8 +28,9 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
 _FIELDS: Final = ("service", "judge", "trace_id", "outcome", "origin", "since", "text")
 _SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 _MOST_WITH_TEXT: Final = 1_000
+_SEARCH_S: Final = 1.0
 # Of the stream, for the questions and answers of one page.
-_MOST_BYTES: Final = 8_000_000
+_MOST_BYTES: Final = 4_000_000
 _EXCERPT_CHARS: Final = 200
 _MARKDOWN: Final = re.compile(r"\*\*|`+|\||:?-{2,}:?|^\s*#+\s", re.MULTILINE)  # Signs that say nothing in one line.
 _WORST_FIRST: Final = ("failed", "dead", "unscored", "abstained", "scored", "passed")
@@ -90,9 +91,11 @@ def read_selection(
     since_s, trace_ids = _SPANS.get(form["since"]), None
     since_ms = None if since_s is None else int((time.time() - since_s) * 1000)
     if form["text"]:
-        trace_ids = TraceLookup(store, settings).find_with_text(form["text"], since_ms, most=_MOST_WITH_TEXT)
-        if len(trace_ids) == _MOST_WITH_TEXT:
-            unknown.append(f"More traces contain this text: only the newest {_MOST_WITH_TEXT:,} are shown.")
+        lookup = TraceLookup(store, settings)
+        trace_ids, at_ms = lookup.find_with_text(form["text"], since_ms, most=_MOST_WITH_TEXT, seconds=_SEARCH_S)
+        if at_ms is not None:
+            searched = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms / 1000))
+            unknown.append(f"Searched back to {searched} UTC only; tracejudge search --text searches all.")
     services, judges, traces = ((form[name],) if form[name] else () for name in _FIELDS[:3])
     outcomes = FAILED if form["outcome"] == NOT_PASSED else (form["outcome"],) if form["outcome"] else ()
     selected = VerdictFilter(
