@@ -191,7 +191,8 @@ class TraceLookup:
                     for publication in self._read(entries, holds):
                         traces[publication.trace.trace_id, publication.trace.span_id] = publication.trace
                     size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
-                    left -= size
+                    # A small entry costs time, too.
+                    left -= max(size, 2_000 * len(entries))
                     if len(entries) == count and not traces.keys() >= names:
                         more = next_count(count, len(entries), size, most=500, most_bytes=CHUNK_BYTES)
                         windows.insert(0, (begin, f"({entries[-1][0].decode()}", more, names))

@@ -48,6 +48,7 @@ _INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_
 _RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
 _MAX_NAMES: Final = 500
 _MOST_OF_ANSWERS: Final = 4_000
+_MANY: Final = 5_000
 # Not in the order in which they were read: several outboxes are read one after the other.
 NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
 
@@ -199,8 +200,10 @@ class VerdictIndex(ServiceThread):
             "AND newer.span_id = verdicts.span_id "
             f"AND (newer.at_ms, newer.rowid) > (verdicts.at_ms, verdicts.rowid) AND {where}"
         )
-        # SQLite would read all verdicts of a service before it sorts them by time.
-        walk = "" if selected.traces or selected.trace_ids is not None else "INDEXED BY by_time"
+        # SQLite would read all verdicts of a service before it sorts them by time; of a few that is the faster way.
+        few = f"SELECT count(*) FROM (SELECT 1 FROM verdicts WHERE {where} LIMIT {_MANY})"  # noqa: S608 - constants
+        ((count,),) = self.query(few, values)
+        walk = "INDEXED BY by_time" if count == _MANY else ""
         older = "AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?) " if before else ""
         heads = self.query(
             f"SELECT trace_id, span_id FROM verdicts {walk} WHERE {where} {older}"  # noqa: S608 - constants
