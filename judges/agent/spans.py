@@ -94,6 +94,16 @@ class Step:
         return short(_STATUSES.get(status, status)) or None
 
     @property
+    def inputs(self) -> object:
+        """What went in; None if it is not recorded."""
+        return _content(self.span.inputs, self.span.attributes or {}, _INPUT_ATTRIBUTES)[0]
+
+    @property
+    def outputs(self) -> object:
+        """What came out; None if it is not recorded."""
+        return _content(self.span.outputs, self.span.attributes or {}, _OUTPUT_ATTRIBUTES)[0]
+
+    @property
     def duration_s(self) -> float | None:
         """The duration; None if a time is missing or the end is before the start."""
         if self.started_at is None or self.ended_at is None or self.ended_at < self.started_at:

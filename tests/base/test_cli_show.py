@@ -33,6 +33,10 @@ TRACES: list[dict[str, Any]] = [
         "input": "When is my refund paid?",
         "output": "Refunds are paid within 14 days. Gold coins rain from purple clouds.",
         "context": DOCUMENTS,
+        "tool_calls": [
+            {"name": "find_order", "arguments": {"id": 7}, "result": {"state": "paid"}},
+            {"name": "pay", "error": "no account"},
+        ],
     },
     {
         "trace_id": LENT,
@@ -80,6 +84,9 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
         f"trace {REFUND}",
         "question: When is my refund paid?",
         "document 1: Refunds are paid",
+        'tool find_order: {"id":7}',
+        'result: {"state":"paid"}',
+        "error: no account",
         "S  Refunds are paid within 14 days.",
         "evidence found in document 1: Refunds are paid within 14 days.",
         "U  Gold coins rain from purple clouds. (0% of its words appear in context or query.)",

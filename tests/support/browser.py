@@ -93,7 +93,8 @@ class Browser:
     def press(self, key: str) -> None:
         """Press a key; a page that follows is waited for with `loaded`."""
         code = {"windowsVirtualKeyCode": _KEYS.get(key, ord(key[0].upper()))}
-        text = {"text": key} if len(key) == 1 else {}
+        # Links follow the character of the key.
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **code, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
 

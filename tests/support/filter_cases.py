@@ -31,6 +31,7 @@ CASES = [
     (VerdictFilter(outcomes=("passed",), services=("shop",)), [1]),
     (VerdictFilter(traces=("order-1",)), [4, 5]),
     (VerdictFilter(traces=("order-12", f"{3:032x}")), [2, 5]),
+    (VerdictFilter(trace_ids=frozenset({"order-1", f"{3:032x}"})), [2, 4]),
     (VerdictFilter(since_ms=4), [4, 5]),
     (VerdictFilter(since_ms=2, until_ms=3), [2, 3]),
 ]

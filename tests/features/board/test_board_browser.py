@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from redis import Redis
 from support.board_parts import JUDGES, fill, history, hostile_rows, serving, summed, trace_row
@@ -56,7 +57,11 @@ def test_pages_have_no_errors_and_no_serious_violation(
     with serving(redis_url, prefix) as url:
         paths = ["/", "/verdicts", "/funnel", "/labels", "/none"]
         paths += [f"/verdicts/{verdict.evaluation_id}" for verdict in verdicts[:4]]
-        paths.append(f"/verdicts/{verdicts[0].evaluation_id}/request")
+        paths += [
+            f"/verdicts/{verdicts[0].evaluation_id}?source=1",
+            "/verdicts?servce=x&service=none",
+            "/labels?service=none",
+        ]
         for size in SIZES:
             for dark in (False, True):
                 page.resize(*size, dark=dark)
@@ -131,14 +136,75 @@ def test_hostile_traces_do_nothing(page: Browser, redis: Redis, redis_url: str, 
         clean(page, url)
 
 
-def test_a_click_on_a_sentence_lights_its_evidence(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
+def test_a_click_on_a_sentence_or_its_evidence_lights_both_sides(
+    page: Browser, redis: Redis, redis_url: str, prefix: str
+) -> None:
     verdicts = judged(ROWS[:1], ("facts_grounding",))
     fill(redis, prefix, ROWS[:1], verdicts)
+    both = ["span Refunds are paid within 14 days.", "mark Refunds are paid within 14 days."]
+    lit = "[...document.querySelectorAll('.lit')].map(e => `${e.localName} ${e.textContent.replace('✓', '').trim()}`)"
     with serving(redis_url, prefix) as url:
         page.open(f"{url}/verdicts/{verdicts[0].evaluation_id}")
-        page.evaluate("document.querySelector('#answer .mark.S a').click()")
-        assert page.evaluate("document.querySelector(':target').textContent") == "Refunds are paid within 14 days."
+        for side in ("#answer .s.yes a", "mark a"):
+            page.evaluate(f"document.querySelector('{side}').click()")
+            wait_until(lambda: page.evaluate(lit) == both, what=f"the light after a click on {side}")
         assert page.evaluate("getComputedStyle(document.querySelector(':target')).outlineStyle") == "solid"
+        clean(page, url)
+
+
+def test_from_the_list_to_a_verdict_and_its_label_by_keys_alone(
+    page: Browser, redis: Redis, redis_url: str, prefix: str
+) -> None:
+    long = [trace_row(number, input="Why? " * 400, context=["Because. " * 900] * 3) for number in range(6, 9)]
+    fill(redis, prefix, [*ROWS, *long], judged([*ROWS, *long], ("facts_grounding", "groundedness")))
+    store = Store(redis_url, Keys(prefix))
+    focus = "document.activeElement.closest('tr')?.rowIndex"
+    in_view = (
+        "[...document.querySelectorAll('.ask h2, .bar button')].slice(0, %d).every("
+        "e => e.getBoundingClientRect().top >= 0 && e.getBoundingClientRect().bottom <= innerHeight)"
+    )
+    with serving(redis_url, prefix) as url:
+        for number, (width, height) in enumerate(((1280, 800), (390, 844)), 1):
+            page.resize(width, height)
+            page.open(f"{url}/verdicts?judge=facts_grounding")
+            for key, row in (("j", 1), ("j", 2), ("k", 1), ("k", 1), ("j", 2)):
+                page.press(key)
+                assert page.evaluate(focus) == row, key
+            page.press("Enter")
+            page.loaded()
+            assert page.evaluate("document.title").startswith("facts_grounding failed")
+            page.press("l")
+            page.loaded()
+            # Question, answer, the first document and the three buttons; on a phone the documents follow below.
+            assert page.evaluate(in_view % 3 if width > 820 else "document.querySelectorAll('.ask h2').length > 2")
+            assert page.evaluate(in_view.replace(".ask h2, ", "") % 3), width
+            assert "the judge said" not in page.evaluate("document.body.innerText")
+            page.press("n")
+            page.loaded()
+            text = page.evaluate("document.body.innerText")
+            assert "You said fail; the judge said fail. You agree with facts_grounding in 1 of 1." in text
+            assert len(read_answers(store)) == 1, "the second is the same question"
+            assert page.violations() == [], (number, width)
+        clean(page, url)
+
+
+def test_a_page_of_200_rows_is_laid_out_at_once(page: Browser, redis: Redis, redis_url: str, prefix: str) -> None:
+    rows = [trace_row(number) for number in range(1, 221)]
+    (verdict,) = judged(ROWS[:1], ("groundedness",))
+    names = [{"evaluation_id": row["trace_id"], "trace_id": row["trace_id"], "span_id": row["span_id"]} for row in rows]
+    fill(redis, prefix, rows, [msgspec.structs.replace(verdict, **name) for name in names])
+    shifts = "new Promise(done => new PerformanceObserver(list => done(list.getEntries().length))"
+    with serving(redis_url, prefix) as url:
+        page.open(f"{url}/verdicts")
+        assert page.evaluate("document.querySelectorAll('a.row').length") == 200
+        assert page.evaluate("[...document.querySelectorAll('tbody tr')].every(e => e.offsetHeight < 90)")
+        # Buffered entries come at once; without a shift there is none.
+        none = "new Promise(done => setTimeout(() => done(0), 200))"
+        observed = f"{shifts}.observe({{type: 'layout-shift', buffered: true}}))"
+        assert page.evaluate(f"Promise.race([{observed}, {none}])") == 0
+        page.evaluate("document.querySelector('p a.b').click()")
+        page.loaded()
+        assert page.evaluate("document.querySelectorAll('a.row').length") == 20
         clean(page, url)
 
 
@@ -155,7 +221,7 @@ def test_labels_are_made_by_keys_and_without_scripts(
             page.evaluate("getSelection().selectAllChildren(document.getElementById('answer'))")
             # Chromium tells of a selection a moment later.
             wait_until(lambda: page.evaluate("document.querySelector('[name=excerpt]').value"), what="the excerpt")
-            page.press("2")
+            page.press("n")
         else:
             page.open(f"{url}/labels?as=ada")
             # Scripts of the test run in the page whatever its own may do.
@@ -167,14 +233,14 @@ def test_labels_are_made_by_keys_and_without_scripts(
         assert ("Gold coins" in answer.excerpt) is with_scripts
         if with_scripts:
             first = page.evaluate("document.querySelector('[name=evaluation_id]').value")
-            page.press("ArrowRight")
+            page.press("s")
             page.loaded()
             assert page.evaluate("document.querySelector('[name=evaluation_id]').value") != first
             page.press("ArrowLeft")
             page.loaded()
             assert page.evaluate("document.querySelector('[name=evaluation_id]').value") == answer.evaluation_id
             assert page.evaluate("document.querySelector('[aria-pressed=true]').value") == "fail"
-            page.press("1")
+            page.press("y")
             page.loaded()
             assert [each.opinion for answers_of_label in read_answers(store).values() for each in answers_of_label] == [
                 "pass"

@@ -23,14 +23,14 @@ from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.label_store import keep_trace, read_labelled_trace, read_labels
 from worker.core.config.loading import load
-from worker.core.config.settings import Settings, SettingsError
+from worker.core.config.settings import Rule, Settings, SettingsError, Where
 from worker.core.selection.sampling import position
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
 from worker.features.board.access import BOARD_PAGES, Access
 from worker.features.board.board_server import BoardServer
 from worker.features.board.feature import Board
-from worker.features.board.verdict_page import Part, Span, divide
+from worker.features.board.texts import Part, Span, as_markdown, as_source, divide
 from worker.features.labels import answers
 from worker.features.labels.answers import Answer, Tally, majority, read_answers, tally
 
@@ -91,23 +91,97 @@ def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: l
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_a_verdict_shows_its_sentences_with_letters_and_links_to_their_evidence(
+def test_a_verdict_shows_its_sentences_with_signs_and_links_to_their_evidence(
     board: httpx.Client, verdicts: list[Any]
 ) -> None:
     pages = {verdict.judge: board.get(f"/verdicts/{verdict.evaluation_id}").text for verdict in verdicts[: len(JUDGES)]}
     page = pages["facts_grounding"]
     assert re.search(
-        r'<span class="mark S" title="supported"><span class="letter"[^>]*>S</span><a href="#evidence-1">', page
+        r'class="s yes sentence-1" title="supported" [^>]*><b class="sign">✓</b> <a href="#evidence-1">', page
     )
-    assert '<span id="evidence-1" class="anchor" tabindex="-1"><span class="mark evidence"' in page
-    assert re.search(r'class="mark U" title="unsupported"><span class="letter"[^>]*>U</span>Gold coins', page)
-    assert "(0% of its words appear in context or query.)" in page
-    assert "(0% of its words and all of its numbers appear" in pages["ragbench"]
-    assert '<span class="mark evidence relevant used"' in pages["ragbench"]
+    assert re.search(
+        r'<mark class="evidence evidence-1" title="sentence 1" id="evidence-1"[^>]*><a href="#sentence-1">', page
+    )
+    failed = r'class="s no sentence-2" title="unsupported: [^"]*" [^>]*><b class="sign">✗ 2</b> Gold coins'
+    assert re.search(failed, page)
+    assert "<b>Sentence 2</b> unsupported: 0% of its words appear in context or query." in page
+    # A judge that answers yes or no names the sentence in its reason only.
+    assert re.search(failed, pages["groundedness"])
+    assert "0% of its words and all of its numbers appear" in pages["ragbench"]
+    assert '<mark class="evidence relevant used evidence-1"' in pages["ragbench"]
     assert "not relevant" in pages["retrieval_relevance"]
-    request = board.get(f"/verdicts/{verdicts[0].evaluation_id}/request").text
+    assert "When is my refund paid?</h1>" in page
+    for verdict in verdicts[: len(JUDGES)]:
+        assert f'href="/verdicts/{verdict.evaluation_id}" title=' in page, (
+            "the results of all judges are one click away"
+        )
+    request = page.partition("The request of the judge")[2]
     assert "When is my refund paid?" in request
-    assert "another request than this" not in request
+    assert "another version" not in page
+
+
+MARKDOWN = """## Refunds
+**Liked:** &quot;fast\u200b&#x202E;&quot; \\*and\\* [free](javascript:alert(1)) ![picture](http://evil.example/x.png)
+<img src=x onerror=alert(1)>
+
+| plan | days |
+|---|--:|
+| free | 14 |
+
+```html
+<b>bold</b>
+```
+"""
+
+
+def test_markdown_is_rendered_without_html_links_and_images_and_marks_stay_in_their_place(
+    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    rationale = 'The words "fast" and \u201cfree\u201d are not in the document, "14 days" is.'
+    steps = [
+        {
+            "span_id": "b",
+            "name": "chat",
+            "kind": "llm",
+            "started_at": 1.8e9 + 0.5,
+            "ended_at": 1.8e9 + 2,
+            "outputs": "x",
+        },
+        {"span_id": "a", "name": "search", "kind": "tool", "started_at": 1.8e9, "inputs": {"q": "<i>"}, "outputs": [1]},
+    ]
+    calls = [{"name": "search"}, {"name": "get_invoice", "arguments": {"id": 7}, "result": {"days": 6}}]
+    usage = {"input_tokens": 1_100, "output_tokens": 104}
+    row = trace_row(
+        1, output=MARKDOWN, spans=steps, tool_calls=calls, usage=usage, started_at=1.8e9, ended_at=1.8e9 + 2.1
+    )
+    plain = next(verdict for verdict in verdicts if verdict.judge == "groundedness")
+    verdict = msgspec.structs.replace(plain, rationale=rationale, cost_usd=0.00041, release="2.4.1")
+    fill(redis, prefix, [row], [verdict])
+    with serving(redis_url, prefix) as url:
+        page, source = (
+            httpx.get(f"{url}/verdicts/{verdict.evaluation_id}{query}", timeout=60).text for query in ("", "?source=1")
+        )
+        assert httpx.get(f"{url}/verdicts/{verdict.evaluation_id}/request").status_code == 404
+    shown = page.partition('id="answer">')[2].partition("</section>")[0]
+    assert "<h3>Refunds</h3>" in shown
+    assert "<strong>Liked:</strong>" in shown
+    assert '"<mark class="quote" title="quoted by the judge">fast</mark>[U+200B][U+202E]"' in html.unescape(shown)
+    assert '*and* [<mark class="quote" title="quoted by the judge">free</mark>](javascript:alert(1))' in shown
+    assert '<span class="inert" title="http://evil.example/x.png">[image: picture]</span>' in shown
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+    assert "<td>14</td>" in shown
+    assert "<code>&lt;b&gt;bold&lt;/b&gt;" in shown
+    assert '<mark class="quote" title="quoted by the judge">14 days</mark>' in page
+    assert "**Liked:**" in source
+    assert "shop · release 2.4.1 · 2.1 s · 1,204 tokens · judged for $0.41 per 1,000 · by lexical · <time" in page
+    steps_shown = re.findall(r"<li><span[^>]*>(.*?)</span><b>(.*?)</b><div>(.*?)</div></li>", page)
+    assert [(at, name, re.sub(r"<[^>]+>", "", html_text).strip()) for at, name, html_text in steps_shown] == [
+        ("+0.00 s", "tool search", "{&#34;q&#34;:&#34;&lt;i&gt;&#34;} → [1]"),
+        ("+0.50 s", "llm chat", "→ x 1.50 s"),
+        ("\u2013", "tool get_invoice", "{&#34;id&#34;:7} → {&#34;days&#34;:6}"),
+    ]
+    slow = "![" * 90_000
+    assert as_markdown(divide(slow, [])) == as_source(divide(slow, []))
 
 
 def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> None:
@@ -116,7 +190,7 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
     fill(redis, prefix, rows, verdicts)
     with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
         paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in verdicts)]
-        paths += [f"/verdicts/{each.evaluation_id}/request" for each in verdicts[:10]]
+        paths += [f"/verdicts/{each.evaluation_id}?source=1" for each in verdicts[:10]]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -128,25 +202,73 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
 
 
 def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, prefix: str) -> None:
+    def rows(**query: str) -> list[tuple[str, str]]:
+        """List the links of the rows with their judges that do not pass."""
+        page = board.get("/verdicts", params=query).text
+        listed = re.findall(
+            r'<tr class="bad">.*?<a class="row" href="/verdicts/(\w+)">.*?<td>(.*?)</td>', page, re.DOTALL
+        )
+        return [(link, " ".join(re.findall(r"✗ (\w+)", judges))) for link, judges in listed]
+
+    assert [judges for _, judges in rows()] == ["facts_grounding groundedness ragbench"] * 8
     for query, count in (
-        ({}, 32),
         ({"judge": "facts_*"}, 8),
         ({"outcome": "not passed", "judge": "facts_grounding"}, 8),
         ({"service": "nothing"}, 0),
-        ({"trace_id": f"{3:032x}"}, 4),
-        ({"since": "1h", "origin": "live"}, 32),
+        ({"trace_id": f"{3:032x}"}, 1),
+        ({"since": "1h", "origin": "live"}, 8),
         ({"outcome": "'; DROP TABLE verdicts; --"}, 0),
+        ({"text": "gold COINS"}, 8),
+        ({"text": "no such text"}, 0),
     ):
-        assert len(re.findall(r'<li class="\w+"><a', board.get("/verdicts", params=query).text)) == count, query
-    rows = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
-    assert {row["trace_id"] for row in rows} == {row["trace_id"] for row in ROWS}
+        assert len(rows(**query)) == count, query
+    # The row opens the judge that was asked for; others show, too.
+    entry, _ = rows(judge="ragbench")[0]
+    assert "<title>ragbench failed" in board.get(f"/verdicts/{entry}").text
+    page = board.get("/verdicts").text
+    assert "When is my refund paid?" in page
+    assert "Refunds are paid within 14 days. Gold coins" in page
+    assert "✓ 1" in page
+    for query, words in (
+        ({"servce": "shop"}, "There is no filter servce; did you mean service?"),
+        ({"service": "shob"}, "No service so far matches shob; did you mean shop?"),
+        ({"judge": "x\u202e"}, "No judge so far matches x[U+202E]; known are"),
+        ({"outcome": "lost"}, "No outcome is called lost; there are not passed, passed"),
+    ):
+        page = board.get("/verdicts", params=query).text
+        assert words in page, query
+        assert "No answer fits" in page or "servce" in query, query
+    saved = [msgspec.json.decode(line) for line in board.get("/verdicts.jsonl?judge=ragbench").content.splitlines()]
+    assert {row["trace_id"] for row in saved} == {row["trace_id"] for row in ROWS}
     assert all(
-        [verdict["judge"] for verdict in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in rows
+        [verdict["judge"] for verdict in row["verdicts"]] == ["ragbench"] and row["output"] == ANSWER for row in saved
     )
     # What is forgotten in Redis is gone from the page, though the index has read it.
     store, settings = Store(redis_url, Keys(prefix)), msgspec.structs.replace(load({}), prefix=prefix)
     Forgetting(store, settings, ForgetTarget(trace_id=ROWS[2]["trace_id"])).run()
-    assert "No verdict fits" in board.get("/verdicts", params={"trace_id": f"{3:032x}"}).text
+    assert "No answer fits" in board.get("/verdicts", params={"trace_id": f"{3:032x}"}).text
+
+
+def test_a_filter_without_verdicts_says_what_to_do(redis_url: str, prefix: str) -> None:
+    with serving(redis_url, prefix) as url:
+        assert "tracejudge doctor" in httpx.get(f"{url}/verdicts").text
+        assert "show all" in httpx.get(f"{url}/verdicts?since=1h").text
+        assert "Nothing to label" in httpx.get(f"{url}/labels").text
+
+
+def test_the_funnel_names_the_services_that_match_no_rule(redis: Redis, redis_url: str, prefix: str) -> None:
+    rows = [trace_row(number, service="office" if number % 3 else "shop") for number in range(1, 10)]
+    fill(redis, prefix, rows, [])
+    redis.hset(Keys(prefix).account_all, mapping={"no_rule": 6, "not_sampled": 3})
+    settings = Settings.from_keys(
+        redis_url=redis_url,
+        prefix=prefix,
+        board=Board(port=0),
+        rules=(Rule(name="r", judges=("safety",), where=Where(service="shop")),),
+    )
+    with BoardServer(settings, {}) as server:
+        wait_until(lambda: "match no rule" in httpx.get(f"{server.url}/funnel").text, what="the funnel")
+        assert "<b>office</b> 6." in httpx.get(f"{server.url}/funnel").text
 
 
 def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
@@ -155,15 +277,24 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     store = Store(redis_url, Keys(prefix))
     page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada"}).text
     assert "0 labels" in page
+    assert (
+        page.index("When is my refund paid?")
+        < page.index('id="answer"')
+        < page.index("Opening hours")
+        < page.index("<form")
+    )
     assert "Is each sentence of the answer supported by the retrieved documents" in page
     assert "the judge said" not in page
-    assert 'class="mark' not in page
+    assert not re.search('<mark|class="s ', page)
+    assert "You agree" not in page
     fields = question(board, judge="facts_grounding", **{"as": "ada"})
     reply = answer(board, "fail", fields, note="made up", excerpt="Gold coins")
     assert reply.status_code == 303
     shown = board.get(reply.headers["location"]).text
     assert "You said <strong>fail</strong>; the judge said <strong>fail</strong>" in shown
     assert "1 label; the judge agrees with 100 %" in shown
+    assert "You agree with facts_grounding in 1 of 1." in shown
+    assert "You agree with the judge in <b>1 of 1</b>" in shown
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()

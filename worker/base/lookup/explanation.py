@@ -5,9 +5,12 @@ module reads the details of a verdict into one form, for `tracejudge show` and t
 excerpt is only looked up if the verdict does not say whether it was found.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from judges.catalog.ragbench import SPECIAL_WORDS, Shown
 from judges.core.judge import Judge
@@ -15,6 +18,7 @@ from judges.core.prompt import texts_of
 from judges.core.verdict import Verdict
 from judges.forms.keyed_sentences import Keyed
 from judges.parsing.evidence import Source
+from judges.parsing.sentences import split
 from tracejudge import Trace
 
 Letter = Literal["S", "U", "C", "N"]
@@ -27,7 +31,14 @@ OUTCOMES: Final[Mapping[Letter, str]] = {
 _LETTERS: Final[Mapping[str, Letter]] = {"supported": "S", "no_rad": "N", "contradictory": "C"}
 _GAP: Final = re.compile(r"\s*(?:\[?\(?(?:\.\.\.+|\u2026)\)?\]?|\n)\s*")
 _SUPPORT: Final = "sentence_support"
+# In the words of the built-in model only: how another model counts sentences is not known.
+_NUMBERED: Final = re.compile(
+    r"(?:Only \d+% of the words of s|S)entence (\d+) "
+    r"(?:appear in the document|contains a number that the document does not)\."
+)
+_QUOTED: Final = re.compile(r"\"([^\"]{3,})\"|\u201c([^\u201c\u201d]{3,})\u201d|\xab([^\xab\xbb]{3,})\xbb|`([^`]{3,})`")
 _MAX_WORDS: Final = 400
+_MAX_QUOTES: Final = 20
 # Searching without regard to blanks and case costs a hundred times as much: a page must not take seconds.
 _MAX_SEARCHED_CHARS: Final = 200_000
 # The next sentence of a document begins within so many characters behind the last, in one of so many documents.
@@ -59,6 +70,7 @@ class Sentence(NamedTuple):
     place: Place | None = None
     evidence: tuple[Evidence, ...] = ()
     note: str = ""
+    number: int | None = None  # In the answer, from 1; None where the judge gives all sentences in order.
 
 
 class DocumentSentence(NamedTuple):
@@ -86,6 +98,7 @@ class Explanation(NamedTuple):
     sentences: tuple[Sentence, ...] = ()
     document_sentences: tuple[DocumentSentence, ...] = ()
     documents: tuple[DocumentResult, ...] = ()
+    quotes: tuple[Place, ...] = ()  # Words that the rationale quotes, where they are in the answer and the documents.
     # Whether the installed judge has the version of the verdict, because another may cut sentences otherwise.
     same_version: bool = True
 
@@ -100,10 +113,15 @@ def explain(verdict: Verdict, trace: Trace, judge: Judge | None) -> Explanation:
         sentences = _read_labelled(labelled, trace.output, texts)
     elif keyed is not None and keyed.answer is not None:
         sentences = _read_keyed(_entries(details, _SUPPORT), keyed, trace.output, texts)
+    elif named := _NUMBERED.fullmatch(verdict.rationale or ""):
+        number = int(named[1])
+        shown = split(trace.output)[number - 1 :][:1]
+        sentences = [Sentence(text, "U", place(text, trace.output, -1), note=named[0], number=number) for text in shown]
     return Explanation(
         tuple(sentences),
         () if keyed is None else tuple(_mark_documents(details, keyed.documents, texts)),
         tuple(_document_results(details)),
+        () if sentences else tuple(_find_quotes(verdict, (trace.output, *texts))),
         judge is not None and judge.version == verdict.judge_version,
     )
 
@@ -119,6 +137,20 @@ def place(text: str, within: str, document: int, start: int = 0, end: int | None
         return None
     match = re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE).search(within, start, end)
     return None if match is None else Place(document, *match.span())
+
+
+def as_text(value: object) -> str:
+    """Return a value of a trace as text: a text as it is, any other as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _find_quotes(verdict: Verdict, texts: Sequence[str]) -> Iterable[Place]:
+    """Locate what the reasons of a verdict quote, in the answer and the documents."""
+    reasons = "\n".join(filter(None, (verdict.rationale, *(score.rationale for score in verdict.scores))))
+    for match in itertools.islice(_QUOTED.finditer(reasons), _MAX_QUOTES):
+        for index, text in enumerate(texts, -1):
+            if (at := place(match[match.lastindex or 0], text, index)) is not None:
+                yield at
 
 
 class _Sentences(NamedTuple):

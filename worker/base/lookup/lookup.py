@@ -4,7 +4,9 @@ Verdicts are read from the outbox. The text of a trace is in the stream until it
 the trace, and with its labels. All functions raise StoreError if Redis does not answer; they change nothing.
 """
 
+import math
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
@@ -25,7 +27,7 @@ from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store
-from worker.core.storage.group_reader import entry_position
+from worker.core.storage.group_reader import CHUNK_BYTES, entry_position, next_count
 
 MIN_PREFIX_CHARS: Final = 6
 MAX_MATCHES: Final = 10  # Traces that an ambiguous beginning lists.
@@ -33,11 +35,27 @@ MAX_TRACES: Final = 100_000
 # Clocks of services, workers and Redis differ by so much.
 _CLOCKS_MS: Final = 2_000
 _NEAR_COUNT: Final = 1_000
+# A trace is published so soon after the end of its call, or judged so soon after it was published, unless work waits.
+_NEAR_MS: Final = 4_000
 _LAST_S: Final = 10**11
 _PLAIN_ID: Final = re.compile(r"[\w.:@=+-]+", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(rb'[^"\\\x00-\x1f\x7f-\xff/]+')
 
 Source = Literal["stream", "dead letter", "label"]
+
+
+class TextMatches(NamedTuple):
+    """The traces that contain a text, and the time until which older traces were not searched; None if all were."""
+
+    trace_ids: frozenset[str]
+    since_ms: int | None
+
+
+class _Identity(msgspec.Struct):
+    trace_id: str = ""
+
+
+_read_identity: Final = msgspec.json.Decoder(_Identity).decode
 
 
 class TraceNotFoundError(click.ClickException):
@@ -86,6 +104,8 @@ class TraceLookup:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._max_bytes = settings.max_trace_bytes
+        # A trace may have waited so long for its judge before its verdict.
+        self._waits_ms = int(settings.give_up_after * 1000) + 3_600_000
 
     def resolve(self, prefix: str) -> str:
         """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
@@ -114,7 +134,7 @@ class TraceLookup:
     def find(self, trace_ids: Collection[str]) -> dict[str, list[FoundTrace]]:
         """Find the texts of traces, of each the newest publication first; those that are gone are left out."""
         published: dict[str, list[FoundTrace]] = {}
-        for publication in self.scan(newest_first=True, holds=_contains(trace_ids)):
+        for publication in self.scan(_contains(trace_ids)):
             if publication.trace.trace_id in trace_ids:
                 published.setdefault(publication.trace.trace_id, []).append(publication)
         for trace_id in set(trace_ids) - published.keys():
@@ -147,38 +167,72 @@ class TraceLookup:
                     break
         return self.elsewhere(verdict.trace_id, verdict.span_id)
 
-    def scan(
-        self,
-        *,
-        since_ms: int | None = None,
-        until_ms: int | None = None,
-        newest_first: bool = False,
-        holds: Callable[[bytes], bool] | None = None,
-    ) -> Iterator[FoundTrace]:
-        """Yield the traces of the stream that can be read; with ``holds`` only payloads for which it is true."""
-        first = "-" if since_ms is None else str(since_ms)
-        last = "+" if until_ms is None else str(until_ms)
-        for chunk in scan_partitions(self._store, self._store.keys.traces, first, last, newest_first=newest_first):
+    def near_all(self, verdicts: Iterable[Verdict], most_bytes: int) -> dict[tuple[str, str | None], Trace]:
+        """Find the traces of many verdicts, by trace and span, in a bounded time; what is not there is left out.
+
+        About ``most_bytes`` of each Redis are read at most, those of the seconds after the judged calls.
+        """
+        times = dict[tuple[str, str | None], tuple[int, int]]()
+        for verdict in verdicts:
+            ended, at_ms = verdict.trace_ended_at or 0.0, int(verdict.started_at * 1000)
+            begin = int(ended * 1000) - _CLOCKS_MS if 0 < ended < _LAST_S else at_ms - _NEAR_MS
+            times[verdict.trace_id, verdict.span_id] = begin, begin + _CLOCKS_MS + _NEAR_MS
+        joined = list[tuple[int, int, set[tuple[str, str | None]]]]()
+        for name, (begin, end) in sorted(times.items(), key=lambda item: item[1], reverse=True):
+            if joined and end >= joined[-1][0]:
+                joined[-1] = begin, joined[-1][1], joined[-1][2]
+                joined[-1][2].add(name)
+            else:
+                joined.append((begin, end, {name}))
+        traces, holds = dict[tuple[str, str | None], Trace](), _is_of({name for name, _ in times})
+        for store in self._store.reachable:
+            key, left = store.keys.traces, most_bytes
+            windows = [(begin, str(end), 16, names) for begin, end, names in joined]
+            while windows and left > 0:
+                some, windows = windows[:20], windows[20:]
+                replies = store.pipeline(lambda pipe: [pipe.xrevrange(key, end, begin, n) for begin, end, n, _ in some])  # noqa: B023
+                for (begin, _, count, names), entries in zip(some, replies, strict=True):
+                    for publication in self._read(entries, holds):
+                        traces[publication.trace.trace_id, publication.trace.span_id] = publication.trace
+                    size = sum(len(value) for _, fields in entries for value in (fields or {}).values())
+                    # A small entry costs time, too.
+                    left -= max(size, 2_000 * len(entries))
+                    if len(entries) == count and not traces.keys() >= names:
+                        more = next_count(count, len(entries), size, most=500, most_bytes=CHUNK_BYTES)
+                        windows.insert(0, (begin, f"({entries[-1][0].decode()}", more, names))
+        return traces
+
+    def scan(self, holds: Callable[[bytes], bool] | None) -> Iterator[FoundTrace]:
+        """Yield the traces of the stream, the newest first; with ``holds`` only payloads for which it is true."""
+        for chunk in scan_partitions(self._store, self._store.keys.traces, newest_first=True):
             yield from self._read(chunk, holds)
 
-    def find_with_text(self, text: str, since_ms: int | None = None, until_ms: int | None = None) -> frozenset[str]:
-        """Return the ids of traces whose texts contain a text in any case, at most the newest 100,000."""
-        lowered = text.lower()
+    def find_with_text(
+        self,
+        text: str,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        *,
+        most: int = MAX_TRACES,
+        seconds: float = math.inf,
+    ) -> TextMatches:
+        """Find the newest traces whose texts contain a text in any case, for verdicts of this time.
+
+        At most ``most`` traces, and what so many seconds suffice for.
+        """
+        lowered, ends_at = text.lower(), time.monotonic() + seconds
         raw = lowered.encode()
         # In JSON the bytes of any other character may be written as an escape.
         is_plain = _PLAIN_TEXT.fullmatch(raw) is not None
-        names: set[str] = set()
-        for publication in self.scan(
-            since_ms=since_ms,
-            until_ms=until_ms,
-            newest_first=True,
-            holds=(lambda payload: raw in payload.lower()) if is_plain else None,
-        ):
-            if any(lowered in field.lower() for field in texts_of(publication.trace)):
-                names.add(publication.trace.trace_id)
-                if len(names) == MAX_TRACES:
-                    break
-        return frozenset(names)
+        names, first, last = set[str](), since_ms and since_ms - self._waits_ms, until_ms
+        span = ("-" if first is None else str(first)), ("+" if last is None else str(last))
+        for chunk in scan_partitions(self._store, self._store.keys.traces, *span, newest_first=True):
+            for publication in self._read(chunk, (lambda payload: raw in payload.lower()) if is_plain else None):
+                if any(lowered in field.lower() for field in texts_of(publication.trace)):
+                    names.add(publication.trace.trace_id)
+            if len(names) >= most or time.monotonic() > ends_at:
+                return TextMatches(frozenset(names), entry_position(chunk[-1][0])[0])
+        return TextMatches(frozenset(names), None)
 
     def elsewhere(self, trace_id: str, span_id: str | None = None) -> FoundTrace | None:
         """Find a trace that the stream no longer has: with its dead letters, else with its labels."""
@@ -197,7 +251,7 @@ class TraceLookup:
         """Yield ids of traces from everywhere that they are known, many of them several times."""
         for entry in scan_verdicts(self._store, VerdictFilter(traces=(prefix,))):
             yield from judged_traces(entry.verdict)
-        yield from (copy.trace.trace_id for copy in self.scan(newest_first=True, holds=_contains({prefix})))
+        yield from (copy.trace.trace_id for copy in self.scan(_contains({prefix})))
         yield from self._letters.values()
         yield from (item.label.trace_id for item in read_labels(self._store))
 
@@ -282,6 +336,18 @@ def texts_of(trace: Trace) -> Iterator[str]:
     for document in trace.context or ():
         yield document if isinstance(document, str) else document.text
     yield from (message.content for message in trace.messages or () if message.content)
+
+
+def _is_of(names: Collection[str]) -> Callable[[bytes], bool]:
+    """Return a test whether a payload may be of one of many traces; it decodes the id only."""
+
+    def holds(payload: bytes) -> bool:
+        try:
+            return _read_identity(payload).trace_id in names
+        except (msgspec.DecodeError, RecursionError):
+            return True
+
+    return holds
 
 
 def _contains(names: Collection[str] | None) -> Callable[[bytes], bool] | None:

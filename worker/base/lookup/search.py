@@ -65,11 +65,9 @@ def verdict_filter(settings: Settings, store: Store, **selection: Any) -> Verdic
     if text is not None:
         if not text.strip():
             raise click.UsageError("--text is empty; leave it out, or write what the trace contains")
-        # Begin earlier, because a trace may have waited long for its judge before its verdict.
-        begin = times["since"] and times["since"] - int(settings.give_up_after * 1000) - 3_600_000
         with NOTES.status("searching the texts of traces"):
-            names = lookup.find_with_text(text, begin, times["until"])
-        if len(names) == MAX_TRACES:
+            names, searched_ms = lookup.find_with_text(text, times["since"], times["until"])
+        if searched_ms is not None:
             note(f"more than {MAX_TRACES:,} traces contain this text: only the newest are searched")
         trace_ids = names if trace_ids is None else trace_ids & names
     return VerdictFilter(**selection, trace_ids=trace_ids, since_ms=times["since"], until_ms=times["until"])

@@ -16,7 +16,7 @@ from judges.registry import load_judges
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.base.commands.options import JSON, OUT, REDIS, amount, connect, plain, print_json
-from worker.base.lookup.explanation import OUTCOMES, Explanation, explain
+from worker.base.lookup.explanation import OUTCOMES, Explanation, as_text, explain
 from worker.base.lookup.label_store import read_labels
 from worker.base.lookup.lookup import FoundTrace, TraceLookup, TraceNotFoundError, scan_verdicts
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
@@ -185,6 +185,8 @@ def _print_trace(published: FoundTrace, most: int) -> None:
         _text(f"document {rank}{f' ({plain(name)})' if name else ''}:", text, most)
     for call in trace.tool_calls or ():
         _text(f"tool {plain(call.name)}:", msgspec.json.encode(call.arguments).decode(), most)
+        if call.error or call.result is not None:
+            _text("  error:" if call.error else "  result:", call.error or as_text(call.result), most)
     _text("answer:", trace.output, most)
     if trace.error:
         _text("error:", trace.error, most)

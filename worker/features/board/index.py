@@ -7,8 +7,9 @@ what is erased there is gone from the pages too.
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import structlog
 
 from judges.core.prompt import neutralise
@@ -46,6 +47,8 @@ _INSERT: Final = f"INSERT OR IGNORE INTO verdicts VALUES ({', '.join('?' * len(_
 # Repeats and the canary measure the judge against itself, and have no labels.
 _RATED: Final = {"live": 2, "repeat": 0, "canary": 0}
 _MAX_NAMES: Final = 500
+_MOST_OF_ANSWERS: Final = 4_000
+_MANY: Final = 5_000
 # Not in the order in which they were read: several outboxes are read one after the other.
 NEWEST_FIRST: Final = "at_ms DESC, rowid DESC"
 
@@ -92,7 +95,7 @@ def _row(entry: OutboxEntry, partition: int) -> tuple[object, ...]:
 
 
 def condition(selected: VerdictFilter) -> tuple[str, list[object]]:
-    """Return a filter as a condition in SQL, and its values; whole ids and reasons are not compared."""
+    """Return a filter as a condition in SQL, and its values; reasons and ids of evaluations are not compared."""
     parts, values = ["1"], list[object]()
     for column, patterns in (("service", selected.services), ("judge", selected.judges)):
         if patterns:
@@ -108,11 +111,26 @@ def condition(selected: VerdictFilter) -> tuple[str, list[object]]:
         # A range of the index: LIKE with a parameter would read every row.
         parts.append(" OR ".join(["trace_id >= ? AND trace_id < ?"] * len(selected.traces)))
         values += [end for begin in selected.traces for end in (begin, f"{begin}\U0010ffff")]
+    if selected.trace_ids is not None:
+        parts.append("trace_id IN (SELECT value FROM json_each(?))")
+        values.append(msgspec.json.encode(sorted(selected.trace_ids)).decode())
     for sign, at_ms in ((">=", selected.since_ms), ("<=", selected.until_ms)):
         if at_ms is not None:
             parts.append(f"at_ms {sign} ?")
             values.append(at_ms)
     return " AND ".join(f"({part})" for part in parts), values
+
+
+class IndexedVerdict(NamedTuple):
+    """What the index knows of a verdict of an answer."""
+
+    entry: str
+    at_ms: int
+    evaluation_id: str
+    judge: str
+    origin: str
+    outcome: str
+    is_selected: bool
 
 
 class VerdictIndex(ServiceThread):
@@ -170,14 +188,38 @@ class VerdictIndex(ServiceThread):
                 self._database.execute("DELETE FROM verdicts WHERE partition = ?", (partition,))
             del self._positions[partition]
 
-    def select(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[str]:
-        """Return the names of the newest selected entries, only those before an entry if one is named."""
+    def select_answers(self, selected: VerdictFilter, *, limit: int, before: str = "") -> list[list[IndexedVerdict]]:
+        """Return all verdicts of the newest answers that have a selected one, at which they stand.
+
+        With ``before`` only answers whose newest selected verdict is older than this entry.
+        """
         where, values = condition(selected)
-        if before:
-            where += " AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?)"
-            values.append(before)
-        text = f"SELECT entry FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT ?"  # noqa: S608 - constants
-        return [name for (name,) in self.query(text, (*values, limit))]
+        # The names of columns in the condition mean the inner table.
+        newer = (
+            "SELECT 1 FROM verdicts AS newer INDEXED BY by_trace WHERE newer.trace_id = verdicts.trace_id "  # noqa: S608 - constants
+            "AND newer.span_id = verdicts.span_id "
+            f"AND (newer.at_ms, newer.rowid) > (verdicts.at_ms, verdicts.rowid) AND {where}"
+        )
+        # SQLite would read all verdicts of a service before it sorts them by time; of a few that is the faster way.
+        few = f"SELECT count(*) FROM (SELECT 1 FROM verdicts WHERE {where} LIMIT {_MANY})"  # noqa: S608 - constants
+        ((count,),) = self.query(few, values)
+        walk = "INDEXED BY by_time" if count == _MANY else ""
+        older = "AND (at_ms, rowid) < (SELECT at_ms, rowid FROM verdicts WHERE entry = ?) " if before else ""
+        heads = self.query(
+            f"SELECT trace_id, span_id FROM verdicts {walk} WHERE {where} {older}"  # noqa: S608 - constants
+            f"AND NOT EXISTS ({newer}) ORDER BY {NEWEST_FIRST} LIMIT ?",
+            (*values, *([before] if before else []), *values, limit),
+        )
+        answers: dict[tuple[str, str], list[IndexedVerdict]] = {(trace, span): [] for trace, span in heads}
+        for trace, span, *columns in self.query(
+            f"SELECT trace_id, span_id, entry, at_ms, evaluation_id, judge, origin, outcome, {where} "  # noqa: S608 - constants
+            "FROM verdicts INDEXED BY by_trace "
+            f"WHERE trace_id IN (SELECT value FROM json_each(?)) ORDER BY {NEWEST_FIRST} LIMIT {_MOST_OF_ANSWERS}",
+            (*values, msgspec.json.encode([trace for trace, _ in heads]).decode()),
+        ):
+            if (trace, span) in answers:
+                answers[trace, span].append(IndexedVerdict(*columns))
+        return list(answers.values())
 
     def find(self, evaluation_id: str) -> OutboxEntry | None:
         """Read the newest verdict of an evaluation."""

@@ -67,6 +67,16 @@ class Question(NamedTuple):
         return label_id(verdict.trace_id, verdict.span_id or "", verdict.judge, self.metric)
 
 
+def agreements(answers: Iterable[Answer]) -> dict[str, tuple[int, int]]:
+    """Return how often answers agree with the verdicts of each judge, and their number."""
+    counts = dict[str, tuple[int, int]]()
+    for answer in answers:
+        if answer.opinion != "cannot_tell":
+            agreed, total = counts.get(answer.judge, (0, 0))
+            counts[answer.judge] = agreed + ((answer.opinion == "pass") is answer.judged), total + 1
+    return counts
+
+
 class LabelQueue:
     """Chooses the next question. Answers and locks are in Redis, so several boards share one queue."""
 

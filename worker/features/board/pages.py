@@ -4,9 +4,9 @@ import contextlib
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
 import jinja2
@@ -21,30 +21,31 @@ from starlette.staticfiles import StaticFiles
 
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
-from judges.core.verdict import Origin
 from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
 from worker.base.lookup.lookup import Dataset
-from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome, outcome_of
+from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
+from worker.core.selection.sampling import Rules
+from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
 from worker.features.board.feature import BOARD
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
-from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue
+from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
-from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row, ago
+from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row
 from worker.features.board.series_page import read_chart, read_segments, read_trust
-from worker.features.board.verdict_page import VerdictPages, by_anchor, figures, further_details, moment
+from worker.features.board.texts import ago
+from worker.features.board.verdict_list import CHOICES, SPANS, AnswerRow, judge_tags, list_answers, read_selection
+from worker.features.board.verdict_page import VerdictPages, as_json, summary
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 
-_PAGE: Final = 50
+_PAGE: Final = 200
 _MOST_SAVED: Final = 1_000
-_EXCERPT_CHARS: Final = 140
-_SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800}
-_NOT_PASSED: Final = "not passed"
+_MOST_RECENT: Final = 1_000
 _HERE: Final = Path(__file__).parent
 _OPINIONS: Final = {"pass": "pass", "fail": "fail", "cannot_tell": "cannot tell"}
 
@@ -55,16 +56,6 @@ class _PageError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-
-
-class _Example(NamedTuple):
-    """A failing verdict with the begins of its texts, safe to show."""
-
-    evaluation_id: str
-    at: float
-    question: str
-    answer: str
-    why: str
 
 
 class Board:
@@ -86,7 +77,7 @@ class Board:
             autoescape=True,
             undefined=jinja2.StrictUndefined,
         )
-        self._templates.filters.update(moment=moment, plain=neutralise, by_anchor=by_anchor)
+        self._templates.filters.update(plain=neutralise)
         self._templates.filters.update(outcome=outcome_of, leading=leading_score)
         self._templates.filters.update(ago=ago, signed=lambda points: f"{round(points):+d}".replace("-", "\u2212"))
         # Browsers keep these files for long: another content has another address.
@@ -103,7 +94,6 @@ class Board:
             Route("/verdicts", self._guarded(self.verdicts_page)),
             Route("/verdicts.jsonl", self._guarded(self.dataset)),
             Route("/verdicts/{evaluation_id}", self._guarded(self.verdict_page)),
-            Route("/verdicts/{evaluation_id}/request", self._guarded(self.request_page)),
             Route("/funnel", self._guarded(self.funnel_page)),
             Route("/labels", self._guarded(self.labels_page)),
             Route("/labels", self.answer, methods=["POST"]),
@@ -168,73 +158,68 @@ class Board:
 
     def funnel_page(self, request: Request) -> Response:
         """Show where traces and evaluations went."""
-        return self._page(request, "funnel.html", funnel=self._overview.funnel)
+        funnel = self._overview.funnel
+        is_lossy = funnel is not None and any(name == "no_rule" for stage in funnel.traces for name, *_ in stage.losses)
+        return self._page(request, "funnel.html", funnel=funnel, unmatched=self._unmatched() if is_lossy else [])
 
     def verdicts_page(self, request: Request) -> Response:
-        """List verdicts, the newest first."""
-        selected, form = _filter(request.query_params)
-        before = request.query_params.get("before", "")
-        names = self._index.select(selected, limit=_PAGE + 1, before=before)
-        query = {name: value for name, value in request.query_params.items() if value and name != "before"}
-        older = f"/verdicts?{urlencode({**query, 'before': names[_PAGE - 1]})}" if len(names) > _PAGE else ""
+        """List answers with their verdicts, the newest first."""
+        params = request.query_params
+        selected, form, unknown = read_selection(params, self._index.names(), self._store, self._settings)
+        answers = self._index.select_answers(selected, limit=_PAGE + 1, before=params.get("before", ""))
+        query = {name: value for name, value in params.items() if value and name != "before"}
+        older = ""
+        if len(answers) > _PAGE:
+            last = next(verdict.entry for verdict in answers[_PAGE - 1] if verdict.is_selected)
+            older = f"/verdicts?{urlencode({**query, 'before': last})}"
         return self._page(
             request,
             "verdicts.html",
-            listed=self._index.read(names[:_PAGE]).values(),
+            rows=list(list_answers(self._index, self._store, self._settings, answers[:_PAGE])),
             form=form,
-            spans=list(_SPANS),
+            unknown=unknown,
+            is_filtered=any(query.values()) or bool(params.get("before")),
             older=older,
             saved=f"/verdicts.jsonl?{urlencode(query)}",
-            outcomes=(_NOT_PASSED, *get_args(VerdictOutcome)),
-            origins=get_args(Origin),
+            choices=CHOICES,
             names=self._index.names(),
             loading=not self._index.is_complete,
         )
 
     def verdict_page(self, request: Request) -> Response:
         """Show one verdict with the text of its trace."""
-        entry = self._entry(request)
-        published = self._pages.trace(entry.verdict, whole=bool(request.query_params.get("whole")))
-        siblings = self._index.read(self._index.select(VerdictFilter(traces=(entry.verdict.trace_id,)), limit=20))
-        return self._page(
-            request,
-            "verdict.html",
-            entry=entry,
-            verdict=entry.verdict,
-            figures=figures(entry),
-            details=further_details(entry.verdict.details),
-            trace=None if published is None else self._pages.page(entry.verdict, published),
-            elsewhere=self._pages.links(entry.verdict),
-            whole=bool(request.query_params.get("whole")),
-            siblings=[
-                sibling for sibling in siblings.values() if sibling.verdict.evaluation_id != entry.verdict.evaluation_id
-            ],
+        entry, params = self._entry(request), request.query_params
+        verdict, whole, source = entry.verdict, bool(params.get("whole")), bool(params.get("source"))
+        published = self._pages.trace(verdict, whole=whole)
+        answers = self._index.select_answers(VerdictFilter(trace_ids=frozenset({verdict.trace_id})), limit=_PAGE)
+        siblings = next(
+            (one for one in answers if any(each.evaluation_id == verdict.evaluation_id for each in one)), []
         )
-
-    def request_page(self, request: Request) -> Response:
-        """Show the request as the installed judge renders it."""
-        verdict = self._entry(request).verdict
-        published = self._pages.trace(verdict)
-        judge = self._pages.judge(verdict.judge, verdict.judge_model)
-        messages, why = list[tuple[str, str]](), "The text of the trace is gone from the stream."
+        messages, why = list[tuple[str, str]](), ""
         if published is not None:
             try:
-                messages, why = self._pages.request(verdict, published.trace), ""
+                messages = self._pages.request(verdict, published.trace)
             except JudgeFailedError as error:
                 why = str(error)
         return self._page(
             request,
-            "request.html",
+            "verdict.html",
+            entry=entry,
             verdict=verdict,
+            summary=summary(verdict, None if published is None else published.trace),
+            raw=as_json(verdict),
+            trace=None if published is None else self._pages.page(verdict, published, source=source),
+            is_source=source,
             messages=[(role, neutralise(text)) for role, text in messages],
             why=why,
-            installed="" if judge is None else judge.version[:8],
-            version=verdict.judge_version[:8],
+            elsewhere=self._pages.links(verdict),
+            whole=whole,
+            tags=judge_tags(siblings, verdict.evaluation_id),
         )
 
     def dataset(self, request: Request) -> Response:
         """Send the selected traces as JSON lines."""
-        selected, _ = _filter(request.query_params)
+        selected, _, _ = read_selection(request.query_params, self._index.names(), self._store, self._settings)
         where, values = condition(selected)
         newest = f"SELECT trace_id FROM verdicts WHERE {where} ORDER BY {NEWEST_FIRST} LIMIT {_MOST_SAVED}"  # noqa: S608 - constants
         chosen = selected._replace(trace_ids=frozenset(name for (name,) in self._index.query(newest, values)))
@@ -290,6 +275,7 @@ class Board:
             asked_as=params.get("as", ""),
             token=form_token(self._user_keys.current(), user),
             tally=tally(of_queue),
+            agreements=agreements(mine),
             skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
             search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
             back=f"/labels?{urlencode({**query, 'answer': last.evaluation_id})}" if last else "",
@@ -368,26 +354,30 @@ class Board:
 
     def _failing(self, row: Row) -> tuple[str, int]:
         """Return the address of the failing verdicts of a row, and their number there."""
-        span = next((name for name, span_s in _SPANS.items() if time.time() - row.since <= span_s), "")
+        span = next((name for name, span_s in SPANS.items() if time.time() - row.since <= span_s), "")
         query = {"service": row.series.service, "judge": row.series.judge, "outcome": "failed", "since": span}
-        where, values = condition(_filter(QueryParams(query))[0])
+        selection = read_selection(QueryParams(query), self._index.names(), self._store, self._settings)
+        where, values = condition(selection.selected)
         ((number,),) = self._index.query(f"SELECT count(*) FROM verdicts WHERE {where}", values)  # noqa: S608 - constants
         return f"/verdicts?{urlencode({name: value for name, value in query.items() if value})}", number
 
-    def _examples(self, row: Row, most: int) -> list[_Example]:
-        """Read the newest failing verdicts of a row with their texts."""
+    def _examples(self, row: Row, most: int) -> list[AnswerRow]:
+        """Read the newest failing answers of a row."""
         selected = VerdictFilter((row.series.service,), (row.series.judge,), outcomes=("failed",))
-        examples = list[_Example]()
-        for entry in self._index.read(self._index.select(selected, limit=4 * most)).values():
-            verdict = entry.verdict
-            if (verdict.environment or "") == row.series.environment and len(examples) < most:
-                published = self._pages.trace(verdict)
-                question, answer = ("", "") if published is None else (published.trace.input, published.trace.output)
-                why = next((score.rationale for score in verdict.scores if score.passed is False), None)
-                why = why or verdict.rationale or verdict.note
-                texts = (_excerpt(text or "") for text in (question, answer, why))
-                examples.append(_Example(verdict.evaluation_id, entry.written_s, *texts))
-        return examples
+        answers = self._index.select_answers(selected, limit=4 * most)
+        rows = list_answers(self._index, self._store, self._settings, answers)
+        return [answer for answer in rows if answer.environment == row.series.environment][:most]
+
+    def _unmatched(self) -> list[tuple[str, int]]:
+        """Return the services of the newest traces that match no rule, with their number among the newest 1,000."""
+        rules, services = Rules(self._settings, self._pages.graders), Counter[str]()
+        for store in self._store.reachable:
+            key = store.keys.traces
+            for entry in store.call(lambda client: client.xrevrange(key, count=_MOST_RECENT)):  # noqa: B023
+                read = read_entry(entry, self._settings.max_trace_bytes)
+                if isinstance(read, TraceEntry) and not rules.matching(read.trace).rules:
+                    services[read.trace.service] += 1
+        return services.most_common(10)
 
     def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
         """Return the question of an evaluation that a link names."""
@@ -449,23 +439,6 @@ class Board:
 def _period(request: Request) -> str:
     period = request.query_params.get("period", "")
     return period if period in PERIODS else DEFAULT_PERIOD
-
-
-def _excerpt(text: str) -> str:
-    words = " ".join(text[: 10 * _EXCERPT_CHARS].split())
-    return neutralise(words if len(words) <= _EXCERPT_CHARS else f"{words[:_EXCERPT_CHARS]}…")
-
-
-def _filter(params: QueryParams) -> tuple[VerdictFilter, Mapping[str, str]]:
-    """Read the filter of a page, and the values of its form; an unknown span accepts all."""
-    names = ("service", "judge", "trace_id", "outcome", "origin", "since")
-    form = {name: params.get(name, "").strip()[:200] for name in names}
-    outcomes: Collection[str]
-    services, judges, traces, outcomes = ((form[name],) if form[name] else () for name in names[:4])
-    if form["outcome"] == _NOT_PASSED:
-        outcomes = FAILED
-    since_ms = int((time.time() - _SPANS[form["since"]]) * 1000) if form["since"] in _SPANS else None
-    return VerdictFilter(services, judges, form["origin"] or None, outcomes, traces=traces, since_ms=since_ms), form
 
 
 def _queue(params: QueryParams) -> Queue:

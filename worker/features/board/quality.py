@@ -5,13 +5,11 @@ compared with the minutes before by the monitor's own detector, on the finest su
 """
 
 import datetime as dt
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from markupsafe import Markup
 
 from judges.agreement.intervals import Interval, difference
 from worker.base.monitor.baseline import flat
@@ -271,11 +269,3 @@ def clock(at: float, now: float, *, precise: bool = False) -> str:
     time = dt.datetime.fromtimestamp(at, dt.UTC)
     day = "" if at // DAY_S == now // DAY_S else f"{time:%-d %b} "
     return f"{day}{time:%H:%M:%S}" if precise else f"{day}{time:%H:%M}"
-
-
-def ago(at: float) -> Markup:
-    """Write how long ago a time was, with the time itself as its title."""
-    passed = max(0.0, time.time() - at)
-    size, unit = next((age for age in ((DAY_S, "d"), (HOUR_S, "h"), (60, "min")) if passed >= age[0]), (1, "s"))
-    moment = dt.datetime.fromtimestamp(at, dt.UTC)
-    return Markup('<time title="{:%Y-%m-%d %H:%M:%S} UTC">{} {} ago</time>').format(moment, int(passed // size), unit)

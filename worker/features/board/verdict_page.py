@@ -1,41 +1,38 @@
-"""The page of a verdict: its texts divided into marked parts, its figures, and the request of its judge."""
+"""The page of a verdict: its marked texts, the steps of its trace, its figures, and the request of its judge."""
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
+from markupsafe import Markup
 
+from judges.agent.spans import Steps, short
 from judges.core.judge import Judge, JudgeFailedError
 from judges.core.prompt import neutralise, render
 from judges.core.verdict import Verdict
 from judges.registry import load_judges
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
-from worker.base.lookup.explanation import OUTCOMES, Explanation, Place, explain
+from worker.base.lookup.explanation import OUTCOMES, Explanation, Letter, Place, as_text, explain
 from worker.base.lookup.lookup import FoundTrace, TraceLookup
-from worker.base.lookup.verdict_filter import outcome_of
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
-from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.features.board.feature import BOARD
+from worker.features.board.texts import MAX_MARKDOWN_CHARS, Part, Span, as_markdown, as_source, divide
 
-MAX_TEXT_CHARS: Final = 200_000
 _MAX_DOCUMENTS: Final = 200
-
-
-class Part(NamedTuple):
-    """A part of a text."""
-
-    text: str  # Its text; signs that are not visible are written as such.
-    kinds: str = ""  # Classes of the style sheet: `S`, `U`, `C`, `N` of a sentence, `relevant`, `used`, `evidence`.
-    mark: str = ""  # Letters shown before it, so that colour is not needed.
-    id: str = ""  # The anchor of its evidence, empty without one.
-    target: str = ""  # Where a click leads: the anchor of its first evidence.
-    note: str = ""  # What the mark means.
+_MAX_STEPS: Final = 500
+_MAX_VALUE_CHARS: Final = 10_000
+_MAX_REQUEST_CHARS: Final = 100_000
+# Of a sentence, its class of the style sheet and its sign.
+_SIGNS: Final[Mapping[Letter, tuple[str, str]]] = {
+    "S": ("s yes", "✓"),
+    "U": ("s no", "✗"),
+    "C": ("s no", "✗"),
+    "N": ("s", ""),
+}
 
 
 class Proof(NamedTuple):
@@ -48,22 +45,34 @@ class Proof(NamedTuple):
 
 
 class SentenceLine(NamedTuple):
-    """A sentence with its outcome and evidence."""
+    """A sentence with its number from 1, outcome and evidence."""
 
-    letter: str
+    number: int
     outcome: str
+    is_bad: bool
     text: str
     note: str
     proofs: Sequence[Proof]
 
 
 class ShownDocument(NamedTuple):
-    """A document with its marked parts, and its own result if the judge has one."""
+    """A document with its marked text, and its own result if the judge has one."""
 
     rank: int
     name: str
-    parts: Sequence[Part]
+    text: Markup
     result: str
+
+
+class ShownStep(NamedTuple):
+    """A step of a trace: when it began after the first one, what it is, what went in and out, and what failed."""
+
+    begun: str
+    name: str
+    inputs: str
+    outputs: str
+    duration: str
+    error: str
 
 
 class TracePage(NamedTuple):
@@ -71,10 +80,12 @@ class TracePage(NamedTuple):
 
     trace: Trace
     source: str
-    answer: Sequence[Part]
+    question: str
+    answer: Markup
     sentences: Sequence[SentenceLine]
     documents: Sequence[ShownDocument]
-    more_documents: int
+    all_documents: int  # Their number.
+    steps: Sequence[ShownStep]
     same_version: bool
 
 
@@ -85,11 +96,11 @@ class VerdictPages:
         self._store = store
         self._settings = settings
         self._redaction = Redaction.from_settings(settings.redact)
-        self._graders = Graders(settings, load_judges(settings.judges))
+        self.graders = Graders(settings, load_judges(settings.judges))
 
     def judge(self, name: str, judge_model: str) -> Judge | None:
         """Return the installed judge as a judge model is asked."""
-        return self._graders.judge_form(name, judge_model)
+        return self.graders.judge_form(name, judge_model)
 
     def trace(self, verdict: Verdict, *, whole: bool = False) -> FoundTrace | None:
         """Find the redacted trace of a verdict; None if its text is gone.
@@ -108,39 +119,30 @@ class VerdictPages:
             entry = entry._replace(trace=self._redaction.trace(entry.trace))
         return entry
 
-    def page(self, verdict: Verdict, published: FoundTrace, *, explained: bool = True) -> TracePage:
-        """Lay out the texts of a trace; without ``explained`` nothing of what the verdict says."""
+    def page(
+        self, verdict: Verdict, published: FoundTrace, *, explained: bool = True, source: bool = False
+    ) -> TracePage:
+        """Lay out the texts of a trace; without ``explained`` nothing of what the verdict says.
+
+        With ``source`` texts are shown as they were written, and not as Markdown.
+        """
         explanation, judge = Explanation(), self.judge(verdict.judge, verdict.judge_model)
         if explained and "session" not in verdict.details:
             try:
                 explanation = explain(verdict, published.trace, judge)
             except JudgeFailedError:
                 explanation = Explanation()
-        trace = published.trace
-        context = [document if isinstance(document, str) else document.text for document in trace.context or ()]
-        anchors, spans = _anchors(explanation, len(context))
-        results = {result.rank: result for result in explanation.documents}
-        shown = []
-        for rank, document in enumerate((trace.context or ())[:_MAX_DOCUMENTS], 1):
-            result = results.get(rank)
-            mark = "" if result is None else {True: "relevant", False: "not relevant", None: "unknown"}[result.passed]
-            name = "" if isinstance(document, str) else document.id or document.source or ""
-            why = f"{mark}: {result.rationale}" if result is not None and result.rationale else mark
-            shown.append(ShownDocument(rank, name, divide(context[rank - 1], spans[rank - 1]), why))
-        lines = []
-        for sentence in explanation.sentences:
-            proofs = []
-            for each in sentence.evidence:
-                links = dict.fromkeys((anchors[at], f"document {at.document + 1}") for at in each.places)
-                proofs.append(Proof(each.text, each.found, list(links), each.looked_up))
-            lines.append(SentenceLine(sentence.letter, OUTCOMES[sentence.letter], sentence.text, sentence.note, proofs))
+        trace, show = published.trace, as_source if source else as_markdown
+        lines, spans = _spans(explanation, len(trace.context or ()))
         return TracePage(
             trace,
             published.source,
-            divide(trace.output, _of_answer(explanation, anchors)),
+            question_of(trace),
+            show(divide(trace.output, spans[-1])),
             lines,
-            shown,
-            max(0, len(context) - _MAX_DOCUMENTS),
+            list(_documents(trace, explanation, spans, show)),
+            len(trace.context or ()),
+            list(_steps(trace)),
             judge is not None and judge.version == verdict.judge_version,
         )
 
@@ -152,7 +154,9 @@ class VerdictPages:
         if judge.run is not None:
             raise JudgeFailedError(f"{judge.name} judges in Python and asks no model")
         prompts = judge.prompts(judge.prepare(trace))
-        messages = [(message.role, message.content[:500_000]) for message in render(prompts[0])] if prompts else []
+        messages = (
+            [(message.role, message.content[:_MAX_REQUEST_CHARS]) for message in render(prompts[0])] if prompts else []
+        )
         questions = [("question", question.instructions) for question in prompts[0].questions] if prompts else []
         if len(prompts) > 1:
             questions.append(("note", f"{len(prompts) - 1} further requests differ in their material only."))
@@ -170,112 +174,110 @@ class VerdictPages:
         return [(name, template.format(**quoted)) for name, template in BOARD.read(self._settings).links.items()]
 
 
-class Span(NamedTuple):
-    """A part of a text to mark."""
-
-    start: int
-    end: int
-    part: Part
+def question_of(trace: Trace) -> str:
+    """Return the question of a trace: its input, else the last message of its user."""
+    messages = (message.content for message in reversed(trace.messages or ()) if message.role == "user")
+    return trace.input or next(filter(None, messages), "")
 
 
-def divide(text: str, spans: Iterable[Span]) -> list[Part]:
-    """Divide a text at the ends of spans; if some overlap, the part has the kinds and marks of all of them."""
-    ordered = sorted(spans)
-    text, is_cut = text[:MAX_TEXT_CHARS], len(text) > MAX_TEXT_CHARS
-    cuts = sorted({0, len(text), *(at for span in ordered for at in (span.start, span.end) if at < len(text))})
-    parts, open_spans, position = list[Part](), list[Span](), 0
-    for start, end in pairwise(cuts):
-        open_spans = [span for span in open_spans if span.end > start]
-        begun = []
-        while position < len(ordered) and ordered[position].start <= start:
-            begun.append(ordered[position])
-            position += 1
-        open_spans += [span for span in begun if span.end > start]
-        kinds = " ".join(dict.fromkeys(span.part.kinds for span in open_spans if span.part.kinds))
-        parts.append(
-            Part(
-                neutralise(text[start:end]),
-                kinds,
-                "".join(dict.fromkeys(span.part.mark for span in begun)),
-                next((span.part.id for span in open_spans if span.part.id), ""),
-                next((span.part.target for span in open_spans if span.part.target), ""),
-                ", ".join(dict.fromkeys(span.part.note for span in open_spans if span.part.note)),
-            )
-        )
-    if is_cut:
-        parts.append(Part(f" […cut after {MAX_TEXT_CHARS:,} characters]"))
-    return parts
+def summary(verdict: Verdict, trace: Trace | None) -> str:
+    """Return the figures of an answer and its judging in one line; what is not known is left out."""
+    release, cost = verdict.release and f"release {verdict.release}", verdict.cost_usd
+    parts = [verdict.service, verdict.environment, release, verdict.name, verdict.model]
+    if trace is not None:
+        if trace.started_at is not None and trace.ended_at is not None:
+            parts.append(f"{trace.ended_at - trace.started_at:.1f} s")
+        if trace.usage is not None:
+            parts.append(f"{trace.usage.input_tokens + trace.usage.output_tokens:,} tokens")
+    parts.append("" if cost is None else f"judged for ${1000 * cost:,.2f} per 1,000")
+    parts.append(f"by {verdict.judge_model}")
+    return neutralise(" · ".join(filter(None, parts)))
 
 
-def by_anchor(parts: Iterable[Part]) -> list[tuple[str, list[Part]]]:
-    """Group parts that belong to one anchor, so that a click lights all of them."""
-    return [(anchor, list(group)) for anchor, group in groupby(parts, key=lambda part: part.id)]
+def as_json(verdict: Verdict) -> str:
+    """Return a verdict as JSON."""
+    return neutralise(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode())
 
 
-def figures(entry: OutboxEntry) -> list[tuple[str, str]]:
-    """Return the figures of a verdict with their names, as text."""
-    verdict = entry.verdict
-    cost = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
-    rows = [
-        ("outcome", outcome_of(entry)),
-        ("judge", f"{verdict.judge}, version {verdict.judge_version[:8]}"),
-        ("judge model", verdict.judge_model),
-        ("service", " ".join(filter(None, (verdict.service, verdict.environment, verdict.release, verdict.name)))),
-        ("model", verdict.model or ""),
-        ("judged", f"{moment(verdict.started_at)} UTC in {verdict.duration_s:.2f} s"),
-        ("sampled", f"{verdict.origin}, probability {verdict.probability:g}, weight {verdict.weight:g}"),
-        ("cost", f"{cost}, {verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"),
-        ("attempts", str(verdict.attempts)),
-        ("trace", verdict.trace_id),
-        ("span", verdict.span_id or ""),
-        ("session", verdict.session_id or ""),
-        ("evaluation", verdict.evaluation_id),
-    ]
-    return [(name, neutralise(value)) for name, value in rows if value]
+def _spans(explanation: Explanation, documents: int) -> tuple[list[SentenceLine], list[list[Span]]]:
+    """Return the sentences, and the marks of each document by its index, with those of the answer as the last.
 
-
-def further_details(details: Mapping[str, object]) -> str:
-    """Return what a verdict's details hold besides sentences and documents, as JSON."""
-    hidden = {"sentences", "sentence_support", "documents", "spans", "relevant", "utilized"}
-    rest = {name: value for name, value in details.items() if name not in hidden}
-    return neutralise(msgspec.json.format(msgspec.json.encode(rest), indent=2).decode()) if rest else ""
-
-
-def moment(at: float) -> str:
-    """Write a time in seconds since the epoch, in UTC."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
-
-
-def _anchors(explanation: Explanation, documents: int) -> tuple[dict[Place, str], list[list[Span]]]:
-    """Name the places of the evidence, of which those that overlap are one, and list the spans of each document."""
-    spans: list[list[Span]] = [[] for _ in range(documents)]
-    anchors: dict[Place, str] = {}
-    places = sorted({at for sentence in explanation.sentences for each in sentence.evidence for at in each.places})
-    number, merged = 0, list[Place]()
-    for at in places:
+    Places of evidence that overlap are one, with one anchor.
+    """
+    spans: list[list[Span]] = [[] for _ in range(documents + 1)]
+    anchors, merged, lines = dict[Place, str](), list[Place](), list[SentenceLine]()
+    for at in sorted({at for sentence in explanation.sentences for each in sentence.evidence for at in each.places}):
         if merged and merged[-1].document == at.document and at.start < merged[-1].end:
             merged[-1] = merged[-1]._replace(end=max(merged[-1].end, at.end))
         else:
-            number += 1
             merged.append(at)
-        anchors[at] = f"evidence-{number}"
-    for name, at in enumerate(merged, 1):
-        spans[at.document].append(Span(at.start, at.end, Part("", "evidence", id=f"evidence-{name}", note="evidence")))
+        anchors[at] = f"evidence-{len(merged)}"
+    cited = dict[str, str]()
+    for index, sentence in enumerate(explanation.sentences, 1):
+        number = sentence.number or index
+        proofs, (kinds, sign), name = [], _SIGNS[sentence.letter], f"sentence-{number}"
+        for each in sentence.evidence:
+            links = {anchors[at]: f"document {at.document + 1}" for at in each.places}
+            cited |= {anchor: cited.get(anchor, name) for anchor in links}
+            proofs.append(Proof(each.text, each.found, list(links.items()), each.looked_up))
+        outcome, is_bad = OUTCOMES[sentence.letter], "no" in kinds
+        lines.append(SentenceLine(number, outcome, is_bad, sentence.text, sentence.note, proofs))
+        if sentence.place is not None:
+            target = next((anchor for proof in proofs for anchor, _ in proof.links), "")
+            note = ": ".join(filter(None, (outcome, sentence.note)))
+            part = Part("", kinds, f"{sign} {number}" if is_bad else sign, name, target, note)
+            spans[-1].append(Span(sentence.place.start, sentence.place.end, part))
+    for number, at in enumerate(merged, 1):
+        name = f"evidence-{number}"
+        part = Part("", "evidence", id=name, target=cited[name], note=cited[name].replace("-", " "))
+        spans[at.document].append(Span(at.start, at.end, part))
+    for at in explanation.quotes:
+        spans[at.document].append(Span(at.start, at.end, Part("", "quote", note="quoted by the judge")))
     for line in explanation.document_sentences:
         if line.place is not None:
             kinds = " ".join(word for word, is_so in (("relevant", line.relevant), ("used", line.used)) if is_so)
-            mark = "R" * line.relevant + "U" * line.used
             note = ": ".join(filter(None, (kinds.replace(" ", " and "), line.note)))
-            part = Part("", kinds, mark, note=note)
+            part = Part("", kinds, "R" * line.relevant + "U" * line.used, note=note)
             spans[line.place.document].append(Span(line.place.start, line.place.end, part))
-    return anchors, spans
+    return lines, spans
 
 
-def _of_answer(explanation: Explanation, anchors: Mapping[Place, str]) -> list[Span]:
-    spans = []
-    for sentence in explanation.sentences:
-        if sentence.place is not None:
-            first = next((anchors[at] for each in sentence.evidence for at in each.places), "")
-            part = Part("", sentence.letter, sentence.letter, target=first, note=OUTCOMES[sentence.letter])
-            spans.append(Span(sentence.place.start, sentence.place.end, part))
-    return spans
+def _documents(
+    trace: Trace, explanation: Explanation, spans: Sequence[Sequence[Span]], show: Callable[[Sequence[Part]], Markup]
+) -> Iterator[ShownDocument]:
+    results, chars = {result.rank: result for result in explanation.documents}, 0
+    for rank, document in enumerate((trace.context or ())[:_MAX_DOCUMENTS], 1):
+        text, name = (document, "") if isinstance(document, str) else (document.text, document.id or document.source)
+        result = results.get(rank)
+        mark = "" if result is None else {True: "relevant", False: "not relevant", None: "unknown"}[result.passed]
+        why = f"{mark}: {result.rationale}" if result is not None and result.rationale else mark
+        chars += len(text)
+        # Rendering takes 5 ms for 1,000 characters.
+        show = show if chars <= 2 * MAX_MARKDOWN_CHARS else as_source
+        yield ShownDocument(rank, name or "", show(divide(text, spans[rank - 1])), why)
+
+
+def _steps(trace: Trace) -> Iterator[ShownStep]:
+    """Yield the recorded steps in order of their start, and the tool calls that are none of them."""
+
+    def text(value: object) -> str:
+        return "" if value is None else short(as_text(value), _MAX_VALUE_CHARS)
+
+    steps = Steps(trace)
+    recorded = list(steps)[:_MAX_STEPS] if steps.are_recorded else []
+    for step in recorded:
+        begun, took = steps.since_start(step.started_at), step.duration_s
+        yield ShownStep(
+            "" if begun is None else f"+{begun:.2f} s",
+            " ".join(filter(None, (step.kind, step.name))),
+            text(step.inputs),
+            text(step.outputs),
+            "" if took is None else f"{took:.2f} s",
+            "failed" if step.status == "error" else "",
+        )
+    names = {step.name for step in recorded if step.kind == "tool"}
+    for call in (trace.tool_calls or ())[:_MAX_STEPS]:
+        if short(call.name) not in names:
+            yield ShownStep(
+                "", f"tool {short(call.name)}", text(call.arguments), text(call.result), "", text(call.error)
+            )

@@ -21,30 +21,41 @@ async function poll() {
 }
 if (main.dataset.poll) setInterval(poll, Number(main.dataset.poll) * 1000);
 
-// --- keys: 1-2-3 answer, arrows skip and go back; a selection in the answer becomes the excerpt ---
+// --- keys: those that buttons and links name; j and k go through the rows of a list ---
+const rows = document.querySelector("[data-keys=rows]");
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+  if (rows && step) {
+    const links = [...rows.querySelectorAll("a.row")];
+    const next = links[links.indexOf(document.activeElement) + step];
+    if (next) { event.preventDefault(); next.focus(); }
+    return;
+  }
+  const named = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+  if (named) { event.preventDefault(); named.click(); }
+});
+
+// --- labels: a selection in the answer becomes the part that decides ---
 const form = document.querySelector("form[data-keys=label]");
-if (form) {
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
-    const opinion = { 1: "pass", 2: "fail", 3: "cannot_tell" }[event.key];
-    if (opinion) form.requestSubmit(form.querySelector(`button[value=${opinion}]`));
-    else if (event.key === "ArrowRight") location.assign(form.dataset.skip);
-    else if (event.key === "ArrowLeft" && form.dataset.back) location.assign(form.dataset.back);
-  });
-  const answer = document.getElementById("answer");
+const answer = document.getElementById("answer");
+if (form && answer) {
   document.addEventListener("selectionchange", () => {
     const selection = document.getSelection();
     const text = String(selection).trim();
-    if (text && answer && answer.contains(selection.anchorNode)) form.elements.excerpt.value = text.slice(0, 2000);
+    if (!text || !answer.contains(selection.anchorNode)) return;
+    form.elements.excerpt.value = text.slice(0, 2000);
+    form.querySelector("summary").textContent = "Note, with the selected part";
   });
 }
-const rows = document.querySelector("[data-keys=rows]");
-if (rows) {
-  document.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
-    if (!step || event.target.matches("input, select, textarea")) return;
-    const links = [...rows.querySelectorAll("a")];
-    const next = links[links.indexOf(document.activeElement) + step];
-    if (next) { event.preventDefault(); next.focus(); }
-  });
+
+// --- evidence: a click on a sentence or on its evidence lights both sides ---
+function light() {
+  for (const element of document.querySelectorAll(".lit")) element.classList.remove("lit");
+  const name = location.hash.slice(1);
+  if (!name) return;
+  for (const element of document.getElementsByClassName(name)) element.classList.add("lit");
+  for (const link of document.querySelectorAll(`a[href="#${CSS.escape(name)}"]`)) link.closest(".s, mark")?.classList.add("lit");
 }
+addEventListener("hashchange", light);
+light();
