@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, trace_row
+from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
 from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
@@ -114,9 +114,17 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
     rows = hostile_rows()
     verdicts = judged(rows, ("facts_grounding", "relevance"))
     fill(redis, prefix, rows, verdicts)
-    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with (
+        summed(redis, redis_url, prefix),
+        serving(redis_url, prefix) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        rows_page = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
+        series = re.findall(r'<tr[^>]*><td><a href="(/series/\w+)"', rows_page)
+        # Names of services differ in their first 60 characters, and one of two metrics has a pass rule.
+        assert len(series) >= 20
         paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in verdicts)]
-        paths += [f"/verdicts/{each.evaluation_id}/request" for each in verdicts[:10]]
+        paths += [*(f"/verdicts/{each.evaluation_id}/request" for each in verdicts[:10]), *series]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
