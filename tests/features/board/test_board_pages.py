@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 from redis import Redis
-from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, trace_row
+from support.board_parts import ANSWER, JUDGES, fill, hostile_rows, serving, summed, trace_row
 from support.judged import judged
 from support.processes import free_port, wait_until
 from support.scrape import scrape
@@ -188,9 +188,17 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
     rows = hostile_rows()
     verdicts = judged(rows, ("facts_grounding", "relevance"))
     fill(redis, prefix, rows, verdicts)
-    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with (
+        summed(redis, redis_url, prefix),
+        serving(redis_url, prefix) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        rows_page = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
+        series = re.findall(r'<tr[^>]*><td><a href="(/series/\w+)"', rows_page)
+        # Names of services differ in their first 60 characters, and one of two metrics has a pass rule.
+        assert len(series) >= 20
         paths = ["/", "/verdicts", "/labels", "/funnel", *(f"/verdicts/{each.evaluation_id}" for each in verdicts)]
-        paths += [f"/verdicts/{each.evaluation_id}?source=1" for each in verdicts[:10]]
+        paths += [*(f"/verdicts/{each.evaluation_id}?source=1" for each in verdicts[:10]), *series]
         for path in paths:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -275,7 +283,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     board: httpx.Client, redis: Redis, redis_url: str, prefix: str, tmp_path: Path
 ) -> None:
     store = Store(redis_url, Keys(prefix))
-    page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada"}).text
+    page = board.get("/labels", params={"judge": "facts_grounding", "as": "ada lovelace"}).text
     assert "0 labels" in page
     assert (
         page.index("When is my refund paid?")
@@ -287,7 +295,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert "the judge said" not in page
     assert not re.search('<mark|class="s ', page)
     assert "You agree" not in page
-    fields = question(board, judge="facts_grounding", **{"as": "ada"})
+    fields = question(board, judge="facts_grounding", **{"as": "ada lovelace"})
     reply = answer(board, "fail", fields, note="made up", excerpt="Gold coins")
     assert reply.status_code == 303
     shown = board.get(reply.headers["location"]).text
@@ -299,7 +307,7 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()
     assert (stored.opinion, stored.drawn, stored.judged) == ("fail", 1.0, False)
-    assert "ada" not in repr(stored)
+    assert "ada lovelace" not in repr(stored)
     (labelled,) = read_labels(store)
     assert labelled.label.id == name
     assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, 1.0, "made up")
