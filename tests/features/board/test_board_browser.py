@@ -103,7 +103,9 @@ def test_the_overview_names_a_falling_share_and_draws_it(
         clean(page, url)
 
 
-def test_eight_seconds_after_the_planted_drop_the_demo_shows_it_first(page: Browser, tmp_path: Path) -> None:
+def test_eight_seconds_after_the_drop_the_demo_shows_it_first_and_keys_lead_to_a_label(
+    page: Browser, tmp_path: Path
+) -> None:
     arguments = ("-m", "worker.cli", "demo", "--seconds", "25", "--keep")
     with Program(*arguments, folder=tmp_path, env={"TMPDIR": str(tmp_path)}) as demo:
         url = demo.wait_for(r"Board: (http://\S+)")[1]
@@ -120,6 +122,24 @@ def test_eight_seconds_after_the_planted_drop_the_demo_shows_it_first(page: Brow
         assert page.evaluate("document.querySelector('tbody tr').innerText").startswith("support-bot\n")
         assert page.evaluate("document.querySelector('tbody tr').className") == "bad"
         assert page.evaluate("document.querySelectorAll('.incident blockquote a').length") == 2
+        # From the banner to a label by keys alone.
+        for number, (width, height) in enumerate(((1280, 800), (390, 844)), 1):
+            page.resize(width, height)
+            page.open(url)
+            for _ in range(30):
+                page.press("Tab")
+                if "failing answers" in page.evaluate("document.activeElement.textContent"):
+                    break
+            page.press("Enter")
+            page.loaded()
+            assert page.evaluate("document.querySelectorAll('tr.bad').length") > 0, width
+            for key in ("j",) * number:
+                page.press(key)
+            for key in ("Enter", "l", "n"):
+                page.press(key)
+                page.loaded()
+            text = page.evaluate("document.body.innerText")
+            assert "You said fail; the judge said fail" in text, (width, text[:500])
         clean(page, url)
 
 
