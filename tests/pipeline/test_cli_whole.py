@@ -17,12 +17,13 @@ CONTRACT_VERBS = {
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
     *("show", "search", "export", "board"),
-    *("init", "lint"),
+    *("init", "lint", "up"),
 }
 
 
 HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("demo",): ("--seconds N", "--keep", "--json"),
+    ("demo",): ("--seconds N", "--full", "--keep", "--json"),
+    ("up",): ("--gateway-port", "--board-port", "--metrics-port", "--config FILE", "--redis-url URL", "Examples"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
     ("board",): ("--host", "--port", "--config FILE", "--redis-url URL", "Examples"),
     ("plan",): ("--since TIME", "--rate SHARE", "--model NAME", "--cascade NAME", "--config FILE", "--json"),

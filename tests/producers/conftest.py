@@ -21,6 +21,7 @@ from tracejudge import log as sdk_log
 def _fails_on_internal_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stop the SDK after each test, and raise its internal errors unless the test expects them."""
     errors: list[Exception] = []
+    api._Current.client = None  # which a test of another folder may have left, ended
     monkeypatch.setattr(sdk_log, "observer", errors.append)
     yield
     client = api._Current.client
