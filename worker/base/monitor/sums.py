@@ -169,8 +169,8 @@ class QualitySums(ExportConsumer):
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, rules: Rules) -> None:
         super().__init__(settings, store, metrics)
         self._segments = MONITOR.read(settings).segments
-        # One script of so many judgements occupies Redis for some 3 ms.
-        self.read_count = max(32, 192 // (1 + len(self._segments)))
+        # One script of so many judgements occupies Redis for some 15 ms.
+        self.read_count = max(64, 960 // (1 + len(self._segments)))
         self._max_series = MONITOR.read(settings).max_series
         self._max_values = MONITOR.read(settings).max_segment_values
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
