@@ -90,6 +90,11 @@ class Account(Struct, frozen=True):
     ``updated`` (judged again), ``dropped`` (before they were judged), ``expired`` and ``removed`` (forgotten)."""
 
     @property
+    def finished(self) -> int:
+        """The evaluations that have an outcome."""
+        return self.scored + self.abstained + self.unscored + self.dead
+
+    @property
     def settled(self) -> bool:
         """Whether all work is finished."""
         return self.unread == 0 and self.waiting == 0 and self.gathering == 0

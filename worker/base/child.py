@@ -1,18 +1,21 @@
 """Commands of ours as children: each in a session of its own, with its log in a file, ended in order or by force."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from types import FrameType
+from typing import Final, NoReturn, Self
 
 from judges.core.faults import ReportedError
 from worker.base.embedded import start_watcher
 
 _START_TIMEOUT_S: Final = 60.0
 _SHOWN_LINES: Final = 8
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildError(ReportedError, RuntimeError):
@@ -67,7 +70,7 @@ class Child:
                     stdout=log,
                     stderr=log,
                     cwd=self._folder,
-                    env={**self._environment},
+                    env=self._environment,
                     start_new_session=True,
                 )
             self._watcher = start_watcher(self._process.pid, self._temporary)
@@ -79,11 +82,6 @@ class Child:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 before the start."""
-        return self._process.pid if self._process is not None else 0
 
     def check(self) -> None:
         """Raise `ChildError` if it has ended."""
@@ -112,3 +110,26 @@ class Child:
 
     def _ending(self) -> str:
         return "; its log ends:\n" + "\n".join(self.log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:])
+
+
+@contextlib.contextmanager
+def ending_on_signals(status: int | None = None) -> Iterator[None]:
+    """End the block on the first signal by SystemExit, with a status or else that of shells: 130 for Ctrl-C."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        ignore_signals()
+        # Not KeyboardInterrupt, which click turns into "Aborted!" and exit code 1.
+        raise SystemExit(128 + number if status is None else status)
+
+    former = [(number, signal.signal(number, end)) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in former:
+            signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """Ignore the signals from now on, because ending the children takes seconds and must not stop half-way."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

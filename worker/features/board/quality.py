@@ -6,7 +6,7 @@ compared with the minutes before by the monitor's own detector, on the finest su
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -237,20 +237,26 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
     return None if state.since is None else state.since * float(TEN_SECONDS_S)
 
 
-def compare(row: Row, period_began: float) -> Row:
-    """Add the shares of a row, and what its period holds."""
-    sums = {True: Sums(), False: Sums()}
-    for bucket in row.buckets:
+def divide(buckets: Iterable[Bucket], row: Row) -> tuple[Sums, Sums]:
+    """Add up the buckets before and since the time that a row compares."""
+    sums = (Sums(), Sums())
+    for bucket in buckets:
         if bucket.begins_at >= row.first:
             sums[bucket.begins_at >= row.since].add(bucket.sums)
+    return sums
+
+
+def compare(row: Row, period_began: float) -> Row:
+    """Add the shares of a row, and what its period holds."""
+    before, since = divide(row.buckets, row)
     inside = [bucket for bucket in row.buckets if bucket.begins_at >= period_began]
     judged = merge_sums(bucket.sums for bucket in inside).total
     unscored = sum_unjudged(bucket.unscored for bucket in inside)
     abstained = sum_unjudged(bucket.abstained for bucket in inside)
     weight = judged.weight + unscored.weight + abstained.weight or 1.0
     return row._replace(
-        now=pass_share(sums[True], row.detector.history),
-        before=pass_share(sums[False], row.detector.history),
+        now=pass_share(since, row.detector.history),
+        before=pass_share(before, row.detector.history),
         verdicts=judged.judgements + unscored.verdicts + abstained.verdicts,
         unscored=unscored.weight / weight,
         abstained=abstained.weight / weight,

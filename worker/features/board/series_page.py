@@ -8,11 +8,11 @@ from msgspec import structs
 
 from judges.agreement.intervals import Interval, difference
 from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
-from worker.base.monitor.shares import Sums, pass_share
+from worker.base.monitor.shares import pass_share
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
 from worker.features.board.overview import Panel
-from worker.features.board.quality import PERIODS, Row, clock, read_fine
+from worker.features.board.quality import PERIODS, Row, clock, divide, read_fine
 from worker.features.labels.answers import Tally, read_answers, tally
 from worker.features.labels.correction import Correction, corrections
 
@@ -121,10 +121,7 @@ def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     buckets = read_fine(store, ids, by_id, now) if is_fine else by_id
     rows = []
     for each in segments:
-        sums = (Sums(), Sums())
-        for bucket in buckets[each.id]:
-            if bucket.begins_at >= row.first:
-                sums[bucket.begins_at >= row.since].add(bucket.sums)
+        sums = divide(buckets[each.id], row)
         before, since = (None if (share := pass_share(part)) is None else share.interval for part in sums)
         fell = before is not None and since is not None and difference(since, before).high < 0
         rows.append(Segment(each.segment_name, before, since, sums[1].total.judgements, fell))

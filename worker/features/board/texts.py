@@ -136,7 +136,7 @@ class _Writer:
 
 
 def _locate(tokens: Iterable[Token], text: str) -> None:
-    """Note where the texts of tokens are in the source, and remove attributes: styles, addresses, languages of code."""
+    """Find the places of tokens in the source, and remove their attributes: styles, addresses, languages of code."""
     lines = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     position, end = 0, len(text)
     for block in tokens:

@@ -7,21 +7,20 @@ the parts, runs the traffic, and checks the accounting at the end.
 import contextlib
 import importlib.util
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Final, NamedTuple, NoReturn
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import click
 import msgspec
 
 import tracejudge
 from worker.base.accounting import Account, read_account
-from worker.base.child import Child, ChildError
+from worker.base.child import Child, ChildError, ending_on_signals, ignore_signals
 from worker.base.commands.options import JSON, note, print_json
 from worker.base.embedded import EmbeddedRedis
 from worker.base.scans import scan_partitions
@@ -35,7 +34,6 @@ from worker.features.demo.final_report import Results, percent, services, summar
 from worker.features.demo.sample_traffic import DROP, JUDGES, Traffic, load_samples, make_plan
 
 _MIN_SECONDS: Final = 4  # In a shorter run too few traces come before and after the drop to tell it from chance.
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _VARIABLES: Final = "TRACEJUDGE_"
 _ENVIRONMENT: Final = "demo"
 _STEP_S: Final = 0.1
@@ -72,7 +70,7 @@ def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
     logs.configure("error")
     note("Starting an embedded Redis and a worker.")
     try:
-        with _ending_on_signals(), open_session() as session:
+        with ending_on_signals(), open_session() as session:
             if not as_json:
                 print(f"{session.addresses(full=full)}\n{introduction(seconds)}", flush=True)
             outcome = run(session, seconds)
@@ -84,7 +82,7 @@ def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
                 print("\n".join(lines))
                 account = outcome.account
                 print(
-                    f"\n{account.published:,} traces published, {_judged(account):,} evaluations finished, "
+                    f"\n{account.published:,} traces published, {account.finished:,} evaluations finished, "
                     f"{account.lost:,} lost.",
                     flush=True,
                 )
@@ -114,29 +112,6 @@ def introduction(seconds: float) -> str:
         f"At {seconds / 2:g} s {DROP.service} begins to invent answers: their documents support {before} before and "
         f"{after} after."
     )
-
-
-@contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """End the block on a signal, with the exit code of shells: 130 for Ctrl-C."""
-
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        _ignore_signals()
-        # Not KeyboardInterrupt, which click turns into "Aborted!" and exit code 1.
-        raise SystemExit(128 + number)
-
-    former = [(number, signal.signal(number, end)) for number in _SIGNALS]
-    try:
-        yield
-    finally:
-        for number, handler in former:
-            signal.signal(number, handler)
-
-
-def _ignore_signals() -> None:
-    # The cleanup takes a few seconds and must not stop half-way.
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 class WorkerPart(NamedTuple):
@@ -179,7 +154,7 @@ def open_session() -> Iterator[Session]:
         try:
             yield Session(store, worker, redis.version, redis.url, board_url)
         finally:
-            _ignore_signals()
+            ignore_signals()
             tracejudge.shutdown(1.0)
             store.close()
 
@@ -265,13 +240,9 @@ class Outcome(NamedTuple):
                 f"not finished within {_SETTLE_TIMEOUT_S:g} s: {account.unread:,} traces unread, "
                 f"{account.waiting:,} evaluations waiting, {self.outbox_lag:,} verdicts not exported"
             )
-        if seen != (judged := _judged(account)):
+        if seen != (judged := account.finished):
             return f"the outbox holds {seen:,} verdicts, the accounting {judged:,}"
         return None
-
-
-def _judged(account: Account) -> int:
-    return account.scored + account.abstained + account.unscored + account.dead
 
 
 def run(session: Session, seconds: float) -> Outcome:
@@ -288,7 +259,7 @@ def run(session: Session, seconds: float) -> Outcome:
         session.worker.child.check()
         if elapsed_s >= next_line_s:
             next_line_s += 10.0
-            judged = _judged(read_account(session.store))
+            judged = read_account(session.store).finished
             note(f"{elapsed_s:3.0f} s  {traffic.published:,} traces published, {judged:,} evaluations finished")
         time.sleep(traffic.pause_s(elapsed_s, _STEP_S))
     traffic.publish_due(seconds)  # the last step may have overslept the end of the plan

@@ -8,11 +8,9 @@ import contextlib
 import fcntl
 import importlib.util
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
@@ -23,7 +21,7 @@ from judges.core.faults import ReportedError
 from judges.models.registry import is_heuristic
 from tracejudge.redis_url import mask_url
 from worker.base.accounting import Account, read_account, sum_accounts
-from worker.base.child import Child
+from worker.base.child import Child, ending_on_signals
 from worker.base.commands.options import REDIS
 from worker.base.embedded import EmbeddedRedis, is_free
 from worker.core.config.loading import load
@@ -34,7 +32,6 @@ from worker.core.telemetry import logs
 
 _FOLDER: Final = Path(".tracejudge")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_S: Final = 5.0
 _STEP_S: Final = 0.2
 # A worker ends the calls that are under way within `grace_s`.
@@ -79,7 +76,7 @@ def command(
     logs.configure("error")
     parts = list(_parts(settings, {"gateway": gateway_port, "board": board_port}))
     options = [*(("--config", str(Path(config).resolve())) if config else ()), "--redis-url", settings.redis_url]
-    with _alone(_FOLDER), _ending_on_signals():
+    with _alone(_FOLDER), ending_on_signals(0):
         for part in parts:
             if not is_free(part.port):
                 raise UpError(f"port {part.port} of the {part.name} is taken: choose another with {part.option}")
@@ -136,23 +133,6 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
-
-
-@contextlib.contextmanager
-def _ending_on_signals() -> Iterator[None]:
-    """End the block on the first signal; further ones do not hinder the end, which takes seconds."""
-
-    def end(_: int, __: FrameType | None) -> NoReturn:
-        for number in _SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(0)
-
-    former = [(number, signal.signal(number, end)) for number in _SIGNALS]
-    try:
-        yield
-    finally:
-        for number, handler in former:
-            signal.signal(number, handler)
 
 
 def _start_redis(running: contextlib.ExitStack, settings: Settings, checks: list[Callable[[], object]]) -> str:
@@ -221,5 +201,5 @@ def _watch(checks: list[Callable[[], object]], stores: tuple[Store, ...]) -> NoR
 
 
 def _status(account: Account) -> str:
-    judged = account.scored + account.abstained + account.unscored + account.dead
-    return f"{account.published:,} traces, {judged:,} verdicts, {account.waiting:,} waiting, {account.lost:,} lost"
+    verdicts = f"{account.finished:,} verdicts, {account.waiting:,} waiting"
+    return f"{account.published:,} traces, {verdicts}, {account.lost:,} lost"
