@@ -33,7 +33,7 @@ from benchmarks.sampling import sampling
 from worker.base.embedded import EmbeddedRedis
 
 _RESULTS: Final = Path(__file__).parent / "RESULTS.md"
-_LIBRARIES: Final = ("celery", "redis", "pyreqwest", "httpx", "msgspec")
+_LIBRARIES: Final = ("celery", "redis", "httptools", "uvloop", "httpx", "msgspec")
 _STOPPED: Final = 130
 
 

@@ -16,7 +16,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.http import HttpEndpoint, Reply, access, below, no_chat_reply
+from judges.models.connections import Reply
+from judges.models.http import HttpEndpoint, access, below, no_chat_reply
 from judges.models.provider import ANTHROPIC_URL, ProbeRequest
 from judges.models.replies import (
     UNREADABLE,

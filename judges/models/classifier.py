@@ -28,7 +28,8 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.http import HttpEndpoint, Reply, access, bearer, no_chat_reply
+from judges.models.connections import Reply
+from judges.models.http import HttpEndpoint, access, bearer, no_chat_reply
 from judges.models.pairs import Description, lay_out, load_description
 from judges.models.provider import ModelSettingsError, ProbeRequest, check_endpoint
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields

@@ -1,26 +1,20 @@
 """POST JSON to one endpoint over persistent connections, and translate its failures to ``ModelError``.
 
-It uses pyreqwest, a client in Rust: a request costs the event loop's thread a fifth of one through a client in Python.
-httpx only parses addresses, finds the trusted certificates, and asks a proxy why it refuses. Redirects are not
-followed, because a judge endpoint must not send traces elsewhere. Names are resolved and checked here, and the client
-connects to the address that was checked.
+httpx only parses addresses and finds the trusted certificates. Redirects are not followed, because a judge endpoint
+must not send traces elsewhere. Names are resolved and checked here, and a connection leads to an address that was
+checked.
 """
 
 import asyncio
 import os
 import re
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
-from datetime import timedelta
-from pathlib import Path
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import Final
 
-import certifi
 import httpx
-from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import ConnectError, ConnectTimeoutError, ReadTimeoutError, RequestError
-from pyreqwest.proxy import ProxyBuilder
-from pyreqwest.response import Response
 
 from judges.core.model import (
     ModelError,
@@ -29,6 +23,7 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
+from judges.models.connections import Connection, Reply, ReplyTooLongError
 from judges.models.credentials import (
     AddressRefusedError,
     KeyRefusedError,
@@ -42,36 +37,41 @@ from judges.models.provider import ModelSettingsError
 from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
-_MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 _KEEPALIVE_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _RESOLVE_EVERY_S: Final = 60.0
 _TIMER_S: Final = 0.05  # by which two clocks may differ
 
 
-class Reply(NamedTuple):
-    """A reply of the endpoint; header names are found in any case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class HttpEndpoint:
-    """One endpoint with its own connections. Use it from one event loop."""
+    """One endpoint with its own connections, at most ``max_in_flight``. Use it from one event loop."""
 
     def __init__(self, url: str, headers: Mapping[str, str], settings: ModelSettings, proxy: str | None = None) -> None:
-        """Make an endpoint; the first request makes the client, so that it belongs to the process that sends it."""
-        parts = httpx.URL(url)
-        self._url = str(parts)
-        self._host, self._port = parts.host, parts.port or (443 if parts.scheme == "https" else 80)
-        self._proxy = proxy
+        """Make an endpoint. It connects with the first request, so in the process that sends it."""
+        self._target, self._proxy = httpx.URL(url), None if proxy is None else httpx.URL(proxy)
         self._headers = {"content-type": "application/json", **headers}
         self._settings = settings
-        self._client: Client | None = None
-        self._connects_to: str | None = None  # The address of the client; None if the proxy resolves the name.
-        # Addresses of the name that were checked and not found dead, the next to be used first.
-        self._addresses: list[str | None] = []
+        target, login = self._target, {}
+        through = self._proxy if target.scheme == "http" else None
+        where = target.raw_path.decode("ascii")
+        if through is not None:
+            where = f"http://{target.netloc.decode('ascii')}{where}"
+            login = _login("proxy-authorization", through)
+        fixed = {
+            "host": target.netloc.decode("ascii"),
+            "user-agent": "tracejudge",
+            "accept": "*/*",
+            "accept-encoding": "gzip, deflate",
+            **login,
+            **_login("authorization", target),
+            **self._headers,
+        }
+        self._head = _head(f"POST {where}", fixed) + b"content-length: %d\r\n\r\n"
+        self._tls: ssl.SSLContext | None = None
+        self._idle: list[Connection] = []
+        self._free = asyncio.Semaphore(settings.max_in_flight)
+        # Addresses of the name, or of the proxy, that were checked and not found dead, the next to be used first.
+        self._addresses: list[str] = []
         self._resolved_at = 0.0
         self._resolving = asyncio.Lock()
 
@@ -86,146 +86,157 @@ class HttpEndpoint:
         loop, timeout_s = asyncio.get_running_loop(), self._settings.timeout_s
         deadline = loop.time() + timeout_s
         try:
-            return _as_named(await self._post(body, deadline))
+            if self._free.locked():
+                async with asyncio.timeout_at(deadline):
+                    await self._free.acquire()
+            else:
+                await self._free.acquire()
+            try:
+                reply = await self._post((self._head % len(body)) + body, deadline)
+            finally:
+                self._free.release()
         except AddressRefusedError as error:
             raise ModelRejectedError(
                 "the name of the endpoint leads to a link-local, metadata or unspecified address, where no judge model"
                 " belongs; if this one does, set allow_link_local = true"
             ) from error
-        except ConnectError as error:
-            raise await self._refused(error) from error
+        except ReplyTooLongError as error:
+            raise ModelUnavailableError(str(error)) from error
         except TimeoutError as error:
             # Name and connection have less time than the whole request.
-            if loop.time() < deadline - _TIMER_S and not isinstance(error, ReadTimeoutError):
+            if loop.time() < deadline - _TIMER_S:
                 raise self._unavailable(error) from error
             raise ModelTimeoutError(f"no answer within {timeout_s:g} s") from error
-        except (RequestError, OSError) as error:
+        except OSError as error:
             raise self._unavailable(error) from error
+        # The quotation marks of a text within an answer are escaped.
+        return as_named(reply) if reply.status == httpx.codes.OK and b'"error"' in reply.body else reply
 
-    async def _post(self, body: bytes, deadline: float) -> Reply:
+    async def _post(self, request: bytes, deadline: float) -> Reply:
         loop = asyncio.get_running_loop()
-        untried: int | None = None
         while True:
-            client = self._client
-            if client is None or self._connects_to not in self._addresses[:1] or self._is_stale:
-                client = await self._open(deadline)
-            address = self._connects_to
-            # Addresses that other requests find dead, or that a later look-up brings, add no tries.
-            untried = len(self._addresses) if untried is None else untried
-            # A call that is cancelled goes on in the client, and holds its connection, until this time.
-            left_s = max(deadline - loop.time(), 0.001)
-            request = client.post(self._url).body_bytes(body).timeout(timedelta(seconds=left_s)).build_streamed()
+            if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
+                await self._resolve(deadline)
+            connection = self._take(loop.time() - _KEEPALIVE_S)
+            was_used = connection is not None
+            if connection is None:
+                connection = await self._connect(deadline)
             try:
-                async with request as response:
-                    return Reply(response.status, response.headers, await _read(response))
-            except (ConnectError, ConnectTimeoutError):
-                # Nothing was sent: the other addresses of the name are tried.
-                if address in self._addresses[:1]:
-                    del self._addresses[:1]
-                untried -= 1
-                if untried <= 0 or loop.time() >= deadline:
-                    raise
+                reply = await connection.ask(request, deadline)
+            except TimeoutError:
+                raise
+            except OSError:
+                # The endpoint closed a connection that was not in use while this request was on its way.
+                if was_used and not connection.received:
+                    continue
+                raise
+            if connection.is_open:
+                connection.used_at = loop.time()
+                self._idle.append(connection)
+            return reply
 
-    async def _open(self, deadline: float) -> Client:
-        """Return the client of an address to which the name leads now.
+    def _take(self, used_after: float) -> Connection | None:
+        """Take the connection that was used last, and close those that the endpoint has closed or no longer expects."""
+        while self._idle:
+            last = self._idle.pop()
+            if last.is_open and last.used_at > used_after and last.address in self._addresses:
+                return last
+            last.close()
+        return None
 
-        A new one costs up to 60 ms, for which it reads all certificates, so it is kept while its address is right.
-        """
+    async def _resolve(self, deadline: float) -> None:
+        """Look up the addresses of the name, unless another request has done so meanwhile."""
         loop = asyncio.get_running_loop()
-        async with self._resolving:
-            if not self._addresses or self._is_stale:
-                addresses: list[str | None] = [None]
-                if self._proxy is None:
-                    async with asyncio.timeout_at(min(deadline, loop.time() + _CONNECT_TIMEOUT_S)):
-                        guarded = not self._settings.allow_link_local
-                        addresses = [*await resolve(self._host, self._port, guarded=guarded)]
-                self._addresses = sorted(addresses, key=lambda address: address != self._connects_to)
-                self._resolved_at = loop.time()
-            if self._client is None or self._connects_to != self._addresses[0]:
-                self._client, self._connects_to = self._build(self._addresses[0]), self._addresses[0]
-            return self._client
+        async with asyncio.timeout_at(min(deadline, loop.time() + _CONNECT_TIMEOUT_S)), self._resolving:
+            if self._addresses and loop.time() <= self._resolved_at + _RESOLVE_EVERY_S:
+                return
+            # The proxy resolves the name of the endpoint. Its own is not checked: an operator chose it.
+            guarded = self._proxy is None and not self._settings.allow_link_local
+            first = self._proxy or self._target
+            self._addresses = await resolve(first.host, _port(first), guarded=guarded)
+            self._resolved_at = loop.time()
 
-    @property
-    def _is_stale(self) -> bool:
-        """Whether the name may lead elsewhere by now."""
-        return asyncio.get_running_loop().time() > self._resolved_at + _RESOLVE_EVERY_S
-
-    def _build(self, address: str | None) -> Client:
-        connect_s = _CONNECT_TIMEOUT_S / len(self._addresses)
-        builder = (
-            ClientBuilder()
-            .default_headers(self._headers)
-            .user_agent("tracejudge")
-            .follow_redirects(enable=False)
-            .referer(enable=False)
-            .max_connections(self._settings.max_in_flight)
-            .connect_timeout(timedelta(seconds=connect_s))
-            .pool_idle_timeout(timedelta(seconds=_KEEPALIVE_S))
-        )
-        builder = builder.no_proxy() if self._proxy is None else builder.proxy(ProxyBuilder.all(self._proxy))
-        if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys():
-            # Without them the system's certificates are trusted, of which an image may have none.
-            builder = builder.add_root_certificate_pem(Path(certifi.where()).read_bytes())
-        if address is not None:
-            builder = builder.resolve(self._host, address, self._port)
-        return builder.build()
-
-    async def _refused(self, error: ConnectError) -> ModelError:
-        """Make the error of a connection that was refused; a proxy is asked why, which the client does not tell."""
-        if self._proxy is not None and "tunnel" in _causes(error):
+    async def _connect(self, deadline: float) -> Connection:
+        """Connect to the first address that answers; those that do not are forgotten."""
+        loop, failed = asyncio.get_running_loop(), OSError("the name has no address")
+        each_s = _CONNECT_TIMEOUT_S / max(len(self._addresses), 1)
+        for address in tuple(self._addresses):
             try:
-                async with httpx.AsyncClient(proxy=self._proxy, trust_env=False, timeout=_CONNECT_TIMEOUT_S) as client:
-                    await client.head(f"https://{self._host}:{self._port}")
-            except httpx.ProxyError as refused:
-                status = re.match(r"\d{3}", str(refused))
-                if status is not None and int(status[0]) in REJECTED:
-                    text = f"the proxy rejects the connection to {self.address}: HTTP {status[0]}"
-                    rejected = ModelRejectedError(text)
-                    rejected.status = int(status[0])
-                    return rejected
-            except httpx.HTTPError:
-                pass
-        return self._unavailable(error)
+                async with asyncio.timeout_at(min(deadline, loop.time() + each_s)):
+                    return await self._open(address, deadline)
+            except ModelError:
+                raise
+            except OSError as error:
+                failed = error
+                with suppress(ValueError):  # Another request may have forgotten it.
+                    self._addresses.remove(address)
+        raise failed
+
+    async def _open(self, address: str, deadline: float) -> Connection:
+        loop, first = asyncio.get_running_loop(), self._proxy or self._target
+        if self._tls is None:
+            self._tls = tls_context(str(self._target), None if self._proxy is None else str(self._proxy))
+        tls, name = (self._tls, first.host) if first.scheme == "https" else (None, None)
+        _, connection = await loop.create_connection(
+            lambda: Connection(address), address, _port(first), ssl=tls, server_hostname=name
+        )
+        if self._proxy is not None and self._target.scheme == "https":
+            host = f"{self._target.raw_host.decode('ascii')}:{_port(self._target)}"
+            head = _head(f"CONNECT {host}", {"host": host, **_login("proxy-authorization", self._proxy)})
+            reply = await connection.ask(head + b"\r\n", deadline, for_tunnel=True)
+            if reply.status != httpx.codes.OK:
+                connection.close()
+                raise self._refused(reply.status)
+            await connection.start_tls(self._tls, self._target.host)
+        return connection
+
+    def _refused(self, status: int) -> ModelError:
+        """Make the error for a proxy that does not lead to the endpoint."""
+        text = f"the proxy rejects the connection to {self.address}: HTTP {status}"
+        if status not in REJECTED:
+            return ModelUnavailableError(text)
+        error = ModelRejectedError(text)
+        error.status = status
+        return error
 
     def _unavailable(self, error: Exception) -> ModelUnavailableError:
-        if isinstance(error, RequestError) and "CaUsedAsEndEntity" in _causes(error):
-            text = "its certificate is that of an authority; issue one with basicConstraints = CA:FALSE"
-            return ModelUnavailableError(f"no connection to {self.address}: {text}")
         return ModelUnavailableError(f"no connection to {self.address} ({type(error).__name__})")
 
     @property
     def address(self) -> str:
         """The address of requests, without user, password and query, for messages."""
-        return mask_url(self._url)
+        return mask_url(str(self._target))
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that no message may contain: the key, and passwords and queries in the addresses."""
-        urls = [httpx.URL(url) for url in (self._url, self._proxy) if url is not None]
+        urls = [url for url in (self._target, self._proxy) if url is not None]
         keys = (self._headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-api-key"))
         return (*keys, *(url.password for url in urls), *(value for url in urls for value in url.params.values()))
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        """Close the connections that are not in use."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
 
-def _causes(error: RequestError) -> str:
-    return " ".join(cause["message"] for cause in error.details["causes"] or ())
+def _head(line: str, headers: Mapping[str, str]) -> bytes:
+    """Write the lines of a request but for the empty one."""
+    lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "".join(f"{each}\r\n" for each in lines).encode("latin-1")
 
 
-async def _read(response: Response) -> bytes:
-    # In pieces: a reply may not announce its length, and a compressed one grows.
-    pieces: list[bytes] = []
-    size = 0
-    while (piece := await response.body_reader.read_chunk()) is not None:
-        size += len(piece)
-        if size > _MAX_REPLY_BYTES:
-            raise ModelUnavailableError(f"the reply is longer than {_MAX_REPLY_BYTES} bytes")
-        pieces.append(bytes(piece))
-    return b"".join(pieces)
+def _login(name: str, url: httpx.URL) -> dict[str, str]:
+    """Make the header for user and password of an address; none without them."""
+    if not url.userinfo:
+        return {}
+    pair = f"{url.username}:{url.password}".encode()
+    return {name: f"Basic {b64encode(pair).decode('ascii')}"}
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
 
 
 def below(base_url: str, path: str) -> str:
@@ -281,8 +292,3 @@ def content_type(reply: Reply) -> str | None:
     """Return the content type of a reply; None if it is JSON or absent."""
     kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
     return None if kind is None or kind[0].endswith("json") else kind[0]
-
-
-def _as_named(reply: Reply) -> Reply:
-    # The quotation marks of a text within an answer are escaped.
-    return as_named(reply) if reply.status == httpx.codes.OK and b'"error"' in reply.body else reply

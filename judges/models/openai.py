@@ -17,7 +17,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.http import HttpEndpoint, Reply, access, bearer, below, no_chat_reply
+from judges.models.connections import Reply
+from judges.models.http import HttpEndpoint, access, bearer, below, no_chat_reply
 from judges.models.provider import ProbeRequest
 from judges.models.replies import (
     ABSENT,

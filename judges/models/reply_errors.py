@@ -23,7 +23,8 @@ from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_af
 from tracejudge.content.redact import redact_credentials
 
 if TYPE_CHECKING:
-    from judges.models.http import HttpEndpoint, Reply
+    from judges.models.connections import Reply
+    from judges.models.http import HttpEndpoint
 
 _QUOTED_CHARS: Final = 20  # A message that has so many characters in a row in common with the request quotes it.
 _BLOCK_CHARS: Final = _QUOTED_CHARS // 2

@@ -241,8 +241,8 @@ def test_an_exception_ends_a_command_with_its_exit_code(
 # What takes long to import. Python's own modules are `asyncio` alone; `opentelemetry` comes with redis.
 PACKAGES = frozenset({
     *("asyncio", "celery", "certifi", "google", "httpx", "jinja2", "json_repair", "kombu", "numpy", "onnxruntime"),
-    *("opentelemetry", "prometheus_client", "pyreqwest", "redis", "rich", "starlette", "structlog", "tokenizers"),
-    *("uvicorn", "yaml"),
+    *("opentelemetry", "prometheus_client", "httptools", "redis", "rich", "starlette", "structlog", "tokenizers"),
+    *("uvicorn", "uvloop", "yaml"),
 })  # fmt: skip
 LOGS = ("rich", "structlog", "asyncio")
 REDIS = (*LOGS, "redis", "opentelemetry")

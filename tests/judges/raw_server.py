@@ -4,7 +4,15 @@ import socketserver
 import ssl
 import threading
 from contextlib import suppress
-from typing import Self
+from pathlib import Path
+from typing import NamedTuple, Self
+
+
+class Certificate(NamedTuple):
+    """A certificate for 127.0.0.1 that nobody has signed but itself."""
+
+    path: Path
+    tls: ssl.SSLContext
 
 
 class RawServer:

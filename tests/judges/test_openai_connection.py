@@ -3,12 +3,8 @@
 import asyncio
 import email.utils
 import gzip
-import shutil
 import ssl
-import subprocess
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -16,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_client import REQUEST, WORDS, Client
 from model_client import openai as client
-from raw_server import RawServer
+from raw_server import Certificate, RawServer
 from support.endpoint import ChatEndpoint
 from support.replies import answers, cuts, failing, gathering, slow, yes_no
 
@@ -127,28 +123,6 @@ class TestConnection:
         assert [call.headers.get("cookie") for call in endpoint.calls] == [None, None]
 
 
-class Certificate(NamedTuple):
-    """A certificate for 127.0.0.1 that nobody has signed but itself."""
-
-    path: Path
-    tls: ssl.SSLContext
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    if (openssl := shutil.which("openssl")) is None:
-        pytest.skip("openssl makes the certificate")
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    leaf = ("-addext", "basicConstraints=critical,CA:FALSE")  # rustls refuses an authority as an endpoint
-    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", *leaf)
-    made = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", path, "-out", f"{path}.crt")
-    subprocess.run([openssl, *made, *subject], check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(path)
-    return Certificate(path, tls)
-
-
 class TestCertificates:
     def test_are_loaded_for_https_only(self) -> None:
         for urls, loaded in (
@@ -165,7 +139,7 @@ class TestCertificates:
             failure = client(server.base_url).fails()
         assert (type(failure), str(failure)) == (
             ModelUnavailableError,
-            f"no connection to {server.base_url}/chat/completions (ConnectError)",
+            f"no connection to {server.base_url}/chat/completions (SSLCertVerificationError)",
         )
 
     def test_of_the_environment_are_trusted(self, certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:

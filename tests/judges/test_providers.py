@@ -144,7 +144,7 @@ def test_an_endpoint_that_refuses_connections_may_come_back(provider: str) -> No
     model = client(provider, f"http://127.0.0.1:{port}")
     failure = model.fails(ASKED)
     where = f"http://127.0.0.1:{port}{REMOTE[provider].path}"
-    assert (failure.reason, str(failure)) == ("judge_unavailable", f"no connection to {where} (ConnectError)")
+    assert (failure.reason, str(failure)) == ("judge_unavailable", f"no connection to {where} (ConnectionRefusedError)")
     with Endpoint(good(provider), port=port):
         assert model.ask(ASKED)
 
@@ -154,7 +154,7 @@ def test_a_connection_that_nobody_accepts_is_given_up(provider: str, monkeypatch
     monkeypatch.setattr("judges.models.http._CONNECT_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, socket.create_connection(deaf.getsockname()):
         failure = client(provider, f"http://127.0.0.1:{deaf.getsockname()[1]}").fails(ASKED)
-    assert (failure.reason, "(ConnectTimeoutError)" in str(failure)) == ("judge_unavailable", True)
+    assert (failure.reason, "(TimeoutError)" in str(failure)) == ("judge_unavailable", True)
 
 
 def test_something_that_speaks_no_http_is_unavailable(provider: str) -> None:

@@ -17,6 +17,7 @@ from judges.core.decision import Option, Question
 from judges.core.model import BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
 from judges.core.verdict import with_message
+from judges.models.connections import Reply
 from judges.models.credentials import (
     AddressRefusedError,
     KeyRefusedError,
@@ -25,7 +26,7 @@ from judges.models.credentials import (
     read_key,
     resolve,
 )
-from judges.models.http import Reply, content_type
+from judges.models.http import content_type
 from judges.models.http import tls_context as trust
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check, decides, model_kind
 from judges.models.reply_errors import quote_message, read_fault

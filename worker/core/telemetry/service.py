@@ -246,7 +246,9 @@ class EventLoopThread:
     """An event loop that runs until it is stopped."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        import uvloop  # noqa: PLC0415 - commands that have no loop import this module
+
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._tasks: set[concurrent.futures.Future[Any]] = set()
 
