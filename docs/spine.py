@@ -63,8 +63,8 @@ leases that ended and for unannounced batches.
 
 ## Files in reading order
 
-Each Lua file (`worker/core/storage/scripts/`, {lua} lines) stands with the file to have open beside it, after what it
-includes.
+The marked files have {marked} lines; figures are rounded. Each Lua file (`worker/core/storage/scripts/`, {lua} lines)
+stands with the file to have open beside it, after what it includes.
 
 | file | lines | decides |
 | --- | --: | --- |
@@ -194,14 +194,14 @@ STATES: Final = (
     State("batch finished", (), ("finish",), "the batch is leased again, and the script removes it then", "-"),
     State(
         "parked",
-        ("holders", "all_tries"),
+        ("holders", "all_tries", "leases"),
         ("put_back",),
         "the lease ends; this round's calls are not counted",
         "nothing; the sweeper makes it ready when it is due",
     ),
     State(
         "set aside",
-        ("holders",),
+        ("holders", "leases"),
         ("set_aside",),
         "the lease ends; the batch is set aside when it is leased again",
         "as parked; it is set aside again if it still cannot be read",
@@ -264,7 +264,9 @@ def page() -> str:
         f" {state.before} | {state.crash} |\n"
         for state in STATES
     ]
-    head = _HEAD.format(lua=f"{round(sum(text.count(chr(10)) for text in scripts.values()), -2):,}")
+    lines = sum(text.count("\n") for text in scripts.values())
+    marked = sum(_read(core / name).count("\n") for name in _MARKED)
+    head = _HEAD.format(lua=f"{round(lines, -2):,}", marked=f"{round(marked, -2):,}")
     return "".join((head, *rows, _ASIDE, *items, _STATES, *states, _TAIL))
 
 

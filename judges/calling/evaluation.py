@@ -32,6 +32,7 @@ from judges.parsing.answer import (
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, has_sign
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.parsing.retrievals import with_context
+from judges.requests.repair import repair
 from judges.requests.request import (
     LARGE_CHARS,
     Clock,
@@ -39,7 +40,6 @@ from judges.requests.request import (
     JudgeCall,
     UnscoredError,
     offload_if_large,
-    repair,
     truncate_to_context,
 )
 from tracejudge import Trace
@@ -197,6 +197,8 @@ class _SingleRequest:
         return (await self._call.ask(self._prompt, self._messages)).text
 
     async def repaired(self, text: str, error: AnswerError) -> str:
+        if not text.strip():
+            raise UnscoredError("invalid_answer", "the answer is empty") from error
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:
@@ -331,7 +333,7 @@ class AnswerLoop(NamedTuple):
             if bare[:1] not in {"{", "["} and is_refusal(bare):
                 raise UnscoredError("refusal", "the model declined to answer, in words")
             read = await offload_if_large(is_large, judge.read, answer)
-            # In the asked form, since the endpoint allows no other.
+            # A model may refuse within the asked form if its endpoint allows no other answer.
             fields = read if isinstance(read, Mapping) else {"rationale": getattr(read, "rationale", None)}
             reasons = str(next((fields[key] for key in ("rationale", "justification") if fields.get(key)), ""))
             if is_refusal_as_reason(reasons):

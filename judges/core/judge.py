@@ -89,12 +89,14 @@ class JudgeFailedError(Exception):
 
 MIN_OUTPUT_TOKENS: Final = 1024
 _TOKENS_PER_DECISION: Final = 8  # Reserved; endpoints that report output tokens report about one an option.
-_BYTES_PER_TOKEN: Final = 3  # A safe estimate for prose, as for requests.
+# A safe estimate: tokenizers need fewer tokens for prose, and about as many for scripts far from Latin. An exact count
+# would need each model's own tokenizer.
+BYTES_PER_TOKEN: Final = 3
 
 
 def text_tokens(*texts: str | None) -> int:
     """Estimate the tokens of texts, on the safe side."""
-    return sum(len(text.encode("utf-8", "replace")) for text in texts if text) // _BYTES_PER_TOKEN
+    return sum(len(text.encode("utf-8", "replace")) for text in texts if text) // BYTES_PER_TOKEN
 
 
 def output_tokens_of_reasons(trace: Trace, _prompt: Prompt) -> int:

@@ -16,9 +16,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.prompt import Message
-from judges.models.connections import Reply
-from judges.models.http import HttpEndpoint, access, below, no_chat_reply
-from judges.models.provider import ANTHROPIC_URL, ProbeRequest
+from judges.models.http import HttpEndpoint, Reply
+from judges.models.provider import ANTHROPIC_URL, ProbeRequest, join_path, read_access
 from judges.models.replies import (
     UNREADABLE,
     anthropic_quota,
@@ -31,6 +30,7 @@ from judges.models.replies import (
     sendable_name,
     sendable_object,
 )
+from judges.models.reply_errors import no_chat_reply
 from judges.models.request_options import Asked, Options, OutputBound, Parts, SchemaOptions
 from judges.parsing.answer import beside_thoughts
 
@@ -108,7 +108,7 @@ def _below_version(base_url: str | None, path: str) -> str:
     """Add a path below `/v1`. Most clients of this API expect addresses without `/v1`, ours for OpenAI with it."""
     url = base_url or ANTHROPIC_URL
     has_version = httpx.URL(url).path.rstrip("/").endswith("/v1")
-    return below(url, path if has_version else f"/v1{path}")
+    return join_path(url, path if has_version else f"/v1{path}")
 
 
 def _headers(api_key: str | None) -> Mapping[str, str]:
@@ -215,7 +215,7 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> AnthropicModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return AnthropicModel(settings, *access(settings, environment, proxy, settings.base_url or ANTHROPIC_URL))
+    return AnthropicModel(settings, *read_access(settings, environment, proxy, settings.base_url or ANTHROPIC_URL))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:

@@ -28,12 +28,11 @@ from judges.core.model import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from judges.models.connections import Reply
-from judges.models.http import HttpEndpoint, access, bearer, no_chat_reply
+from judges.models.http import HttpEndpoint, Reply
 from judges.models.pairs import Description, lay_out, load_description
-from judges.models.provider import ModelSettingsError, ProbeRequest, check_endpoint
+from judges.models.provider import ModelSettingsError, ProbeRequest, bearer, check_endpoint, read_access
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
-from judges.models.reply_errors import read_fault, translated
+from judges.models.reply_errors import no_chat_reply, read_fault, translated
 from judges.requests.request import LARGE_CHARS, offload_if_large
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | N
     if _form(settings) == _CLASSIFY and description.is_pair:
         fix = "write text with {evidence} and {claim} in judge.toml"
         raise ModelSettingsError(f"path: /classify reads single texts, and judge.toml describes pairs; {fix}")
-    return HttpClassifier(settings, description, *access(settings, environment, proxy, settings.base_url or ""))
+    return HttpClassifier(settings, description, *read_access(settings, environment, proxy, settings.base_url or ""))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:

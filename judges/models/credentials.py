@@ -4,6 +4,7 @@ A key is read from a variable or a file and never appears in a log line or an er
 """
 
 import logging
+import os
 import socket
 import ssl
 import stat
@@ -66,6 +67,18 @@ def pem_fault(path: str | None, *, is_key: bool = False) -> str | None:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
         return f"the file {path} cannot be used ({why}); name a readable PEM file"
     return None
+
+
+def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> ssl.SSLContext:
+    """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
+    import httpx  # noqa: PLC0415 - settings import this module
+
+    if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
+        if (fault := pem_fault(os.environ.get("SSL_CERT_FILE"))) is not None:
+            raise kind(f"SSL_CERT_FILE: {fault}")
+        return httpx.create_ssl_context()
+    # Loading the certificates takes 20 ms of CPU.
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 _GUARDED: Final = tuple(

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from judges.core.decision import Decision, Question, read_probabilities
 from judges.core.model import BadModelRequestError, ChatRequest, ChatResponse, Dialect, ModelSettings
-from judges.models.http import HttpEndpoint, access, bearer, below, no_chat_reply
-from judges.models.provider import ProbeRequest
+from judges.models.http import HttpEndpoint
+from judges.models.provider import ProbeRequest, bearer, join_path, read_access
 from judges.models.replies import UNREADABLE, decode_reply, openai_quota, reply_fields
-from judges.models.reply_errors import read_fault, translated
+from judges.models.reply_errors import no_chat_reply, read_fault, translated
 
 T = TypeVar("T")
 _INCOMPLETE: Final = Decision(problem="incomplete")
@@ -181,7 +181,9 @@ class DecisionModel:
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
         self.settings = settings
         self._form = _FORMS[settings.dialect or "openai"]
-        self._endpoint = HttpEndpoint(below(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy)
+        self._endpoint = HttpEndpoint(
+            join_path(settings.base_url or "", self._form.path), bearer(api_key), settings, proxy
+        )
 
     async def complete(self, request: ChatRequest) -> ChatResponse:
         """Answer the questions of one request, or raise ``ModelError``."""
@@ -216,9 +218,9 @@ class DecisionModel:
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> DecisionModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return DecisionModel(settings, *access(settings, environment, proxy, settings.base_url or ""))
+    return DecisionModel(settings, *read_access(settings, environment, proxy, settings.base_url or ""))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
     """Make the request that lists models."""
-    return ProbeRequest(below(settings.base_url or "", "/models"), bearer(key))
+    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))

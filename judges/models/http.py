@@ -1,4 +1,4 @@
-"""POST JSON to one endpoint over persistent connections, and translate its failures to ``ModelError``.
+"""Requests to one endpoint over persistent connections; its failures become ``ModelError``.
 
 httpx only parses addresses and finds the trusted certificates. Redirects are not followed, because a judge endpoint
 must not send traces elsewhere. Names are resolved and checked here, and a connection leads to an address that was
@@ -6,41 +6,176 @@ checked.
 """
 
 import asyncio
-import os
-import re
 import ssl
+import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple, cast
 
+import httptools
 import httpx
 
-from judges.core.model import (
-    ModelError,
-    ModelRejectedError,
-    ModelSettings,
-    ModelTimeoutError,
-    ModelUnavailableError,
-)
-from judges.models.connections import Connection, Reply, ReplyTooLongError
-from judges.models.credentials import (
-    AddressRefusedError,
-    KeyRefusedError,
-    ProxyRefusedError,
-    pem_fault,
-    proxy_for,
-    read_key,
-    resolve,
-)
-from judges.models.provider import ModelSettingsError
+from judges.core.model import ModelError, ModelRejectedError, ModelSettings, ModelTimeoutError, ModelUnavailableError
+from judges.models.credentials import AddressRefusedError, resolve, tls_context
 from judges.models.reply_errors import REJECTED, as_named
 from tracejudge.redis_url import mask_url
 
 _KEEPALIVE_S: Final = 60.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _RESOLVE_EVERY_S: Final = 60.0
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_FIRST_FINAL: Final = 200
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 _TIMER_S: Final = 0.05  # by which two clocks may differ
+
+
+class Reply(NamedTuple):
+    """A reply of the endpoint; the names of its headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class BrokenReplyError(OSError):
+    """A reply is no HTTP, or is cut off. The message contains nothing of it."""
+
+
+class ReplyTooLongError(OSError):
+    """A reply is longer than is read."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the reply is longer than {_MAX_BYTES} bytes")
+
+
+class Connection(asyncio.Protocol):
+    """One connection, from which replies come whole. `httptools` calls the methods ``on_…``."""
+
+    def __init__(self, address: str) -> None:
+        """Make the protocol of a connection to ``address``."""
+        self.address = address
+        self.used_at = 0.0
+        self.is_open = False
+        self.received = 0
+        """Bytes that came after the last request."""
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Reply] | None = None
+
+    async def ask(self, request: bytes, deadline: float, *, for_tunnel: bool = False) -> Reply:
+        """Send a request and read its whole reply. If that fails or is cancelled, the connection is closed.
+
+        Args:
+            request: Its head and body.
+            deadline: By when the reply has to be complete, on the clock of the event loop.
+            for_tunnel: Whether it asks a proxy for a tunnel; a reply that grants it ends with its head.
+
+        Raises:
+            TimeoutError: The reply was not complete in time.
+            ReplyTooLongError: It is too long.
+            OSError: The connection broke, or the reply is not HTTP.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Reply] = loop.create_future()
+        self._waiter = waiter
+        self._parser, self._for_tunnel = httptools.HttpResponseParser(self), for_tunnel
+        self._headers: dict[str, str] = {}
+        self._pieces: list[bytes] = []
+        self._has_head, self.received, self._size = False, 0, 0
+        cast("asyncio.Transport", self._transport).write(request)
+        # A timer of its own, because `asyncio.timeout` costs a context and a cancellation for each request.
+        timer = loop.call_at(deadline, _expire, waiter)
+        try:
+            return await waiter
+        except BaseException:
+            self.close()  # The reply may still come, and would be taken for that of the next request.
+            raise
+        finally:
+            timer.cancel()
+
+    async def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
+        """Speak TLS with the host at the end of a tunnel from now on; raises ``OSError``."""
+        loop, transport = asyncio.get_running_loop(), cast("asyncio.Transport", self._transport)
+        self._transport = await loop.start_tls(transport, self, tls, server_hostname=host)
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what requests are written to."""
+        self._transport, self.is_open = cast("asyncio.Transport", transport), True
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a part of a reply; without a request, the endpoint is about to close, or does not speak HTTP."""
+        if self._waiter is None:
+            self.close()
+            return
+        self.received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(BrokenReplyError("the reply is not HTTP/1.1"))
+        # Headers, trailers and the sizes of chunks may be as long again as the longest body.
+        if self._waiter is not None and self.received > 2 * _MAX_BYTES:
+            self._fail(ReplyTooLongError())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the reply, which has no length if it ends with the connection."""
+        self.is_open = False
+        if self._waiter is None:
+            return
+        if exc is None and self._has_head and not {"content-length", "transfer-encoding"} & self._headers.keys():
+            self.on_message_complete()
+        else:
+            self._fail(exc if isinstance(exc, OSError) else BrokenReplyError("the connection ended before the reply"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header or a trailer."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """End a reply without a body."""
+        self._has_head = True
+        if self._for_tunnel and self._parser.get_status_code() == _FIRST_FINAL:
+            self._complete(b"")
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body, unless it is too long."""
+        self._size += len(body)
+        if self._size <= _MAX_BYTES:
+            self._pieces.append(body)
+        elif self._waiter is not None:
+            self._fail(ReplyTooLongError())
+
+    def on_message_complete(self) -> None:
+        """Hand over the reply, but for one such as 100 Continue, which another one follows."""
+        if self._parser.get_status_code() < _FIRST_FINAL:
+            self._headers, self._has_head = {}, False
+            return
+        if not self._parser.should_keep_alive():
+            self.close()
+        body = b"".join(self._pieces)
+        if (encoding := self._headers.get("content-encoding", "identity").lower()) != "identity":
+            try:
+                body = _unpacked(body, encoding)
+            except OSError as error:
+                self._fail(error)
+                return
+        self._complete(body)
+
+    def _complete(self, body: bytes) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(Reply(self._parser.get_status_code(), self._headers, body))
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
 
 
 class HttpEndpoint:
@@ -66,7 +201,8 @@ class HttpEndpoint:
             **_login("authorization", target),
             **self._headers,
         }
-        self._head = _head(f"POST {where}", fixed) + b"content-length: %d\r\n\r\n"
+        self._get = _head(f"GET {where}", fixed) + b"\r\n"
+        self._post = _head(f"POST {where}", fixed) + b"content-length: "
         self._tls: ssl.SSLContext | None = None
         self._idle: list[Connection] = []
         self._free = asyncio.Semaphore(settings.max_in_flight)
@@ -74,6 +210,10 @@ class HttpEndpoint:
         self._addresses: list[str] = []
         self._resolved_at = 0.0
         self._resolving = asyncio.Lock()
+
+    async def get(self) -> Reply:
+        """Ask for what is at the address; raises as ``post``."""
+        return await self._send(self._get)
 
     async def post(self, body: bytes) -> Reply:
         """Send one request and read its whole reply within ``timeout_s``.
@@ -83,6 +223,11 @@ class HttpEndpoint:
             ModelUnavailableError: There was no connection, or it broke.
             ModelRejectedError: The endpoint's name leads to an address that is not allowed, or the proxy refuses.
         """
+        reply = await self._send(b"%b%d\r\n\r\n%b" % (self._post, len(body), body))
+        # Only the reply itself can have such a key: the quotation marks of a text within an answer are escaped.
+        return as_named(reply) if reply.status == httpx.codes.OK and b'"error"' in reply.body else reply
+
+    async def _send(self, request: bytes) -> Reply:
         loop, timeout_s = asyncio.get_running_loop(), self._settings.timeout_s
         deadline = loop.time() + timeout_s
         try:
@@ -92,7 +237,7 @@ class HttpEndpoint:
             else:
                 await self._free.acquire()
             try:
-                reply = await self._post((self._head % len(body)) + body, deadline)
+                return await self._ask(request, deadline)
             finally:
                 self._free.release()
         except AddressRefusedError as error:
@@ -109,31 +254,29 @@ class HttpEndpoint:
             raise ModelTimeoutError(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
             raise self._unavailable(error) from error
-        # The quotation marks of a text within an answer are escaped.
-        return as_named(reply) if reply.status == httpx.codes.OK and b'"error"' in reply.body else reply
 
-    async def _post(self, request: bytes, deadline: float) -> Reply:
+    async def _ask(self, request: bytes, deadline: float) -> Reply:
         loop = asyncio.get_running_loop()
-        while True:
-            if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
-                await self._resolve(deadline)
-            connection = self._take(loop.time() - _KEEPALIVE_S)
-            was_used = connection is not None
-            if connection is None:
-                connection = await self._connect(deadline)
-            try:
-                reply = await connection.ask(request, deadline)
-            except TimeoutError:
+        if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
+            await self._resolve(deadline)
+        connection = used = self._take(loop.time() - _KEEPALIVE_S)
+        if connection is None:
+            connection = await self._connect(deadline)
+        try:
+            reply = await connection.ask(request, deadline)
+        except TimeoutError:  # an OSError, too
+            raise
+        except OSError:
+            # Most likely the endpoint closed a connection that it took for unused while this request was on its way.
+            # If it has answered and the answer was lost, the call is paid twice, as it is after any broken connection.
+            if used is None or used.received:
                 raise
-            except OSError:
-                # The endpoint closed a connection that was not in use while this request was on its way.
-                if was_used and not connection.received:
-                    continue
-                raise
-            if connection.is_open:
-                connection.used_at = loop.time()
-                self._idle.append(connection)
-            return reply
+            connection = await self._connect(deadline)
+            reply = await connection.ask(request, deadline)
+        if connection.is_open:
+            connection.used_at = loop.time()
+            self._idle.append(connection)
+        return reply
 
     def _take(self, used_after: float) -> Connection | None:
         """Take the connection that was used last, and close those that the endpoint has closed or no longer expects."""
@@ -164,8 +307,6 @@ class HttpEndpoint:
             try:
                 async with asyncio.timeout_at(min(deadline, loop.time() + each_s)):
                     return await self._open(address, deadline)
-            except ModelError:
-                raise
             except OSError as error:
                 failed = error
                 with suppress(ValueError):  # Another request may have forgotten it.
@@ -239,56 +380,21 @@ def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def below(base_url: str, path: str) -> str:
-    """Add a path to an address, before its query, such as Azure's `api-version`."""
-    url = httpx.URL(base_url)
-    return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
-
-
-def tls_context(*urls: str | None, kind: type[Exception] = KeyRefusedError) -> ssl.SSLContext:
-    """Make a context that trusts what the environment names; one that trusts nobody if no address is https."""
-    if any(url is not None and httpx.URL(url).scheme == "https" for url in urls):
-        if (fault := pem_fault(os.environ.get("SSL_CERT_FILE"))) is not None:
-            raise kind(f"SSL_CERT_FILE: {fault}")
-        return httpx.create_ssl_context()
-    # Loading the certificates takes 20 ms of CPU.
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def bearer(api_key: str | None) -> dict[str, str]:
-    """Return the header that carries a key."""
-    return {"authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def access(
-    settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str
-) -> tuple[str | None, str | None]:
-    """Read the key of an endpoint and find the proxy for its address; else raise ``ModelSettingsError``."""
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise BrokenReplyError("the reply is compressed by a method that was not offered")
+    packed = zlib.decompressobj(_GZIP_OR_ZLIB)
     try:
-        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
-    except KeyRefusedError as error:
-        raise ModelSettingsError(str(error)) from None
-    except ProxyRefusedError as error:
-        raise ModelSettingsError(f"base_url: {error}") from error
-    try:
-        tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
-    except KeyRefusedError as error:
-        raise ModelSettingsError(f"base_url: the variable {error}") from None
-    return key, proxy_url
+        unpacked = packed.decompress(body, _MAX_BYTES + 1)
+    except zlib.error:
+        raise BrokenReplyError("the reply cannot be unpacked") from None
+    if len(unpacked) > _MAX_BYTES:
+        raise ReplyTooLongError
+    if not packed.eof:
+        raise BrokenReplyError("the compressed reply is cut off")
+    return unpacked
 
 
-_CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}", re.ASCII)
-
-
-def no_chat_reply(reply: Reply, why: str, expected: str = "a chat endpoint") -> ModelUnavailableError:
-    """Make the error for a reply with status 200 that is no answer, as a web page is."""
-    kind = content_type(reply)
-    if kind is None:
-        return ModelUnavailableError(why)
-    return ModelUnavailableError(f"{why}: this is not {expected}, it answers with {kind}; check base_url")
-
-
-def content_type(reply: Reply) -> str | None:
-    """Return the content type of a reply; None if it is JSON or absent."""
-    kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
-    return None if kind is None or kind[0].endswith("json") else kind[0]
+def _expire(waiter: "asyncio.Future[Reply]") -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())

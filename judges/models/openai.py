@@ -17,9 +17,8 @@ from msgspec import Raw, Struct
 
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, ModelUnavailableError, ToolsRefusedError
 from judges.core.prompt import Message, ToolCall
-from judges.models.connections import Reply
-from judges.models.http import HttpEndpoint, access, bearer, below, no_chat_reply
-from judges.models.provider import ProbeRequest
+from judges.models.http import HttpEndpoint, Reply
+from judges.models.provider import ProbeRequest, bearer, join_path, read_access
 from judges.models.replies import (
     ABSENT,
     UNREADABLE,
@@ -36,6 +35,7 @@ from judges.models.replies import (
     sendable_object,
     state_parts,
 )
+from judges.models.reply_errors import no_chat_reply
 from judges.models.request_options import Asked, Options, OutputBound, Parts, SchemaOptions
 from judges.parsing.answer import beside_thoughts
 
@@ -72,7 +72,7 @@ class OpenAIModel:
     def __init__(self, settings: ModelSettings, api_key: str | None, proxy: str | None = None) -> None:
         self.settings = settings
         self._endpoint = HttpEndpoint(
-            below(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
+            join_path(settings.base_url or "", "/chat/completions"), bearer(api_key), settings, proxy
         )
         self._output = OutputBound(settings)
         self._options = Options(self._endpoint, self._output, _INSTEAD_OF)
@@ -244,9 +244,9 @@ def _elsewhere(message: _Message, calls: Iterable[ToolCall], rest: Iterable[_Cho
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> OpenAIModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return OpenAIModel(settings, *access(settings, environment, proxy, settings.base_url or ""))
+    return OpenAIModel(settings, *read_access(settings, environment, proxy, settings.base_url or ""))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:
     """Make the request that lists models."""
-    return ProbeRequest(below(settings.base_url or "", "/models"), bearer(key))
+    return ProbeRequest(join_path(settings.base_url or "", "/models"), bearer(key))

@@ -1,4 +1,4 @@
-"""The registration of a provider of judge models, and the check that providers with an HTTP endpoint share.
+"""The registration of a provider of judge models, and what providers with an HTTP endpoint share.
 
 A provider is one file and one row in ``judges.models.registry``. What it may need besides is in
 docs/adding-a-feature.md.
@@ -11,7 +11,15 @@ from typing import Final, NamedTuple, cast
 
 from judges.core.faults import Kind
 from judges.core.model import ChatModel, ModelKind, ModelSettings
-from judges.models.credentials import is_endpoint, is_guarded
+from judges.models.credentials import (
+    KeyRefusedError,
+    ProxyRefusedError,
+    is_endpoint,
+    is_guarded,
+    proxy_for,
+    read_key,
+    tls_context,
+)
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
 BOUNDS: Final = ("max_tokens", "max_completion_tokens")
@@ -86,3 +94,33 @@ def check_endpoint(settings: ModelSettings, default_url: str = "") -> None:
     if settings.api_key_env is not None and settings.api_key_file is not None:
         message = "api_key_file: goes in place of api_key_env, not beside it; take one of them out"
         raise ModelSettingsError(message, "conflict")
+
+
+def join_path(base_url: str, path: str) -> str:
+    """Add a path to an address, before its query, such as Azure's `api-version`."""
+    import httpx  # noqa: PLC0415 - for models with an endpoint alone
+
+    url = httpx.URL(base_url)
+    return str(url.copy_with(path=f"{url.path.rstrip('/')}{path}"))
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    """Return the header that carries a key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def read_access(
+    settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str
+) -> tuple[str | None, str | None]:
+    """Read the key of an endpoint and find the proxy for its address; else raise ``ModelSettingsError``."""
+    try:
+        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
+    except KeyRefusedError as error:
+        raise ModelSettingsError(str(error)) from None
+    except ProxyRefusedError as error:
+        raise ModelSettingsError(f"base_url: {error}") from error
+    try:
+        tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
+    except KeyRefusedError as error:
+        raise ModelSettingsError(f"base_url: the variable {error}") from None
+    return key, proxy_url

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from judges.core.decision import Calibration
-from judges.core.judge import Judge
+from judges.core.judge import BYTES_PER_TOKEN, Judge
 from judges.core.model import ChatModel, ChatRequest, ModelKind, ModelSettings
 from judges.core.prompt import Message
 from judges.models.provider import ANTHROPIC_URL, BOUNDS, ModelSettingsError, Provider
@@ -141,8 +141,7 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
 
     Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
     """
-    from judges.requests.request import BYTES_PER_TOKEN  # noqa: PLC0415 - it takes asyncio, which `init` need not load
-    from judges.requests.size import size_bytes  # noqa: PLC0415 - the same
+    from judges.requests.size import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
 
     # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
     pairs = model_kind(settings) == "classifier"

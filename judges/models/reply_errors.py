@@ -23,8 +23,7 @@ from judges.models.replies import UNREADABLE, decode_reply, read_quota, retry_af
 from tracejudge.content.redact import redact_credentials
 
 if TYPE_CHECKING:
-    from judges.models.connections import Reply
-    from judges.models.http import HttpEndpoint
+    from judges.models.http import HttpEndpoint, Reply
 
 _QUOTED_CHARS: Final = 20  # A message that has so many characters in a row in common with the request quotes it.
 _BLOCK_CHARS: Final = _QUOTED_CHARS // 2
@@ -234,3 +233,20 @@ def _opens_with(fault: Fault, words: Iterable[str], chars: int = _OPENING_CHARS)
     # Only the beginning: later words may be a quotation of the trace.
     opening = fault.message[:chars].lower()
     return any(each in opening for each in words)
+
+
+_CONTENT_TYPE: Final = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}", re.ASCII)
+
+
+def no_chat_reply(reply: "Reply", why: str, expected: str = "a chat endpoint") -> ModelUnavailableError:
+    """Make the error for a reply with status 200 that is no answer, as a web page is."""
+    kind = content_type(reply)
+    if kind is None:
+        return ModelUnavailableError(why)
+    return ModelUnavailableError(f"{why}: this is not {expected}, it answers with {kind}; check base_url")
+
+
+def content_type(reply: "Reply") -> str | None:
+    """Return the content type of a reply; None if it is JSON or absent."""
+    kind = _CONTENT_TYPE.match(reply.headers.get("content-type", ""))
+    return None if kind is None or kind[0].endswith("json") else kind[0]

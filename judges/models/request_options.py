@@ -26,8 +26,7 @@ from judges.core.model import (
     ModelSettings,
     ToolsRefusedError,
 )
-from judges.models.connections import Reply
-from judges.models.http import HttpEndpoint
+from judges.models.http import HttpEndpoint, Reply
 from judges.models.provider import BOUNDS
 from judges.models.reply_errors import read_fault, translated
 

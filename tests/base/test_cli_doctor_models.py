@@ -100,7 +100,7 @@ def test_a_list_that_comes_in_pieces_is_read_whole(run: Run, monkeypatch: pytest
 
 
 def test_a_list_that_is_too_long_tells_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
-    monkeypatch.setattr(endpoints, "_MAX_BYTES", 30)
+    monkeypatch.setattr("judges.models.http._MAX_BYTES", 30)
     server = stack.enter_context(Lister(models=("a", "b")))
     configure(monkeypatch, f"{server.root_url}/v1")
     assert part(run).result == "ok", "it answers; what it lists is not known"

@@ -11,8 +11,7 @@ from raw_server import Certificate, RawServer
 from support.processes import PATIENCE_S
 
 from judges.core.model import ModelError, ModelSettings
-from judges.models.connections import Reply
-from judges.models.http import HttpEndpoint
+from judges.models.http import HttpEndpoint, Reply
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 CHUNKED = (

@@ -12,9 +12,8 @@ from support.endpoint import ChatEndpoint
 from support.processes import PATIENCE_S
 
 from judges.core.model import ModelRejectedError, ModelSettings, ModelUnavailableError
-from judges.models.connections import Reply
 from judges.models.credentials import is_guarded
-from judges.models.http import HttpEndpoint
+from judges.models.http import HttpEndpoint, Reply
 from judges.models.registry import ModelSettingsError, build, check
 
 GUARDED = [

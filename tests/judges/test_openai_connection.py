@@ -22,7 +22,8 @@ from judges.core.model import (
     ModelUnavailableError,
     RateLimitedError,
 )
-from judges.models.http import HttpEndpoint, tls_context
+from judges.models.credentials import tls_context
+from judges.models.http import HttpEndpoint
 from judges.models.registry import build
 from judges.models.replies import retry_after_s
 

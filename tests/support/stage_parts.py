@@ -145,7 +145,7 @@ class Keyspace(AbstractContextManager["Keyspace"]):
     def leases(self) -> dict[str, float]:
         """Seconds until each batch is due."""
         due = self.client.zrange(self.keys.leases, 0, -1, withscores=True)
-        # Asked last: what somebody sets meanwhile would else be due later than he said.
+        # The clock is read after the due times: a due time that is set in between would seem too late otherwise.
         seconds, microseconds = self.client.time()
         now_ms = seconds * 1000 + microseconds / 1000
         return {batch_id.decode(): (due_ms - now_ms) / 1000 for batch_id, due_ms in due}

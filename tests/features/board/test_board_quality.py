@@ -78,7 +78,9 @@ def stream(service: str, since: float, until: float, every: float, share: float,
     return [(since + every * n, {"service": service, "passed": order[n], **fields}) for n in range(count)]
 
 
-def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(keyspace: Keyspace) -> None:
+def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
+    keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = keyspace.store.now_ms() / 1000
     old, week, day = now - 8 * 86_400, now - 7 * 86_400, 86_400
     parts = [
@@ -127,6 +129,10 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(keyspace: 
     assert poor.interval.value == pytest.approx(0.3, abs=0.05)
     assert by_service["old-fallen"].reference == written_span(now - 8 * day, now - day)
     assert by_service["changed"].is_young
+    # However many series there are, those of incidents are read.
+    with monkeypatch.context() as patch:
+        patch.setattr("worker.features.board.quality._MOST_SERIES", 1)
+        assert [row.series.service for row in read_rows(keyspace.store, "24h", now)] == ["open"]
     assert [series.version for series in by_service["changed"].former] == ["f" * 8]
     assert by_service["unscored"].unscored == pytest.approx(5 / 64, abs=0.01)
     index = VerdictIndex(keyspace.store)

@@ -74,7 +74,7 @@ def settled(up: Up, published: int) -> None:
 @pytest.mark.timeout(300)
 def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up) -> None:
     published = 0
-    for killed in ("worker.cli worker", "redis-server", None):
+    for killed in (*("worker.cli worker", "worker.cli gateway", "worker.cli board", "redis-server"), None):
         with up.program() as program:
             program.wait_for(r"Logs of the parts are in \.tracejudge")
             for address in (f"{up.board}/", f"{up.metrics}/metrics"):
@@ -83,7 +83,7 @@ def test_it_runs_all_parts_and_loses_nothing_when_one_is_killed(up: Up) -> None:
             published += 200
             if killed is None:
                 settled(up, published)
-                wait_until(lambda: "600 traces" in program.stdout, what="a line with the state")
+                wait_until(lambda: "1,000 traces" in program.stdout, what="a line with the state")
                 with Program("-m", "worker.cli", *up.options, folder=up.folder) as second:
                     assert second.wait() == 1
                     assert re.search(rf"runs in this folder already, as process {program.pid}$", second.stderr.strip())

@@ -7,8 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 import httpx
 
-from judges.models.credentials import proxy_for
-from judges.models.http import tls_context
+from judges.models.credentials import proxy_for, tls_context
 from worker.core.config.settings import SettingsError
 
 Kind = Literal["accepted", "rejected", "failing", "busy", "misconfigured", "unreachable"]

@@ -17,19 +17,16 @@ from judges.core.decision import Option, Question
 from judges.core.model import BadModelRequestError, ChatModel, ChatRequest, ChatResponse, ModelError, ModelSettings
 from judges.core.prompt import Message
 from judges.core.verdict import with_message
-from judges.models.connections import Reply
 from judges.models.credentials import (
     AddressRefusedError,
     KeyRefusedError,
     ProxyRefusedError,
     proxy_for,
     read_key,
-    resolve,
 )
-from judges.models.http import content_type
-from judges.models.http import tls_context as trust
+from judges.models.http import HttpEndpoint, Reply, ReplyTooLongError
 from judges.models.registry import PROVIDERS, ModelSettingsError, build, check, decides, model_kind
-from judges.models.reply_errors import quote_message, read_fault
+from judges.models.reply_errors import content_type, quote_message, read_fault
 from tracejudge.redis_url import mask_url
 from worker.base.doctor.finding import Finding, broken, cause_of, chain, misconfigured, ok, warning
 from worker.core.config.serving import Listen, Tls
@@ -37,7 +34,6 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.telemetry.http_server import HttpAuth
 
 _TIMEOUT_S: Final = 4.0
-_MAX_BYTES: Final = 4 * 1024 * 1024
 # This is longer than for any other part, because some models reason before they answer.
 ASK_S: Final = 30.0
 _QUESTION: Final = ChatRequest(
@@ -92,13 +88,19 @@ def endpoint(
         return [broken(part, "the environment names a proxy that cannot be used", f"{error}")]
     except (ModelSettingsError, KeyRefusedError) as error:
         return [misconfigured(part, error)]
+    # The client of a model does not serve here, because it sends only chat requests, which cost money.
+    client = HttpEndpoint(url, headers, structs.replace(settings, timeout_s=_TIMEOUT_S), through)
+
+    async def get() -> Reply:
+        try:
+            return await client.get()
+        finally:
+            await client.aclose()
+
     try:
-        reply = asyncio.run(_get(url, headers, through, guarded=not settings.allow_link_local))
-    except (httpx.HTTPError, OSError) as error:
-        if any(isinstance(link, AddressRefusedError) for link in chain(error)):
-            fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
-            return [broken(part, f"{mask_url(url)} leads to a link-local or metadata address, which is refused", fix)]
-        return [broken(part, *cause_of(error, mask_url(url), "the endpoint"))]
+        reply = asyncio.run(get())
+    except ModelError as error:
+        return [_no_reply(part, mask_url(url), error)]
     finding = _read(part, settings, reply, mask_url(url))
     text = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
     return [
@@ -106,28 +108,14 @@ def endpoint(
     ]
 
 
-async def _get(url: str, headers: Mapping[str, str], proxy: str | None, *, guarded: bool) -> Reply:
-    # The client of a model does not serve here, because it sends only chat requests, which cost money.
-    target, extensions = httpx.URL(url), {}
-    headers = {**headers, "host": target.netloc.decode()}
-    if proxy is None:
-        extensions["sni_hostname"] = target.host
-        # Ask the address that was checked, because the name may lead elsewhere the next time.
-        address, *_ = await resolve(target.host, target.port or 80, guarded=guarded)
-        target = target.copy_with(host=address)
-    client = httpx.AsyncClient(proxy=proxy, verify=trust(url, proxy), timeout=_TIMEOUT_S, trust_env=False)
-    async with (
-        asyncio.timeout(_TIMEOUT_S),
-        client,
-        client.stream("GET", target, headers=headers, extensions=extensions) as response,
-    ):
-        body = bytearray()
-        async for piece in response.aiter_bytes():
-            body += piece
-            if len(body) > _MAX_BYTES:
-                body.clear()  # too long for a list of models
-                break
-        return Reply(response.status_code, response.headers, bytes(body))
+def _no_reply(part: str, where: str, error: ModelError) -> Finding:
+    links = [*chain(error)]
+    if any(isinstance(link, ReplyTooLongError) for link in links):
+        return ok(part, where)  # too long for a list of models
+    if any(isinstance(link, AddressRefusedError) for link in links):
+        fix = "correct base_url; if the endpoint is meant to be there, set allow_link_local = true"
+        return broken(part, f"{where} leads to a link-local or metadata address, which is refused", fix)
+    return broken(part, *cause_of(error, where, "the endpoint"))
 
 
 def _read(part: str, settings: ModelSettings, reply: Reply, where: str) -> Finding:

@@ -1,1 +1,1 @@
-"""The third stage: verdicts leave the outbox, each exporter with a consumer group of its own."""
+"""The last stage of the worker: verdicts leave the outbox, each exporter with a consumer group of its own."""

@@ -1,1 +1,1 @@
-"""The first stage: from the stream of published traces to batches of chosen evaluations."""
+"""The first stage of the worker: from the stream of published traces to batches of chosen evaluations."""

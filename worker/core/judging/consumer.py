@@ -46,7 +46,7 @@ LOOP_STALLED_S: Final = 10.0
 _CANCEL_S: Final = 1.0
 
 
-class Serves(Protocol):
+class QueueStatus(Protocol):
     """Whether this worker consumes the queue of a label now."""
 
     def __call__(self, label: str, *, needs_broker: bool = True) -> bool:
@@ -147,7 +147,7 @@ class JudgingConsumer:
         *,
         limits: Mapping[str, Limits],
         notifier: Notifier,
-        serves: Serves = lambda _label, needs_broker=True: True,  # noqa: ARG005 - the protocol's signature
+        serves: QueueStatus = lambda _label, needs_broker=True: True,  # noqa: ARG005 - the protocol's signature
         slots: Mapping[str, Slots] | None = None,
         loop: EventLoopThread | None = None,
     ) -> None:

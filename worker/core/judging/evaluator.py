@@ -10,11 +10,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import structlog
 
 from judges.calling.evaluation import evaluate
+from judges.calling.runs import internal_error
 from judges.core.backoff import backoff_s
 from judges.core.combine import metrics_of
 from judges.core.judge import Judge
 from judges.core.model import CallTotals, ChatModel, Price
-from judges.core.verdict import Assessment, Verdict, class_name
+from judges.core.verdict import Assessment, Verdict
 from judges.requests.redaction import Redaction
 from tracejudge import Trace
 from worker.core.config.graders import CODE, Graders
@@ -397,7 +398,7 @@ def _internal_error(evaluation: Evaluation, error: Exception) -> Assessment:
     # Log only the type, because the text of an unexpected error may quote a trace.
     kind = type(error).__name__
     log.error("unexpected error", judge=evaluation.judge, evaluation_id=evaluation.id, error=kind)
-    return Assessment("unscored", "internal_error", note=f"unexpected error {class_name(error)}")
+    return internal_error(error)
 
 
 def _log(verdicts: Sequence[Verdict], which: str, fresh: Sequence[bool]) -> None:

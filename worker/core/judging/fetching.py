@@ -23,7 +23,7 @@ from worker.core.queue.ledger import Ledger
 
 log = structlog.get_logger("tracejudge.judging")
 _MAX_BYTES: Final = 64 * 1024 * 1024
-# Evaluations between two attempts, per call in flight, whose capacity others may use.
+# Evaluations per call in flight that may wait for another attempt without using a slot.
 _MAX_BACKING_OFF_PER_CALL: Final = 16
 # Batches that are prefetched behind the calls in flight.
 _READY_BATCHES: Final = 2
@@ -100,9 +100,10 @@ class PrefetchWindow:
         if self.is_blocked or free_bytes <= 0:
             return 0
         limit = self.limits.limit
-        # An evaluation that waits for another attempt occupies no slot; memory bounds how many of them there are.
+        # An evaluation that waits for another attempt uses no slot, up to a number: the others use theirs.
         backed_off = min(self.limits.backing_off, _MAX_BACKING_OFF_PER_CALL * limit)
-        left = limit + min(limit, _READY_BATCHES * self._batch_size) - (self.slots.evaluations - backed_off)
+        prefetched = min(limit, _READY_BATCHES * self._batch_size)
+        left = limit + prefetched - (self.slots.evaluations - backed_off)
         # A part of a batch is capacity for a whole one only if slots would stay empty.
         has_own_slots = (self.evaluations * self.slots.windows) - backed_off < limit
         for_slots = max(left // self._batch_size, int(has_own_slots))

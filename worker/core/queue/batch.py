@@ -12,6 +12,7 @@ from whose verdicts the monitor computes the cascade's share.
 
 import hashlib
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Final
@@ -202,6 +203,13 @@ def judge_model_hash(judge_model: str) -> str:
 def fresh_id(judge_model: str, created_at: float) -> str:
     """Make the id of a new batch."""
     return f"{int(created_at * 1000):011x}-{judge_model_hash(judge_model)}-{secrets.token_hex(4)}"
+
+
+def follow_up_batch(item: Item, evaluation: Evaluation, grader: str, judge_model: str) -> Batch:
+    """Make the batch of one evaluation that follows from a verdict on the same trace."""
+    created_at = time.time()
+    items = (msgspec.structs.replace(item, evaluations=(evaluation,)),)
+    return Batch(evaluation.batch_version, fresh_id(judge_model, created_at), grader, judge_model, created_at, items)
 
 
 def hash_in_id(batch_id: str) -> str:

@@ -24,7 +24,7 @@ from worker.core.features import (
 )
 from worker.core.ingest.consumer import IngestConsumer
 from worker.core.ingest.plan import Planner
-from worker.core.judging.consumer import JudgingConsumer, Serves
+from worker.core.judging.consumer import JudgingConsumer, QueueStatus
 from worker.core.judging.evaluator import BatchEvaluator, code_slots
 from worker.core.judging.fetching import Limits, Slots
 from worker.core.queue.ledger import Ledger
@@ -57,7 +57,7 @@ class ProcessContext:
     limits: Mapping[str, Limits]
     readiness: Readiness
     exporters: Mapping[str, ExporterSpec]
-    serves: Serves
+    serves: QueueStatus
 
     def __post_init__(self) -> None:
         self.wake = threading.Event()

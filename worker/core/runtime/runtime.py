@@ -21,7 +21,7 @@ from worker.core.config.reading import place_of
 from worker.core.config.serving import Listen
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.features import collect_all, find_exporters, installed
-from worker.core.judging.consumer import Serves
+from worker.core.judging.consumer import QueueStatus
 from worker.core.judging.evaluator import CODE_IN_HAND, close_all
 from worker.core.judging.fetching import Limits, NoEndpoint
 from worker.core.runtime.partition import Partition, ProcessContext
@@ -57,7 +57,12 @@ class Runtime:
     """The threads and the judging of one worker process."""
 
     def __init__(
-        self, settings: Settings, *, send: Callable[[int, str, int], None], serves: Serves, config: str | None = None
+        self,
+        settings: Settings,
+        *,
+        send: Callable[[int, str, int], None],
+        serves: QueueStatus,
+        config: str | None = None,
     ) -> None:
         """Build what the configured roles need.
 

@@ -162,7 +162,7 @@ class WebServer(uvicorn.Server):
     the oldest is aborted for the next; without, a connection may stay idle, and those over the bound are refused.
     """
 
-    started_hook: Callable[[], object] = bool  # Called once requests are answered and signals end the server.
+    started_hook: Callable[[], object] | None = None  # Called once requests are answered and signals end the server.
 
     def __init__(
         self,
@@ -212,7 +212,8 @@ class WebServer(uvicorn.Server):
         self.servers = []
         self._accepting = [asyncio.create_task(self._accept(listener)) for listener in sockets or ()]
         self.started = True
-        self.started_hook()
+        if self.started_hook is not None:
+            self.started_hook()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept nothing more, and answer what has begun."""

@@ -102,8 +102,8 @@ class Metric(Generic[M]):
 def _collect(metric: Counter | Gauge | Histogram) -> Iterator[Any]:
     """Yield the family of a metric, whose samples are made one by one, as the encoder writes them, and with pauses.
 
-    A page of a thousand services takes half a second, in which other threads judge. They get the interpreter when this
-    one pauses; from a thread that does not they wrest it for a moment at a time.
+    A page of a thousand services takes half a second, in which other threads judge. They get the interpreter whenever
+    this one pauses. Without pauses each of them would wait five milliseconds for every turn.
     """
 
     def samples() -> Iterator[Sample]:

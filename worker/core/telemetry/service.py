@@ -226,13 +226,13 @@ def _run_in_turn(members: Sequence[ServiceThread]) -> None:
             due = dict.fromkeys(due, 0.0)
 
 
-def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] = bool) -> None:
-    """Stop threads together, within one bound, unless a condition comes to hold."""
+def stop_threads(threads: Sequence[ServiceThread], unless: Callable[[], bool] | None = None) -> None:
+    """Stop threads together, within one bound, and wait for none of them once a condition holds."""
     for thread in threads:
         thread.stopping.set()
     deadline = time.monotonic() + 3.0
     for thread in threads:
-        while not thread.stop(0.05) and not unless():
+        while not thread.stop(0.05) and not (unless is not None and unless()):
             if time.monotonic() > deadline:
                 log.warning("thread not stopped in time", thread=thread.name)
                 break

@@ -121,7 +121,11 @@ def read_rows(store: Store, period: str, now: float, false_alarms_per_week: floa
     """
     _, length, compared = PERIODS[period]
     families: dict[Series, list[Series]] = defaultdict(list)
-    whole = [series for series in read_series(store).values() if not series.segment][:_MOST_SERIES]
+    whole = [series for series in read_series(store).values() if not series.segment]
+    if len(whole) > _MOST_SERIES:
+        detectors = read_detectors(store, [series.id for series in whole])
+        whole.sort(key=lambda series: detectors[series.id].incident is None)
+        del whole[_MOST_SERIES:]
     for series in whole:
         families[msgspec.structs.replace(series, version="")].append(series)
     ids = [series.id for series in whole]

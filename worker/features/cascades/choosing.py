@@ -18,7 +18,7 @@ from judges.core.verdict import Verdict, joined_parts, repeat_id
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
 from worker.core.features import VerdictHook
-from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, fresh_id
+from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, follow_up_batch
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
 from worker.features.cascades.feature import CASCADES
@@ -118,7 +118,4 @@ class Cascades(VerdictHook):
                 probability=probabilities,
             ),
         )
-        created_at, then = time.time(), pair.then
-        items = (structs.replace(item, evaluations=(again,)),)
-        batch_id = fresh_id(then.judge_model, created_at)
-        return marked, [Batch(again.batch_version, batch_id, then.name, then.judge_model, created_at, items)]
+        return marked, [follow_up_batch(item, again, pair.then.name, pair.then.judge_model)]

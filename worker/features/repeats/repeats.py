@@ -20,7 +20,7 @@ from worker.base.monitor.series import COARSE_DAYS, DAY_S, series_of
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
 from worker.core.features import VerdictHook
-from worker.core.queue.batch import Batch, Evaluation, FirstVerdict, Item, fresh_id
+from worker.core.queue.batch import Batch, Evaluation, FirstVerdict, Item, follow_up_batch
 from worker.core.selection.sampling import Rules, position
 from worker.core.telemetry.metrics import Metric, MetricTable
 
@@ -89,10 +89,7 @@ class Repeats(VerdictHook):
                 keep=False,
                 first=of_grader,
             )
-            created_at = time.time()
-            batch_id = fresh_id(grader.judge_model, created_at)
-            items = (structs.replace(item, evaluations=(again,)),)
-            batches.append(Batch(again.batch_version, batch_id, grader.name, grader.judge_model, created_at, items))
+            batches.append(follow_up_batch(item, again, grader.name, grader.judge_model))
         return verdict, batches
 
 

@@ -19,12 +19,12 @@ from rich.table import Table
 
 from judges.agreement.intervals import wilson
 from judges.calling.evaluation import prepared
-from judges.core.judge import MIN_OUTPUT_TOKENS, Judge
+from judges.core.judge import BYTES_PER_TOKEN, MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatRequest, ModelSettings
 from judges.core.prompt import render
 from judges.core.verdict import Verdict
 from judges.models.registry import is_heuristic, most_tokens
-from judges.requests.request import BYTES_PER_TOKEN, truncate_to_context
+from judges.requests.request import truncate_to_context
 from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
 from worker.base.monitor.shares import merge_sums, pass_share
