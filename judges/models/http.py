@@ -57,8 +57,6 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.used_at = 0.0
         self.is_open = False
-        self.received = 0
-        """Bytes that came after the last request."""
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Reply] | None = None
 
@@ -81,7 +79,7 @@ class Connection(asyncio.Protocol):
         self._parser, self._for_tunnel = httptools.HttpResponseParser(self), for_tunnel
         self._headers: dict[str, str] = {}
         self._pieces: list[bytes] = []
-        self._has_head, self.received, self._size = False, 0, 0
+        self._has_head, self._received, self._size = False, 0, 0
         cast("asyncio.Transport", self._transport).write(request)
         # A timer of its own, because `asyncio.timeout` costs a context and a cancellation for each request.
         timer = loop.call_at(deadline, _expire, waiter)
@@ -113,13 +111,13 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self.close()
             return
-        self.received += len(data)
+        self._received += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(BrokenReplyError("the reply is not HTTP/1.1"))
         # Headers, trailers and the sizes of chunks may be as long again as the longest body.
-        if self._waiter is not None and self.received > 2 * _MAX_BYTES:
+        if self._waiter is not None and self._received > 2 * _MAX_BYTES:
             self._fail(ReplyTooLongError())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -259,20 +257,10 @@ class HttpEndpoint:
         loop = asyncio.get_running_loop()
         if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
             await self._resolve(deadline)
-        connection = used = self._take(loop.time() - _KEEPALIVE_S)
-        if connection is None:
-            connection = await self._connect(deadline)
-        try:
-            reply = await connection.ask(request, deadline)
-        except TimeoutError:  # an OSError, too
-            raise
-        except OSError:
-            # Most likely the endpoint closed a connection that it took for unused while this request was on its way.
-            # If it has answered and the answer was lost, the call is paid twice, as it is after any broken connection.
-            if used is None or used.received:
-                raise
-            connection = await self._connect(deadline)
-            reply = await connection.ask(request, deadline)
+        # Nothing is sent again here, though the endpoint may close a connection while a request is on its way: verdicts
+        # list every call.
+        connection = self._take(loop.time() - _KEEPALIVE_S) or await self._connect(deadline)
+        reply = await connection.ask(request, deadline)
         if connection.is_open:
             connection.used_at = loop.time()
             self._idle.append(connection)

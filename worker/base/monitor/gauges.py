@@ -86,7 +86,7 @@ class MonitorParts(NamedTuple):
     store: Store
     metrics: Metrics
     rules: Rules
-    is_listed: Callable[[str], bool] = bool
+    is_listed: Callable[[str], bool] = lambda _: False
 
 
 class Watch(ABC):
