@@ -3,7 +3,8 @@
     python -m clients.recording NAME …          # from tests/: record anew
 
 The environment is a virtual environment below the folder that TRACEJUDGE_CLIENT_ENVS names, outside the checkout,
-with the packages of `REQUIREMENTS`. A recording is one file for each scenario: the request bodies as sent, compressed.
+with the packages of `REQUIREMENTS`, or a folder with those of Node.js. A recording is one file for each scenario: the
+request bodies as sent, compressed.
 """
 
 import gzip
@@ -23,6 +24,10 @@ HERE: Final = Path(__file__).parent
 RECORDED: Final = HERE / "recorded"
 LONGEST_S: Final = 300
 _EXPORT: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
+_NODE: Final = (
+    *("@ai-sdk/openai@3.0.141", "zod@4", "@opentelemetry/api@1", "@opentelemetry/resources@2"),
+    *("@opentelemetry/sdk-trace-node@2", "@opentelemetry/exporter-trace-otlp-proto@0"),
+)
 REQUIREMENTS: Final = {
     "pydantic_ai": ("pydantic-ai-slim[openai]==2.68.0",),
     # Without these two the instrumentation does not import.
@@ -64,12 +69,29 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-openai==0.1.66",
     ),
     "litellm": ("litellm==1.106.2", "mcp"),
+    "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
+    "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", *_NODE),
+    "vercel_ai_6": ("ai@6.0.326", *_NODE),
 }
+
+
+def environment_folder(name: str) -> Path:
+    """Return the folder of an environment."""
+    return Path(os.environ.get("TRACEJUDGE_CLIENT_ENVS") or Path(tempfile.gettempdir()) / "tracejudge-clients") / name
+
+
+def node_modules(name: str, packages: Iterable[str]) -> Path:
+    """Return the folder of packages of Node.js, which are installed if it is missing."""
+    folder = environment_folder(name)
+    if not (folder / "node_modules").exists():
+        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", folder, *packages]
+        subprocess.run(command, check=True, capture_output=True)
+    return folder / "node_modules"
 
 
 def environment(name: str, packages: Iterable[str]) -> Path:
     """Return the interpreter of an environment, which is built with the packages if it is missing."""
-    folder = Path(os.environ.get("TRACEJUDGE_CLIENT_ENVS") or Path(tempfile.gettempdir()) / "tracejudge-clients") / name
+    folder = environment_folder(name)
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -80,6 +102,7 @@ def environment(name: str, packages: Iterable[str]) -> Path:
 
 def run_client(name: str, server: ModelServer) -> None:
     """Run all scenarios of a client against a server."""
+    command: list[str | Path]
     kept = ("PATH", "HOME", "LANG", "SSL_CERT_FILE")
     variables = {key: value for key, value in os.environ.items() if key in kept}
     # A copy, so that no stack trace in a recording names a checkout.
@@ -87,7 +110,11 @@ def run_client(name: str, server: ModelServer) -> None:
         copied = shutil.copytree(
             HERE, folder, ignore=shutil.ignore_patterns("recorded", "__pycache__"), dirs_exist_ok=True
         )
-        command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
+        if (HERE / f"with_{name}.mjs").exists():
+            (Path(folder) / "node_modules").symlink_to(node_modules(name, REQUIREMENTS[name]))
+            command = ["node", f"with_{name}.mjs", server.root_url]
+        else:
+            command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )
@@ -108,9 +135,11 @@ def record(name: str) -> None:
 
 
 def _without_home(body: bytes) -> bytes:
-    """Replace the folder of the interpreter in stack traces by one of the same length."""
-    base = sys.base_prefix.encode()
-    return body.replace(base, b"/usr/local".ljust(len(base), b"/")) if len(base) > len(b"/usr/local") else body
+    """Replace the folders of interpreters and packages in stack traces by one of the same length."""
+    for folder in (environment_folder(""), sys.base_prefix):
+        name = str(folder).encode()
+        body = body.replace(name, b"/usr".ljust(len(name), b"/"))
+    return body
 
 
 if __name__ == "__main__":

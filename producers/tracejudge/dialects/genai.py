@@ -12,7 +12,7 @@ from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import conversation, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
 from tracejudge.dialects.reading import RawEvent, RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
-from tracejudge.dialects.values import decoded, first_text, mapping_of, structure_of, text_of
+from tracejudge.dialects.values import decoded, decoded_or_same, first_text, mapping_of, structure_of, text_of
 
 _MESSAGES: Final = {
     "gen_ai.system.message": "system",
@@ -92,7 +92,7 @@ def read(span: RawSpan) -> Reading:
             text_of(attributes.get(names.TOOL_NAME)),
             attributes.get(names.TOOL_ARGUMENTS),
             text_of(attributes.get(names.TOOL_CALL_ID)),
-            structure_of(attributes.get(names.TOOL_RESULT)),
+            _result(attributes.get(names.TOOL_RESULT)),
         )
         if role is Role.TOOL
         else None,
@@ -102,6 +102,12 @@ def read(span: RawSpan) -> Reading:
         session_id=text_of(attributes.get(names.CONVERSATION_ID)),
         usage=usage_of(attributes, names.INPUT_TOKENS, names.OUTPUT_TOKENS),
     )
+
+
+def _result(value: object) -> object:
+    # A result that is a text may be written as JSON, too.
+    is_quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
+    return decoded_or_same(value) if is_quoted else structure_of(value)
 
 
 def fallback_role(span: RawSpan) -> Role | None:

@@ -63,14 +63,15 @@ class Parts:
     def _read_part(self, part: Mapping[str, object]) -> None:
         content = mapping_of(part.get("message_content")) or part
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
-        if not (kind is None or isinstance(kind, str)):
-            kind = "unknown"
+        # The AI SDK writes `tool-call`.
+        kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
         if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
             self.add_call(part)
         elif kind in _RESULTS:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            self.results.append(ToolResult(first_text(content, ("call_id", "id", "tool_use_id")), result_of(result)))
+            call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId"))
+            self.results.append(ToolResult(call_id, result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
         elif (mark := _media_mark(content, kind or "")) is not None:
@@ -83,11 +84,11 @@ class Parts:
             return
         call = mapping_of(call.get("tool_call")) or call
         function = mapping_of(call.get("function")) or call
-        name = text_of(function.get("name"))
+        name = first_text(function, ("name", "toolName"))
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:

@@ -4,7 +4,6 @@ GenAI names are those of semantic-conventions 1.41.1 and of its successor reposi
 OpenInference (`OI_`) is Arize's dialect, OpenLLMetry (`TL_`) is Traceloop's, before and after it adopted GenAI names.
 """
 
-from functools import lru_cache
 from typing import Final
 
 # --- OpenTelemetry GenAI ---------------------------------------------------------------------------------------
@@ -114,9 +113,3 @@ CONTENT_PREFIXES: Final = (
     *(OI_TOOL_PARAMETERS, "llm.tools", "llm.prompt_template", "llm.request.functions", TL_ENTITY_INPUT),
     *(TL_ENTITY_OUTPUT, *PA_MESSAGES, PA_RESULT),
 )
-
-
-@lru_cache(4_096)
-def is_content(key: str) -> bool:
-    """Return whether an attribute holds content that is published elsewhere in the trace."""
-    return key == PROMPT or key.startswith(CONTENT_PREFIXES)

@@ -172,14 +172,9 @@ def _tool(span: RawSpan) -> Call | None:
     # The spans of DSPy's tools have no attribute for the name. `finish` is no tool: it ends its agent.
     function, _, method = span.name.rpartition(".")
     is_named = method in {"__call__", "acall"} and function != "finish"
-    arguments: object = first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS))
-    # By name, as models call tools: LlamaIndex writes how the function was called.
-    called = mapping_of(structure_of(arguments))
-    if called is not None and "kwargs" in called and called.keys() <= {"args", "kwargs"}:
-        arguments = called["kwargs"]
     return executed_call(
         text_of(attributes.get(names.OI_TOOL_NAME)) or (function if is_named else None),
-        arguments,
+        first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS)),
         first_text(attributes, names.OI_TOOL_IDS),
         _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
     )

@@ -12,7 +12,7 @@ from tracejudge.dialects import names
 from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import conversation, input_from_messages, output_from_messages
 from tracejudge.dialects.openinference import input_from_value, output_from_value
-from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput
+from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, by_name
 from tracejudge.dialects.values import (
     decoded_or_same,
     first_text,
@@ -104,10 +104,6 @@ def _tool(attributes: Mapping[str, object]) -> Call | None:
     name = first_text(attributes, (names.TOOL_NAME, names.TL_ENTITY_NAME))
     if name is None:
         return None
-    # By name, as models call tools, unless the program passed arguments by position.
-    arguments = decoded_or_same(attributes.get(names.TL_ENTITY_INPUT))
-    record = mapping_of(arguments)
-    if record is not None and "kwargs" in record and not record.get("args"):
-        arguments = record["kwargs"]
+    arguments = by_name(decoded_or_same(attributes.get(names.TL_ENTITY_INPUT)))
     result = structure_of(decoded_or_same(attributes.get(names.TL_ENTITY_OUTPUT)))
     return Call(name, plain(arguments), result=plain(result))

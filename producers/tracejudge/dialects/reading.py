@@ -153,7 +153,13 @@ def _error(span: RawSpan) -> str:
 
 def executed_call(name: str | None, arguments: object, call_id: str | None, result: object) -> Call | None:
     """Return the tool call that a span executed; None without a name."""
-    return None if name is None else Call(name, plain(structure_of(arguments)), call_id, plain(result))
+    return None if name is None else Call(name, plain(by_name(structure_of(arguments))), call_id, plain(result))
+
+
+def by_name(arguments: object) -> object:
+    """Return arguments by name, as models call tools, where a wrapper writes how the function was called."""
+    called = mapping_of(arguments)
+    return called["kwargs"] if called is not None and "kwargs" in called and not called.get("args") else arguments
 
 
 def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from tracejudge.dialects import RawSpan, Reading, names, read
+from tracejudge.dialects import RawSpan, Reading, is_content, names, read
 from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
@@ -197,7 +197,7 @@ def _is_same(requested: Call, done: Call) -> bool:
 def build_span(span: RawSpan, reading: Reading) -> Span:
     """Build the published span of a step."""
     # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not names.is_content(key)][:128]
+    kept = [key for key in span.attributes if not is_content(key)][:128]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
