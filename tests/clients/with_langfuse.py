@@ -1,6 +1,7 @@
 """Langfuse's SDK beside an exporter of one's own: its decorator, its wrapper of OpenAI's client, and typed steps."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,8 @@ import harness
 from langfuse import Langfuse, observe, propagate_attributes
 
 # Langfuse's own processor sends to an address where nobody listens; the harness exports the same spans.
-Langfuse(public_key="pk", secret_key="sk", base_url="http://127.0.0.1:9", tracer_provider=harness.provider)  # noqa: S106
+os.environ |= {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": "sk", "LANGFUSE_BASE_URL": "http://127.0.0.1:9"}
+Langfuse(tracer_provider=harness.provider)
 
 from langfuse.openai import OpenAI
 from pydantic import BaseModel
