@@ -26,7 +26,7 @@ from judges.parsing.rows import as_trace
 from tracejudge import Trace
 from worker.core.config.loading import load
 
-KINDS = {"console", "ini", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
+KINDS = {"console", "ini", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
 def test_every_block_names_its_kind() -> None:
@@ -173,11 +173,12 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
 
 def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     """The packages of frameworks are not installed here; `make test-long` runs the recorded programs with them."""
-    programs = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "clients").glob("*.py"))
+    clients = ROOT / "tests" / "clients"
+    programs = "\n".join(path.read_text(encoding="utf-8") for path in (*clients.glob("*.py"), *clients.glob("*.mjs")))
     programs = programs.replace("harness.", "")
     text = PAGES[FRAMEWORKS]
     sections = text[text.index("## LangChain") :]
-    for block in (block for block in blocks(sections) if block.kind == "python"):
+    for block in (block for block in blocks(sections) if block.kind in {"python", "js"}):
         assert [line for line in block.text.splitlines() if line not in programs] == []
     recorded = re.sub(r"\[\w+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []

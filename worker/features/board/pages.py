@@ -39,7 +39,7 @@ from worker.features.board.overview import OverviewThread
 from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row
 from worker.features.board.series_page import read_chart, read_segments, read_trust
 from worker.features.board.texts import ago
-from worker.features.board.verdict_list import CHOICES, SPANS, AnswerRow, judge_tags, list_answers, read_selection
+from worker.features.board.verdict_list import CHOICES, SINCE, AnswerRow, judge_tags, list_answers, read_selection
 from worker.features.board.verdict_page import VerdictPages, as_json, summary
 from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
 
@@ -354,8 +354,8 @@ class Board:
 
     def _failing(self, row: Row) -> tuple[str, int]:
         """Return the address of the failing verdicts of a row, and their number there."""
-        span = next((name for name, span_s in SPANS.items() if time.time() - row.since <= span_s), "")
-        query = {"service": row.series.service, "judge": row.series.judge, "outcome": "failed", "since": span}
+        since = time.strftime(SINCE, time.gmtime(row.since))
+        query = {"service": row.series.service, "judge": row.series.judge, "outcome": "failed", "since": since}
         selection = read_selection(QueryParams(query), self._index.names(), self._store, self._settings)
         where, values = condition(selection.selected)
         ((number,),) = self._index.query(f"SELECT count(*) FROM verdicts WHERE {where}", values)  # noqa: S608 - constants

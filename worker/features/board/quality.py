@@ -159,7 +159,8 @@ def read_rows(store: Store, period: str, now: float, false_alarms_per_week: floa
         elif series.id in young:
             # What fell elsewhere may have fallen here too.
             common = falls.get(series.id, first_fall.get(series.environment, 0.0))
-            since = common if begin < common <= end else now - min(HOUR_S, (now - begin) / 2)
+            # By its last verdicts: a burst that is over has none in the minutes before now.
+            since = common if begin < common <= end else end - min(HOUR_S, (end - begin) / 2)
             first = begin
         else:
             since = now - min(length, (now - begin) / 2)

@@ -37,7 +37,9 @@ class SeriesChart(NamedTuple):
     def text_y(self) -> float:
         """The place of texts of incidents, at the other end than the newest share."""
         top, bottom = self.frame.top, self.frame.bottom
-        return bottom - 10 if self.lines and self.lines[-1].y < (top + 2 * bottom) / 3 else top + 40
+        y = bottom - 10 if self.lines and self.lines[-1].y < (top + 2 * bottom) / 3 else top + 40
+        # Below the name of the expected share, which is at the same side.
+        return self.expected_y + 14 if self.expected and abs(y - self.expected_y) < 20 else y  # noqa: PLR2004 - a line
 
 
 class Segment(NamedTuple):

@@ -1,5 +1,6 @@
 """The list of verdicts: one row an answer, with all its judges; the filter of its form."""
 
+import calendar
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ CHOICES: Final[Mapping[str, Sequence[str]]] = {
     "since": ("1h", "24h", "7d", "30d"),
 }
 _FIELDS: Final = ("service", "judge", "trace_id", "outcome", "origin", "since", "text")
+SINCE: Final = "%Y-%m-%dT%H:%M:%S"
+"""How a time (UTC) stands in the place of a span."""
 SPANS: Final = {"1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
 _MOST_WITH_TEXT: Final = 1_000
 _SEARCH_S: Final = 1.0
@@ -84,13 +87,13 @@ def read_selection(
         f"There is no filter {name[:50]}{nearest(name, _FIELDS)}" for name in params if name not in {*_FIELDS, "before"}
     ]
     for field, choices in CHOICES.items():
-        if form[field] and form[field] not in choices:
+        if form[field] and form[field] not in choices and not (field == "since" and _since_s(form[field])):
             unknown.append(f"No {field} is called {form[field]}; there are {', '.join(choices)}.")
     for field, known in (("service", names["services"]), ("judge", names["judges"])):
         if form[field] and known and not any(fnmatchcase(name, form[field]) for name in known):
             unknown.append(f"No {field} so far matches {form[field]}{nearest(form[field], known)}")
-    since_s, trace_ids = SPANS.get(form["since"]), None
-    since_ms = None if since_s is None else int((time.time() - since_s) * 1000)
+    since_s, trace_ids = _since_s(form["since"]), None
+    since_ms = None if since_s is None else int(since_s * 1000)
     if form["text"]:
         lookup = TraceLookup(store, settings)
         trace_ids, at_ms = lookup.find_with_text(form["text"], since_ms, most=_MOST_WITH_TEXT, seconds=_SEARCH_S)
@@ -103,6 +106,16 @@ def read_selection(
         services, judges, form["origin"] or None, outcomes, trace_ids=trace_ids, traces=traces, since_ms=since_ms
     )
     return Selection(selected, form, [neutralise(text) for text in unknown])
+
+
+def _since_s(text: str) -> float | None:
+    """Return the time of a span that ends now, or of a time in UTC; None for anything else."""
+    if text in SPANS:
+        return time.time() - SPANS[text]
+    try:
+        return float(calendar.timegm(time.strptime(text, SINCE)))
+    except ValueError:
+        return None
 
 
 def list_answers(

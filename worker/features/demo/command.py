@@ -7,6 +7,7 @@ the parts, runs the traffic, and checks the accounting at the end.
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -38,10 +39,9 @@ _VARIABLES: Final = "TRACEJUDGE_"
 _ENVIRONMENT: Final = "demo"
 _STEP_S: Final = 0.1
 _NEXT: Final = (
-    "Next",
-    "  tracejudge demo --keep    leave Redis, worker and board running, and look at the answers",
-    "  tracejudge up             judge a service of yours on this machine",
-    "  tracejudge --help         all commands",
+    ("demo --keep", "leave Redis, worker and board running, and look at the answers"),
+    ("up", "judge a service of yours on this machine"),
+    ("--help", "all commands"),
 )
 _FLUSH_TIMEOUT_S: Final = 30.0
 _SETTLE_TIMEOUT_S: Final = 30.0
@@ -66,13 +66,16 @@ def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
     from the built-in lexical heuristic. Exit code 1 when a trace or a verdict is lost, or something is not finished in
     time.
     """
+    # A person at a terminal wants to look at the board when the results are there.
+    keep = keep or (not as_json and sys.stdin.isatty() and sys.stdout.isatty())
+    program = _program()
     # Warnings of libraries would hide the lines; real failures end in an error of ours.
     logs.configure("error")
     note("Starting an embedded Redis and a worker.")
     try:
         with ending_on_signals(), open_session() as session:
             if not as_json:
-                print(f"{session.addresses(full=full)}\n{introduction(seconds)}", flush=True)
+                print(f"{session.addresses(full=full, keep=keep)}\n{introduction(seconds)}", flush=True)
             outcome = run(session, seconds)
             fault = outcome.fault
             if as_json:
@@ -87,11 +90,11 @@ def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
                     flush=True,
                 )
                 if not keep:
-                    print("\n".join(_NEXT))
+                    print("Next", *(f"  {f'{program} {words}':36} {what}" for words, what in _NEXT), sep="\n")
             if keep and fault is None:
                 board = f", board ({session.board_url})" if session.board_url else ""
                 note(f"Redis ({session.redis_url}){board} and worker keep running until Ctrl-C. For example run")
-                note(f"  tracejudge report --redis-url {session.redis_url} --since 1h")
+                note(f"  {program} report --redis-url {session.redis_url} --since 1h")
                 with contextlib.suppress(SystemExit):  # a signal is the way to end it
                     while True:
                         session.worker.child.check()
@@ -101,6 +104,12 @@ def command(seconds: int, *, full: bool, keep: bool, as_json: bool) -> None:
     if fault is not None:
         print(f"tracejudge: {fault}", file=sys.stderr)
         sys.exit(1)
+
+
+def _program() -> str:
+    """Return how this command can be called again: by its path if its name is not found."""
+    called = Path(sys.argv[0])
+    return "tracejudge" if called.name != "tracejudge" or shutil.which("tracejudge") else os.path.relpath(called)
 
 
 def introduction(seconds: float) -> str:
@@ -130,10 +139,11 @@ class Session(NamedTuple):
     redis_url: str
     board_url: str = ""  # Empty without a board.
 
-    def addresses(self, *, full: bool) -> str:
-        """Return the addresses of the board, if there is one, and of the other parts."""
+    def addresses(self, *, full: bool, keep: bool) -> str:
+        """Return the addresses of the board, if there is one, with how long it is there, and of the other parts."""
         others = f"Metrics: {self.worker.metrics_url} | Redis {self.redis_version}: {self.redis_url}"
-        board = [f"TraceJudge demo. Board: {self.board_url}"] if self.board_url else []
+        until = "until Ctrl-C" if keep else "until the demo ends; --keep leaves it open"
+        board = [f"TraceJudge demo. Board: {self.board_url} ({until})"] if self.board_url else []
         return "\n".join((*board, others) if full or not board else board)
 
 

@@ -17,13 +17,17 @@ from worker.features.gateway.feature import GATEWAY, GatewayKeys
 @REDIS
 @click.option("--host", help="Address to listen on; other machines can send only with tokens.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
-def command(config: str | None, redis_url: str | None, host: str | None, port: int | None) -> None:
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Port of its metrics page; 0 chooses a free one.")
+def command(
+    config: str | None, redis_url: str | None, host: str | None, port: int | None, metrics_port: int | None
+) -> None:
     """Accept traces until SIGTERM or Ctrl-C; logs go to standard error as JSON.
 
     OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
     """
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
-    listen = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    given = {"host": host, "port": port, "metrics_port": metrics_port}
+    listen = {name: value for name, value in given.items() if value is not None}
     settings = GATEWAY.with_value(settings, msgspec.structs.replace(GATEWAY.read(settings), **listen))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)

@@ -85,6 +85,8 @@ def command(
             what = _start_redis(running, settings, checks)
             for part in parts:
                 arguments = [*options, part.option.replace(f"--{part.name}-", "--"), str(part.port)]
+                if part.name == "gateway" and not is_free(installed_tables()["gateway"].read(settings).metrics_port):
+                    arguments += ["--metrics-port", "0"]  # Nobody needs its page here.
                 checks.append(running.enter_context(_child(part, arguments)).check)
             stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
             for store in stores:
