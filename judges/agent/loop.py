@@ -9,13 +9,13 @@ from judges.agent.texts import LAST, READ_FIRST
 from judges.agent.tool_use import MAX_CALLS, ToolUse, in_thread
 from judges.core.exploration import End, Exploration, Limits, Toolbox
 from judges.core.judge import BYTES_PER_TOKEN
-from judges.core.model import ChatResponse, Price
+from judges.core.model import ChatResponse, Price, UnscoredError
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import FINAL_REASONS, Call
 from judges.parsing.answer import AnswerError
 from judges.parsing.echo import Copies, find_copies, joined_pages
 from judges.requests.repair import repair
-from judges.requests.request import Deadline, JudgeCall, UnscoredError
+from judges.requests.request import Deadline, JudgeCall
 from judges.requests.size import size_bytes
 
 # Time for three of the longest round is reserved: a round, the verdict after it, and a margin.
@@ -206,8 +206,6 @@ class AgentLoop:
             *refusals, last = (result.message for result in self._tools.refuse(calls))
             last = last._replace(content=f"{last.content}\n\n{LAST}")
             self._conversation.append(Message("assistant", text, calls, provider_state=state), *refusals, last)
-        elif not text.strip():
-            raise UnscoredError("invalid_answer", "the answer is empty") from error
         else:
             answer, demand = repair(text, error)
             self._conversation.append(answer._replace(provider_state=state), demand)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from judges.core.decision import Decision, Problem
 from judges.core.judge import RESULT, Answer, AnsweredPrompt, Judge, JudgeFailedError, PassingError, Reading, has_text
-from judges.core.model import ChatModel, ModelError
+from judges.core.model import ChatModel, ModelError, UnscoredError
 from judges.core.prompt import Prompt, render, texts_of
 from judges.core.verdict import Assessment, Call, Outcome, Refusals
 from judges.parsing.answer import (
@@ -38,7 +38,6 @@ from judges.requests.request import (
     Clock,
     Deadline,
     JudgeCall,
-    UnscoredError,
     offload_if_large,
     truncate_to_context,
 )
@@ -197,8 +196,6 @@ class _SingleRequest:
         return (await self._call.ask(self._prompt, self._messages)).text
 
     async def repaired(self, text: str, error: AnswerError) -> str:
-        if not text.strip():
-            raise UnscoredError("invalid_answer", "the answer is empty") from error
         return (await self._call.ask(self._prompt, (*self._messages, *repair(text, error)))).text
 
     async def find_copies(self, text: str, is_verdict: Callable[[str], bool]) -> Copies | None:

@@ -293,6 +293,16 @@ class ModelError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class UnscoredError(Exception):
+    """The evaluation ends without a score, for a reason; ``error`` is the model's, if it raised one."""
+
+    def __init__(self, reason: Reason, note: str, error: ModelError | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.note = note
+        self.error = error
+
+
 class RateLimitedError(ModelError):
     """The endpoint limits requests."""
 

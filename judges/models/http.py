@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._has_head, self._received, self._size = False, 0, 0
         cast("asyncio.Transport", self._transport).write(request)
         # A timer of its own, because `asyncio.timeout` costs a context and a cancellation for each request.
-        timer = loop.call_at(deadline, _expire, waiter)
+        timer = loop.call_at(deadline, self._fail, TimeoutError())
         try:
             return await waiter
         except BaseException:
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size <= _MAX_BYTES:
             self._pieces.append(body)
-        elif self._waiter is not None:
+        else:
             self._fail(ReplyTooLongError())
 
     def on_message_complete(self) -> None:
@@ -185,11 +185,10 @@ class HttpEndpoint:
         self._headers = {"content-type": "application/json", **headers}
         self._settings = settings
         target, login = self._target, {}
-        through = self._proxy if target.scheme == "http" else None
         where = target.raw_path.decode("ascii")
-        if through is not None:
+        if self._proxy is not None and target.scheme == "http":
             where = f"http://{target.netloc.decode('ascii')}{where}"
-            login = _login("proxy-authorization", through)
+            login = _login("proxy-authorization", self._proxy)
         fixed = {
             "host": target.netloc.decode("ascii"),
             "user-agent": "tracejudge",
@@ -255,7 +254,7 @@ class HttpEndpoint:
 
     async def _ask(self, request: bytes, deadline: float) -> Reply:
         loop = asyncio.get_running_loop()
-        if not self._addresses or loop.time() > self._resolved_at + _RESOLVE_EVERY_S:
+        if self._is_stale:
             await self._resolve(deadline)
         # Nothing is sent again here, though the endpoint may close a connection while a request is on its way: verdicts
         # list every call.
@@ -266,8 +265,13 @@ class HttpEndpoint:
             self._idle.append(connection)
         return reply
 
+    @property
+    def _is_stale(self) -> bool:
+        """Whether no address is known, or the name may lead elsewhere by now."""
+        return not self._addresses or asyncio.get_running_loop().time() > self._resolved_at + _RESOLVE_EVERY_S
+
     def _take(self, used_after: float) -> Connection | None:
-        """Take the connection that was used last, and close those that the endpoint has closed or no longer expects."""
+        """Take the last used connection, without those that ended, were idle for long, or lead elsewhere."""
         while self._idle:
             last = self._idle.pop()
             if last.is_open and last.used_at > used_after and last.address in self._addresses:
@@ -279,7 +283,7 @@ class HttpEndpoint:
         """Look up the addresses of the name, unless another request has done so meanwhile."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout_at(min(deadline, loop.time() + _CONNECT_TIMEOUT_S)), self._resolving:
-            if self._addresses and loop.time() <= self._resolved_at + _RESOLVE_EVERY_S:
+            if not self._is_stale:
                 return
             # The proxy resolves the name of the endpoint. Its own is not checked: an operator chose it.
             guarded = self._proxy is None and not self._settings.allow_link_local
@@ -381,8 +385,3 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     if not packed.eof:
         raise BrokenReplyError("the compressed reply is cut off")
     return unpacked
-
-
-def _expire(waiter: "asyncio.Future[Reply]") -> None:
-    if not waiter.done():
-        waiter.set_exception(TimeoutError())

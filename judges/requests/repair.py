@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from judges.core.model import UnscoredError
 from judges.core.prompt import Message
 from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError
 
@@ -34,7 +35,9 @@ def repeats_itself(text: str) -> bool:
 
 
 def repair(text: str, error: AnswerError) -> tuple[Message, Message]:
-    """Build the messages that follow an invalid answer."""
+    """Build the messages that follow an invalid answer; raises ``UnscoredError`` if it is empty."""
+    if not text.strip():
+        raise UnscoredError("invalid_answer", "the answer is empty") from error
     demands: Mapping[type[AnswerError], str] = {IncompleteAnswerError: _COMPLETE, CopiedAnswerError: _OWN}
     demand = demands.get(type(error), _REPAIR).format(error=error)
     return Message("assistant", text[:_MAX_SHOWN_CHARS]), Message("user", demand)

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import structs
 
 from judges.core.judge import BYTES_PER_TOKEN, Judge
-from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool
+from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, Tool, UnscoredError
 from judges.core.prompt import Message, Prompt, render
-from judges.core.verdict import Call, Reason, Refusals
+from judges.core.verdict import Call, Refusals
 from judges.parsing.answer import AnswerError, beside_thoughts
 from judges.requests.repair import repeats_itself
 from tracejudge import Trace
@@ -80,16 +80,6 @@ class Clock(NamedTuple):
 
     now: Callable[[], float] = time.time
     steady: Callable[[], float] = time.perf_counter
-
-
-class UnscoredError(Exception):
-    """The evaluation ends without a score, for a reason; ``error`` is the model's, if it raised one."""
-
-    def __init__(self, reason: Reason, note: str, error: ModelError | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.note = note
-        self.error = error
 
 
 class JudgeCall(NamedTuple):

@@ -158,8 +158,10 @@ def executed_call(name: str | None, arguments: object, call_id: str | None, resu
 
 def by_name(arguments: object) -> object:
     """Return arguments by name, as models call tools, where a wrapper writes how the function was called."""
-    called = mapping_of(arguments)
-    return called["kwargs"] if called is not None and "kwargs" in called and not called.get("args") else arguments
+    called = mapping_of(arguments) or {}
+    # A tool may have a parameter of that name beside others.
+    is_wrapped = "kwargs" in called and ("args" in called or len(called) == 1)
+    return called["kwargs"] if is_wrapped and not called.get("args") else arguments
 
 
 def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:

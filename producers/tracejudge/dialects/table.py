@@ -117,13 +117,18 @@ class _Values(Mapping[str, object]):
 
     def __init__(self, span: RawSpan) -> None:
         self._span = span
+        self._objects: dict[str, Mapping[str, object]] = {}  # Decoded once for all of their keys.
 
     def __getitem__(self, key: str) -> object:
         if key == _NAME:
             return self._span.name
         attribute, _, inner = key.partition("/")
         value = self._span.attributes.get(attribute)
-        return (mapping_of(structure_of(value)) or {}).get(inner) if inner else value
+        if not inner:
+            return value
+        if attribute not in self._objects:
+            self._objects[attribute] = mapping_of(structure_of(value)) or {}
+        return self._objects[attribute].get(inner)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._span.attributes)
@@ -142,5 +147,5 @@ def _joined(outputs: Sequence[SpanOutput]) -> SpanOutput:
 def tables() -> tuple[Table, ...]:
     """Load the tables of this package."""
     folder = files("tracejudge.dialects").joinpath("tables")
-    found = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-    return tuple(msgspec.json.decode(file.read_bytes(), type=Table) for file in found)
+    sources = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    return tuple(msgspec.json.decode(file.read_bytes(), type=Table) for file in sources)

@@ -9,7 +9,7 @@ from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawEvent, RawSpan, Reading, Role, read
-from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
+from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult, by_name
 
 Make = Callable[..., RawSpan]
 
@@ -226,3 +226,14 @@ def test_what_a_vector_store_found(span: Make) -> None:
     assert read(span({"db.system": "chroma"}, events=result)) == Reading(
         role=Role.RETRIEVER, documents=(Document("Open until six.", "a", 0.5), Document("Closed on Sundays.", "7"))
     )
+
+
+def test_only_the_arguments_of_a_wrapper_are_unwrapped() -> None:
+    for arguments, expected in (
+        ({"args": [], "kwargs": {"number": 7}}, {"number": 7}),
+        ({"kwargs": {"number": 7}}, {"number": 7}),
+        ({"args": [7], "kwargs": {}}, {"args": [7], "kwargs": {}}),
+        ({"query": "parcel", "kwargs": {"number": 7}}, {"query": "parcel", "kwargs": {"number": 7}}),
+        ([7], [7]),
+    ):
+        assert by_name(arguments) == expected, arguments

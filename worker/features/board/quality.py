@@ -122,6 +122,7 @@ def read_rows(store: Store, period: str, now: float, false_alarms_per_week: floa
     _, length, compared = PERIODS[period]
     families: dict[Series, list[Series]] = defaultdict(list)
     whole = [series for series in read_series(store).values() if not series.segment]
+    detectors: dict[str, Detector] = {}
     if len(whole) > _MOST_SERIES:
         detectors = read_detectors(store, [series.id for series in whole])
         whole.sort(key=lambda series: detectors[series.id].incident is None)
@@ -131,7 +132,7 @@ def read_rows(store: Store, period: str, now: float, false_alarms_per_week: floa
     ids = [series.id for series in whole]
     spans = read_buckets(store, ids, now - length - compared, now + HOUR_S, fine=False)
     hours = {series_id: buckets for series_id, buckets in zip(ids, spans, strict=True) if buckets}
-    detectors = read_detectors(store, list(hours))
+    detectors = detectors or read_detectors(store, list(hours))
     chosen = []
     for family in families.values():
         versions = sorted((each for each in family if each.id in hours), key=lambda each: _begin(hours[each.id]))

@@ -86,13 +86,13 @@ def read_selection(
     unknown = [
         f"There is no filter {name[:50]}{nearest(name, _FIELDS)}" for name in params if name not in {*_FIELDS, "before"}
     ]
+    since_s, trace_ids = _since_s(form["since"]), None
     for field, choices in CHOICES.items():
-        if form[field] and form[field] not in choices and not (field == "since" and _since_s(form[field])):
+        if form[field] and form[field] not in choices and not (field == "since" and since_s):
             unknown.append(f"No {field} is called {form[field]}; there are {', '.join(choices)}.")
     for field, known in (("service", names["services"]), ("judge", names["judges"])):
         if form[field] and known and not any(fnmatchcase(name, form[field]) for name in known):
             unknown.append(f"No {field} so far matches {form[field]}{nearest(form[field], known)}")
-    since_s, trace_ids = _since_s(form["since"]), None
     since_ms = None if since_s is None else int(since_s * 1000)
     if form["text"]:
         lookup = TraceLookup(store, settings)

@@ -26,8 +26,8 @@ def command(
     OTLP/HTTP at /v1/traces and /v1/logs, JSON at /v1/tracejudge. A reply of 200 means that Redis has the data.
     """
     settings = load_without_judges(os.environ, config, {"redis_url": redis_url})
-    given = {"host": host, "port": port, "metrics_port": metrics_port}
-    listen = {name: value for name, value in given.items() if value is not None}
+    options = {"host": host, "port": port, "metrics_port": metrics_port}
+    listen = {name: value for name, value in options.items() if value is not None}
     settings = GATEWAY.with_value(settings, msgspec.structs.replace(GATEWAY.read(settings), **listen))
     note_unknown_variables(settings)
     logs.configure(settings.log_level)
