@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec.json import encode
 
-from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, text_of
+from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, structure_of, text_of
 from tracejudge.log import report_or_raise
 from tracejudge.model import Document, snake_case_keys
 
@@ -170,7 +170,8 @@ def _views(value: Any) -> list[Any]:
     views = [_named(value)]
     for view in views:
         for key in _HOLDERS:
-            inner = _get(view, key)
+            # OpenInference writes metadata as JSON.
+            inner = structure_of(_get(view, key)) if key == "metadata" else _get(view, key)
             if inner is not None and not isinstance(inner, str | bytes | int | float) and not is_list(inner):
                 views.append(_named(inner))
         if len(views) >= _MAX_VIEWS:  # objects may lead to themselves

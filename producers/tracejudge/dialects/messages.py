@@ -40,6 +40,8 @@ _MEDIA_TYPES: Final = {
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 PART_TYPES: Final = frozenset({*_THOUGHTS, *_TEXTS, *_CALLS, *_MEDIA_TYPES}) - {None}
 
+_WRITTEN_TYPES: Final = PART_TYPES | _RESULTS
+
 
 class Parts:
     """The texts, tool calls and tool results of a message.
@@ -112,6 +114,19 @@ def result_of(value: object) -> JSONValue:
         if parts.texts:
             return "\n".join(parts.texts)
     return plain(value)
+
+
+def tool_result(value: object) -> object:
+    """Return what a tool returned, where its span holds the record or the message in which it was passed on."""
+    record = mapping_of(value)
+    if record is None:
+        return value
+    # LlamaIndex keeps what the function returned beside what the model is told.
+    if "tool_name" in record and "raw_output" in record:
+        return record["raw_output"]
+    # LangChain writes the message to the model, with the result as its content.
+    chats = conversation(record) or []
+    return chats[0].results[0].result if len(chats) == 1 and chats[0].role == "tool" else value
 
 
 def _first_given(mapping: Mapping[str, object], keys: tuple[str, ...]) -> object:
@@ -216,7 +231,7 @@ def _chat(item: object) -> Chat | None:
     parts = Parts()
     for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):
-            parts.read(message.get(key))
+            parts.read(_parts_of(message.get(key)))
     calls = message.get("tool_calls")
     for call in calls if is_list(calls) else (message.get("function_call"),):
         parts.add_call(call)
@@ -229,6 +244,14 @@ def _chat(item: object) -> Chat | None:
         return Chat(role, results=(result,))
     text = text_of(_without_markers("\n".join(parts.texts)))
     return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+
+
+def _parts_of(content: object) -> object:
+    """Return the parts that some write as JSON; other content as it is."""
+    parts = structure_of(content) if isinstance(content, str) and content[:1] == "[" else None
+    kinds = [(mapping_of(part) or {}).get("type") for part in parts] if is_list(parts) else []
+    is_known = kinds and all(isinstance(kind, str) and kind.replace("-", "_") in _WRITTEN_TYPES for kind in kinds)
+    return parts if is_known else content
 
 
 # DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from tracejudge.dialects import RawSpan, Reading, is_content, names, read
+from tracejudge.dialects import Dialects, RawSpan, Reading, builtin, names
 from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
@@ -41,8 +41,8 @@ class Step(Struct, frozen=True):
 class TraceSteps:
     """The steps of a trace in the order they ended, without evaluators, guardrails and the spans below them."""
 
-    def __init__(self, group: SpanGroup) -> None:
-        self._steps = {span.span_id: Step(span, read(span)) for span in group.spans}
+    def __init__(self, group: SpanGroup, dialects: Dialects) -> None:
+        self._steps = {span.span_id: Step(span, dialects.read(span)) for span in group.spans}
         self.root = None if group.root is None else self._steps.get(group.root.span_id)
         kept = [
             step
@@ -194,10 +194,11 @@ def _is_same(requested: Call, done: Call) -> bool:
     return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
 
 
-def build_span(span: RawSpan, reading: Reading) -> Span:
+def build_span(step: Step, dialects: Dialects) -> Span:
     """Build the published span of a step."""
+    span, reading = step.span, step.reading
     # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not is_content(key)][:128]
+    kept = [key for key in span.attributes if not dialects.is_content(key)][:128]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
@@ -235,14 +236,15 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def join(group: SpanGroup) -> dict[str, Any] | None:
+def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] | None:
     """Return the fields of a trace; None if no model was called and nothing has an output.
 
     The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
     output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
     of the judged output.
     """
-    steps = TraceSteps(group)
+    dialects = dialects or builtin()
+    steps = TraceSteps(group, dialects)
     calls = steps.model_calls()
     call = next(reversed(calls), None)
     request = steps.request(call)
@@ -267,7 +269,7 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
             "messages": _history(nearest_first, query),
             "context": retrieved_context(steps, judged),
             "tool_calls": collect_tool_calls(steps, output),
-            "spans": [build_span(step.span, step.reading) for step in ordered],
+            "spans": [build_span(step, dialects) for step in ordered],
             "usage": _usage(steps, request, call),
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
@@ -308,7 +310,7 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
         if step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
     for step in sources:
-        result = next((call for call in step.reading.output.calls if call.name == names.PA_RESULT), None)
+        result = next((call for call in step.reading.output.calls if call.name == names.FINAL_RESULT), None)
         if result is not None:
             return _json(result.arguments), step
     return None, sources[-1]

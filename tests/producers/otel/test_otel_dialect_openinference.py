@@ -275,7 +275,7 @@ STEPS = [
     case("an_embedding", "EMBEDDING", {"embedding.model_name": "e"}, Reading(role=Role.EMBEDDING, model="e")),
     case("an_evaluator", "EVALUATOR", {}, Reading(role=Role.JUDGE)),
     case("a_guardrail", "GUARDRAIL", {}, Reading(role=Role.JUDGE)),
-    case("an_unknown_kind", "POEM", {"input.value": "x"}, Reading()),
+    case("an_unknown_kind", "POEM", {"input.value": "x"}, Reading(input=SpanInput("x"))),
     case(
         "a_kind_that_others_convert_more_coarsely",
         "RERANKER",

@@ -7,7 +7,7 @@ import pytest
 from support.cases import each_case
 
 from tracejudge import Document, Message, ToolCall, Usage
-from tracejudge.dialects import RawSpan, names
+from tracejudge.dialects import RawSpan, builtin
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
 
@@ -349,24 +349,21 @@ def test_session_and_user_may_stand_on_any_span() -> None:
 
 
 def test_session_and_user_of_every_convention() -> None:
-    ids = {
-        "session_id": [
-            *({key: "visit"} for key in (*names.SESSION_IDS, names.CONVERSATION_ID)),
-            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_SESSION_IDS),
-            {"traceloop.association.properties.session_id": "visit"},
-            {"metadata.requester_metadata": "{'session_id': 'visit', 'tags': None}"},
-        ],
-        "user_id": [
-            *({key: "visit"} for key in names.USER_IDS),
-            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_USER_IDS),
-            {"traceloop.association.properties.user_id": "visit"},
-            {"metadata.requester_metadata": "{'user_id': 'visit'}"},
-        ],
-    }
-    for field, conventions in ids.items():
-        for attributes in conventions:
-            fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes))
-            assert part(fields, "session_id", "user_id") == {field: "visit"}, attributes
+    metadata = {"session_id": ("session_id", "conversation_id", "threadId"), "user_id": ("user_id", "userId", "user")}
+    conventions = [
+        (field, {key: "visit"})
+        for field in ("session_id", "user_id")
+        for table in builtin().tables
+        for key in getattr(table, field)
+        if "/" not in key
+    ]
+    for field, keys in metadata.items():
+        conventions += [(field, {"metadata": json.dumps({key: "visit"})}) for key in keys]
+        conventions.append((field, {"metadata.requester_metadata": f"{{'{field}': 'visit', 'tags': None}}"}))
+    assert len(conventions) > 25
+    for field, attributes in conventions:
+        fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes))
+        assert part(fields, "session_id", "user_id") == {field: "visit"}, attributes
 
 
 def test_metadata_that_is_no_dictionary_is_ignored() -> None:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from tracejudge.delivery.buffer import Entry, Kind
-from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.dialects import RawEvent, RawSpan, builtin, names
 from tracejudge.dialects.values import decoded
 from tracejudge.otel.joining import SpanGroup, join
 from tracejudge.partitions import place_of
@@ -32,7 +32,7 @@ log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
 _MAX_TRACES: Final = 1_000
 # Traces without any of these have nothing that a dialect reads.
-_PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
+_PREFIXES: Final = tuple(prefix.encode() for prefix in builtin().prefixes)
 _MESSAGES: Final = {
     names.INPUT_MESSAGES: "input",
     names.PROMPT: "input",

@@ -1,0 +1,442 @@
+"""The engine that reads spans by all tables at once, because some instrumentations write several dialects on one."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, reduce
+from importlib.resources import files
+from operator import or_
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tracejudge.dialects import names
+from tracejudge.dialects.documents import documents_of
+from tracejudge.dialects.input_output import input_from_value, output_from_value, text_without_objects
+from tracejudge.dialects.messages import (
+    Chat,
+    conversation,
+    input_from_messages,
+    output_from_last_message,
+    output_from_messages,
+    tool_result,
+)
+from tracejudge.dialects.reading import (
+    Call,
+    RawSpan,
+    Reading,
+    Role,
+    SpanInput,
+    SpanOutput,
+    by_name,
+    error_of,
+)
+from tracejudge.dialects.table import Path, Table
+from tracejudge.dialects.values import (
+    count_of,
+    decoded,
+    decoded_or_same,
+    is_list,
+    literal_of,
+    mapping_of,
+    plain,
+    structure_of,
+    text_of,
+    unflattened,
+)
+from tracejudge.model import Document, Usage
+
+_GENERAL: Final = ("openinference", "gen_ai", "openllmetry", "common")
+"""Dialects that others write beside their own, in the order in which they are read after them.
+
+OpenInference is first: its converters to GenAI lose distinctions between kinds, and write the description of a tool's
+parameters as its arguments."""
+# Some write it behind the provider, as `openai.chat`.
+_INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generative-ai)$")
+_SEARCHES: Final = frozenset({Role.RETRIEVER, Role.RERANKER})
+_Item = TypeVar("_Item")
+_MAX_PLANS: Final = 256
+_MAX_KEYS: Final = 8_192
+_MAX_KEY_CHARS: Final = 100
+
+
+class _Text(str):
+    """A text that is declared as such: it stays as it is, even if it looks like JSON."""
+
+    __slots__ = ()
+
+
+class _Values:
+    """The values of one span by path; what is JSON is decoded once."""
+
+    __slots__ = ("_decoded", "_messages", "_span", "attributes")
+
+    def __init__(self, span: RawSpan, events: Mapping[str, str]) -> None:
+        self._span = span
+        self._decoded: dict[str, object] = {}
+        self.attributes = span.attributes
+        self._messages: dict[str, list[object]] = {}
+        if span.events and not events.keys().isdisjoint(event.name for event in span.events):
+            self._read_events(events)
+
+    def _read_events(self, ways: Mapping[str, str]) -> None:
+        attributes = dict(self.attributes)
+        for event in self._span.events:
+            way = ways.get(event.name)
+            if way == "attributes":
+                attributes = {**event.attributes, **attributes}
+                continue
+            # The message is the event's attributes, or one JSON text that holds them; each may be JSON again.
+            content = mapping_of(decoded(event.attributes.get(names.EVENT_CONTENT))) or event.attributes
+            body = {key: structure_of(value) for key, value in content.items()}
+            if way == "answer":
+                message = body.get("message")
+                answer = mapping_of(message) or {**body, "content": body.get("content", message)}
+                self._messages.setdefault("answers", []).append({"role": "assistant", **answer})
+            elif way is not None:
+                self._messages.setdefault("messages", []).append({"role": way, **body})
+        self.attributes = attributes
+
+    def get(self, path: Path) -> Any:
+        """Return the value of a path; None if there is none."""
+        if path.is_plain:
+            return self.attributes.get(path.name)
+        value: object
+        if path.is_event:
+            value = self._event_values(path)
+        elif path.is_flat:
+            value = unflattened(self.attributes, path.name)
+        elif not path.name:
+            value = self._span.name
+        elif path.name not in self.attributes:
+            return None
+        elif path.keys:
+            value = _inner(self.structure(path.name), path.keys)
+        else:
+            value = self.attributes[path.name]
+        if path.mime is not None and isinstance(value, str):
+            value = self.structure(path.name) if self.attributes.get(path.mime) == names.JSON else _Text(value)
+        if path.pattern is not None:
+            match = path.pattern.search(value) if isinstance(value, str) else None
+            value = match.group(1) if match else None
+        return value
+
+    def structure(self, name: str) -> object:
+        """Return the value of an attribute, decoded if it is JSON."""
+        try:
+            return self._decoded[name]
+        except KeyError:
+            value = self.attributes.get(name)
+            structure = decoded_or_same(value)
+            if structure is value and (literal := literal_of(value)) is not None:
+                structure = literal
+            self._decoded[name] = structure
+            return structure
+
+    def _event_values(self, path: Path) -> object:
+        if path.name in {"messages", "answers"}:
+            return self._messages.get(path.name)
+        events = self._span.events_named(path.name)
+        if path.keys:
+            return next((event.get(path.keys[0]) for event in events), None)
+        start = f"{path.name}."
+        return [{key.removeprefix(start): value for key, value in event.items()} for event in events] or None
+
+    def first(self, paths: Iterable[Path]) -> Any:
+        """Return the first of these values that is not empty; None if there is none."""
+        return next((value for path in paths if (value := self.get(path)) is not None and value != ""), None)
+
+    def first_text(self, paths: Iterable[Path]) -> str | None:
+        """Return the first of these values that is a text."""
+        # Most names are absent: no call for what is not there.
+        attributes = self.attributes
+        for path in paths:
+            value = attributes.get(path.name) if path.is_plain else self.get(path)
+            if value is not None and (text := text_of(value)) is not None:
+                return text
+        return None
+
+    def first_count(self, paths: Iterable[Path]) -> int | None:
+        """Return the first of these values that is a count."""
+        return next((count for path in paths if (count := count_of(self.get(path))) is not None), None)
+
+
+def _inner(value: object, keys: Sequence[str]) -> object:
+    for key in keys:
+        if is_list(value):
+            value = value[int(key)] if key.isdecimal() and int(key) < len(value) else None
+        else:
+            value = (mapping_of(value) or {}).get(key)
+    return value
+
+
+def _flattened(value: object, role: str) -> list[Chat]:
+    """Read flattened messages, some of which have no role, or a word in place of their content."""
+    messages: list[object] = []
+    for item in value if is_list(value) else ():
+        if isinstance(item, dict) and "message" not in item:
+            content = item.get("content")
+            content = None if content == "FILTERED" else content
+            messages.append({**item, "role": item.get("role") or role, "content": content})
+        else:
+            messages.append(item)
+    return conversation(messages) or []
+
+
+def _messages_or_value(value: object, instructions: object) -> SpanInput:
+    chats = conversation(value)
+    # The Collector's normaliser writes a workflow's arguments under the key of messages.
+    return input_from_value(value) if chats is None else input_from_messages(chats, instructions)
+
+
+def _conversed(value: object, output_of: Callable[[list[Chat]], SpanOutput]) -> SpanOutput:
+    chats = conversation(value)
+    return output_from_value(value) if chats is None else output_of(chats)
+
+
+def _typed(value: object) -> SpanOutput:
+    structure = plain(value)
+    return SpanOutput(text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
+
+
+def _calls(value: object) -> SpanOutput:
+    calls = structure_of(value)
+    chats = conversation([{"role": "assistant", "tool_calls": calls}]) if is_list(calls) else None
+    return SpanOutput(calls=tuple(call for chat in chats or () for call in chat.calls))
+
+
+_INPUTS: Final[Mapping[str, Callable[[object, object], SpanInput]]] = {
+    "text": lambda value, _: SpanInput(query=text_of(value)),
+    "messages": _messages_or_value,
+    "value": lambda value, _: input_from_value(value),
+}
+_OUTPUTS: Final[Mapping[str, Callable[[object], SpanOutput]]] = {
+    "text": lambda value: SpanOutput(text_of(value)),
+    "typed": _typed,
+    "messages": lambda value: _conversed(value, output_from_last_message),
+    "choices": lambda value: _conversed(value, output_from_messages),
+    "value": output_from_value,
+    "calls": _calls,
+}
+_DECODED: Final = frozenset({"value", "typed"})
+
+
+def _read_input(path: Path, way: str, values: _Values, instructions: object) -> SpanInput | None:
+    """Read an input; None if there is none."""
+    value = values.get(path)
+    if value is None:
+        return None
+    if path.is_flat:
+        # Even if they were redacted: the request beside them holds no more.
+        return input_from_messages(_flattened(value, "user"), instructions)
+    if type(value) is _Text:
+        return SpanInput(text_without_objects(value)) or None
+    return (
+        _INPUTS[way](values.structure(path.name) if path.is_plain and way in _DECODED else value, instructions) or None
+    )
+
+
+def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
+    """Read an output; None if there is none."""
+    value = values.get(path)
+    if value is None:
+        return None
+    if path.is_flat and way != "calls":
+        return output_from_messages(_flattened(value, "assistant"))
+    if type(value) is _Text:
+        return SpanOutput(text_without_objects(value)) or None
+    return _OUTPUTS[way](values.structure(path.name) if path.is_plain and way in _DECODED else value) or None
+
+
+class _Compiled:
+    """A table with its paths."""
+
+    def __init__(self, table: Table) -> None:
+        self.table, self.paths = table, table.paths
+        self.kinds = [
+            (Path(text), {kind.lower(): role for kind, role in kinds.items()}) for text, kinds in table.kinds.items()
+        ]
+        self.input = [(Path(text), way) for text, way in table.input.items()]
+        self.output = [(Path(text), way) for text, way in table.output.items()]
+
+    def input_of(self, values: _Values, role: Role | None) -> SpanInput:
+        """Read the input of a span."""
+        instructions = values.first(self.paths["instructions"])
+        for path, way in self.input:
+            # What a reranker is given is no conversation.
+            is_read = role is not Role.RERANKER or way != "messages"
+            if is_read and (content := _read_input(path, way, values, instructions)) is not None:
+                return content
+        return SpanInput() if instructions is None else input_from_messages([], instructions)
+
+    def output_of(self, values: _Values, role: Role | None) -> SpanOutput:
+        """Read the output of a span: the first one, and the tool calls that are written beside it."""
+        output: SpanOutput | None = None
+        for path, way in self.output:
+            if way == "calls":
+                beside = _read_output(path, way, values) or SpanOutput()
+                output = SpanOutput(output.text, output.raw, (*output.calls, *beside.calls)) if output else beside
+            elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
+                output = _read_output(path, way, values)
+        return output or SpanOutput()
+
+    def documents_of(self, values: _Values, role: Role | None) -> tuple[Document, ...]:
+        """Read the documents of a span: the first list, or a later one of the same texts that has their ids."""
+        documents: tuple[Document, ...] = ()
+        for path in self.paths["documents"]:
+            if any(document.id for document in documents):
+                break
+            # An output is a document only where documents are looked for.
+            value = values.get(path) if role in _SEARCHES or not path.is_output else None
+            listed = () if value is None else documents_of(value)
+            if not documents or [document.text for document in listed] == [document.text for document in documents]:
+                documents = listed
+        return documents
+
+    def names_call(self, values: _Values, *, has_answer: bool) -> bool:
+        """Return whether a span whose kind is not named is a call of a model: one with its answer, or of no kind."""
+        is_open = has_answer or values.first(path for path, _ in self.kinds) is None
+        return is_open and values.first(self.paths["calls"]) is not None
+
+
+class _Plan:
+    """The tables of one kind of span, and the paths of all of them for each part."""
+
+    def __init__(self, compiled: Sequence[_Compiled]) -> None:
+        self._compiled = compiled
+        self._is_common = all(each.table.prefixes == ("",) for each in compiled)
+        self._events = {name: way for each in reversed(compiled) for name, way in each.table.events.items()}
+        self._kinds = [kind for each in compiled for kind in each.kinds]
+        self._paths: dict[str, tuple[Path, ...]] = defaultdict(tuple)
+        for each in compiled:
+            for part, paths in each.paths.items():
+                self._paths[part] += paths
+        self._searching = [(Path(text), kind) for each in compiled for text, kind in each.table.searching_tools.items()]
+        self._providers = {name: new for each in reversed(compiled) for name, new in each.table.providers.items()}
+
+    def read(self, span: RawSpan) -> Reading:
+        """Read a span."""
+        values, paths = _Values(span, self._events), self._paths
+        error = error_of(span) if span.status == "error" else None
+        session_id, user_id = values.first_text(paths["session_id"]), values.first_text(paths["user_id"])
+        if self._is_common:
+            return Reading(session_id=session_id, user_id=user_id, error=error)
+        role = self._role(values)
+        if role is Role.JUDGE:
+            return Reading(role=role)
+        output = _first(each.output_of(values, role) for each in self._compiled) or SpanOutput()
+        # The model and the id in an output are those of the call of a model.
+        model = values.first_text(path for path in paths["model"] if role is Role.LLM or not path.is_output)
+        if role is None:
+            has_answer = model is not None and bool(output)
+            is_call = any(each.names_call(values, has_answer=has_answer) for each in self._compiled)
+            role = Role.LLM if is_call else None
+        provider = (values.first_text(paths["provider"]) or "").lower()
+        tokens = values.first_count(paths["input_tokens"]), values.first_count(paths["output_tokens"])
+        documents = _first(each.documents_of(values, role) for each in self._compiled)
+        if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
+            documents = documents_of(values.first(paths["tool.result"]))
+        return Reading(
+            role=role,
+            input=_first(each.input_of(values, role) for each in self._compiled) or SpanInput(),
+            output=output,
+            documents=documents or (),
+            reranked=documents_of(values.first(paths["reranked"])) if role is Role.RERANKER else (),
+            tool=self._tool(values) if role is Role.TOOL else None,
+            model=model,
+            provider=self._providers.get(provider) or _INTERFACE.sub("", provider) or None,
+            response_id=values.first_text(
+                path for path in paths["response_id"] if role is Role.LLM or not path.is_output
+            ),
+            session_id=session_id,
+            user_id=user_id,
+            usage=None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0),
+            error=error,
+        )
+
+    def _role(self, values: _Values) -> Role | None:
+        """Return the first kind that an attribute names; a judge in any of them is a judge."""
+        first = None
+        for path, roles in self._kinds:
+            value = values.get(path)
+            if value is None:
+                continue
+            kind = text_of(decoded_or_same(value) if isinstance(value, str) and value[:1] == '"' else value)
+            role = roles.get((kind or "").lower()) or roles.get("*")
+            if role is Role.JUDGE:
+                return role
+            first = first or role
+        return first
+
+    def _tool(self, values: _Values) -> Call | None:
+        paths = self._paths
+        name = values.first_text(paths["tool.name"])
+        if name is None:
+            return None
+        arguments = by_name(structure_of(values.first(paths["tool.arguments"])))
+        result = _result(values.first(paths["tool.result"]))
+        return Call(name, plain(arguments), values.first_text(paths["tool.id"]), plain(result))
+
+
+def _first(items: Iterable[_Item]) -> _Item | None:
+    return next(filter(None, items), None)
+
+
+def _result(value: object) -> object:
+    # A result that is a text may be written as JSON, too.
+    if type(value) is _Text:
+        return value
+    is_quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] == '"'
+    return tool_result(decoded_or_same(value) if is_quoted else structure_of(value))
+
+
+class Dialects:
+    """A set of tables. Of a part that several tables find on a span, the first table's is taken."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self.tables = sorted(tables, key=lambda table: _GENERAL.index(table.name) if table.name in _GENERAL else -1)
+        self._compiled = [_Compiled(table) for table in self.tables]
+        self.prefixes = tuple(prefix for table in self.tables for prefix in table.prefixes if prefix)
+        self._content_prefixes = tuple(prefix for table in self.tables for prefix in table.content_prefixes)
+        self._masks: dict[str, int] = {}  # The tables of a name, as bits, and whether it holds content.
+        self._plans: dict[int, _Plan] = {}
+
+    def read(self, span: RawSpan) -> Reading:
+        """Read a span in all dialects."""
+        if span.scope == names.OWN_SCOPE or not names.OWN_ATTRIBUTES.isdisjoint(span.attributes):
+            return Reading(role=Role.JUDGE)
+        masks, mask = self._masks, 0
+        for key in span.attributes:
+            mask |= masks[key] if key in masks else self._mask(key)
+        for event in span.events:
+            mask |= masks[event.name] if event.name in masks else self._mask(event.name)
+        mask >>= 1
+        plan = self._plans.get(mask)
+        if plan is None:
+            chosen = [
+                each for place, each in enumerate(self._compiled) if mask >> place & 1 or each.table.prefixes == ("",)
+            ]
+            plan = _Plan(chosen)
+            if len(self._plans) < _MAX_PLANS:
+                self._plans[mask] = plan
+        return plan.read(span)
+
+    def is_content(self, key: str) -> bool:
+        """Return whether an attribute holds content that is published elsewhere in the trace."""
+        return bool((self._masks[key] if key in self._masks else self._mask(key)) & 1)
+
+    def _mask(self, key: str) -> int:
+        is_content = f"{key}$".startswith(self._content_prefixes)
+        bits = (1 << place for place, table in enumerate(self.tables, 1) if key.startswith(table.prefixes))
+        mask = reduce(or_, bits, int(is_content))
+        if len(self._masks) < _MAX_KEYS and len(key) <= _MAX_KEY_CHARS:
+            self._masks[key] = mask
+        return mask
+
+
+@cache
+def builtin() -> Dialects:
+    """Return the tables of this package."""
+    folder = files("tracejudge.dialects").joinpath("tables")
+    sources = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    return Dialects(msgspec.json.decode(file.read_bytes(), type=Table) for file in sources)
