@@ -238,6 +238,81 @@ def _check_metrics(gateway: GatewayProcess) -> None:
     assert scrape.total("tracejudge_gateway_rejected_total") == 9
 
 
+def _two_traces(mark: str) -> ExportTraceServiceRequest:
+    """Make two traces, and write a mark into every text of the second one."""
+    first, second = (encode_spans(agent_spans()) for _ in range(2))
+    (resource,) = second.resource_spans
+    resource.resource.attributes.add(key=f"name {mark}").value.string_value = mark
+    resource.scope_spans[0].scope.name = f"scope {mark}"
+    for span in resource.scope_spans[0].spans:
+        span.name += mark
+        span.status.message = mark
+        span.attributes.add(key=f"key {mark}").value.array_value.values.add().string_value = mark
+        span.attributes.add(key="kv").value.kvlist_value.values.add(key=mark).value.string_value = mark
+        span.attributes.add(key="bytes").value.bytes_value = b"\xff"
+        span.events.add(name=mark).attributes.add(key=mark).value.string_value = mark
+        span.links.add(trace_id=b"t" * 16, span_id=b"s" * 8, trace_state=mark)
+    first.resource_spans.append(resource)
+    return first
+
+
+def test_texts_that_are_no_utf8_cost_no_span(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    count = 0
+    for broken, written in ((b"\xed\xa0\xbd", "\\ud83d"), (b"\xff\xff\xff", "\\udc00x"), (b"\xc3\xc3\xc3", "\\ud83dx")):
+        for media in (PROTOBUF, "application/json"):
+            content = _two_traces("XXX").SerializeToString().replace(b"XXX", broken)
+            if media != PROTOBUF:
+                content = as_json(_two_traces("XXX")).replace(b"XXX", broken if count % 4 else written.encode())
+            reply = gateway.post("/v1/traces", content, media)
+            assert (reply.status_code, reply.content) in ((200, b""), (200, b"{}")), (broken, media)
+            count += 2
+            for trace in stored.wait(count)[-2:]:
+                assert (trace["input"], trace["output"]) == ("When does it open?", "At nine."), (broken, media)
+                assert len(trace["spans"]) == 3
+    logs = ExportLogsServiceRequest()
+    resource = logs.resource_logs.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
+    record = resource.scope_logs.add().log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8, event_name="gen_ai.choice")
+    record.body.string_value = record.severity_text = "XXX"
+    reply = gateway.post("/v1/logs", logs.SerializeToString().replace(b"XXX", b"\xed\xa0\xbd"), PROTOBUF)
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total") == 0
+
+
+def test_a_span_that_is_no_message_costs_no_other(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = encode_spans(agent_spans())
+    name = request.resource_spans[0].scope_spans[0].spans.add(name="XXXXXXXX", trace_id=b"t" * 16).name
+    content = request.SerializeToString()
+    place = content.index(name.encode())
+    reply = gateway.post("/v1/traces", content[: place - 1] + b"\x7f" + content[place:], PROTOBUF)
+    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+    assert (reply.status_code, partial.rejected_spans) == (200, 1)
+    assert partial.error_message == "unreadable 1: not readable as OTLP"
+    assert stored.wait(1)[0]["output"] == "At nine."
+
+
+def test_null_in_json_is_the_absence_of_a_field(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = json.loads(as_json(encode_spans(agent_spans())))
+    resource = request["resourceSpans"][0]
+    resource["resource"]["attributes"].append(None)
+    resource["scopeSpans"] += [None, {"scope": None, "spans": None}, {"scope": {"name": None}, "spans": [None]}]
+    for span in resource["scopeSpans"][0]["spans"]:
+        span["attributes"] = [None, *span.get("attributes", ()), {"key": "x", "value": None}]
+        span["attributes"].append({"key": "y", "value": {"arrayValue": {"values": [None]}}})
+        span["attributes"].append({"key": "z", "value": {"kvlistValue": {"values": None}}})
+        span |= {"events": [None, {"name": None, "attributes": None}], "links": None, "status": None, "flags": None}
+    request["resourceSpans"] += [None, {"resource": None, "scopeSpans": None}]
+    for content in (request, {"resourceSpans": None}):
+        reply = gateway.post("/v1/traces", json.dumps(content))
+        assert (reply.status_code, reply.content) == (200, b"{}"), content
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"], len(trace["spans"])) == ("When does it open?", "At nine.", 3)
+    assert gateway.post("/v1/logs", '{"resourceLogs": [{"scopeLogs": [{"logRecords": null}]}]}').status_code == 200
+
+
 def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:
     gateway = start(max_gather_bytes=6_000, **FAST)
     contents = [encode_spans(agent_spans()).SerializeToString() for _ in range(10)]

@@ -4,7 +4,7 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
@@ -19,6 +19,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
+from tracejudge.dialects.values import structure_of
+from worker.core.selection.lenient import NoTraceError, decode_repaired
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
@@ -123,7 +125,7 @@ def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) 
             return _read_protobuf(body, service, is_log=is_log)
         check_values(body, 1_000_000)
         return _read_json(body, service, is_log=is_log)
-    except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (DecodeError, NoTraceError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
         if form is Form.JSON:
             message += "; send plain JSON to /v1/tracejudge"
@@ -165,7 +167,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
         members = fields(of_resource)
         resource = b"".join(content for number, content in members if number == 1)
         fields(memoryview(resource))
-        attributes = _attributes(Resource.FromString(resource).attributes)
+        attributes = _attributes(_parsed(Resource, resource)[0].attributes)
         source = _source(attributes, service)
         for of_scope in (content for number, content in members if number == _SCOPES):
             parts = fields(of_scope)
@@ -173,19 +175,96 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             if source is None:
                 request.drop("no_service", attributes, len(items))
                 continue
-            scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
+            scope, _ = _parsed(InstrumentationScope, b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
             for item in items:
                 if len(item) > 1024 * 1024:
                     fields(item)
-                content = bytes(item)
                 # Spans and log records have the same names of ids, which their types do not express.
-                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                read: Any
+                try:
+                    read, content = _parsed(LogRecord if is_log else Span, bytes(item))
+                except DecodeError:
+                    request.drop("unreadable")
+                    continue
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
                 is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
                 names = (attribute.key for attribute in read.attributes)
                 request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
     return request
+
+
+# The numbers of the fields that are texts, and of those that hold messages with texts.
+_Texts = dict[int, Any]
+_ANY_VALUE: Final[_Texts] = {1: None}
+_KEY_VALUE: Final[_Texts] = {1: None, 2: _ANY_VALUE}
+_ANY_VALUE.update({5: {1: _ANY_VALUE}, 6: {1: _KEY_VALUE}})
+_TEXTS: Final[dict[type, _Texts]] = {
+    Resource: {1: _KEY_VALUE},
+    InstrumentationScope: {1: None, 2: None, 3: _KEY_VALUE},
+    Span: {
+        3: None,
+        5: None,
+        9: _KEY_VALUE,
+        11: {2: None, 3: _KEY_VALUE},
+        13: {3: None, 4: _KEY_VALUE},
+        15: {2: None},
+    },
+    LogRecord: {3: None, 5: _ANY_VALUE, 6: _KEY_VALUE, 12: None},
+}
+
+
+def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
+    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it.
+
+    Raises:
+        DecodeError: It is no message.
+    """
+    try:
+        return kind.FromString(content), content
+    except DecodeError:
+        try:
+            content = _repaired(memoryview(content), _TEXTS[kind])
+        except (IndexError, RecursionError):
+            raise DecodeError("cut off") from None
+        return kind.FromString(content), content
+
+
+def _repaired(data: memoryview, texts: _Texts) -> bytes:
+    """Copy a message with texts in UTF-8."""
+    copy = bytearray()
+    at = 0
+    while at < len(data):
+        start = at
+        tag, at = _varint(data, at)
+        if tag & 7 == _LENGTH:
+            head = bytes(data[start:at])
+            size, at = _varint(data, at)
+            content = bytes(data[at : at + size])
+            at += size
+            if at > len(data):
+                raise DecodeError("cut off")
+            if tag >> 3 in texts:
+                inner = texts[tag >> 3]
+                content = (
+                    content.decode(errors="replace").encode()
+                    if inner is None
+                    else _repaired(memoryview(content), inner)
+                )
+            copy += head + _written_varint(len(content)) + content
+        else:
+            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else _varint(data, at)[1]
+            copy += data[start:at]
+    return bytes(copy)
+
+
+def _written_varint(number: int) -> bytes:
+    digits = bytearray()
+    while number >= _CONTINUED:
+        digits.append(number & 0x7F | _CONTINUED)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
 
 
 class _Splitter:
@@ -258,33 +337,37 @@ class _Value(Struct, rename="camel"):
 
 
 class _Attribute(Struct):
-    key: str
+    key: str = ""
     value: _Value | None = None
 
 
+# `null` is the absence of a field, as proto3 has it, and some write it as an item of a list.
+_Attributes = list[_Attribute | None] | None
+
+
 class _Resource(Struct):
-    attributes: list[_Attribute] = []
+    attributes: _Attributes = None
 
 
 class _Scope(Struct):
-    name: str = ""
+    name: str | None = None
 
 
 class _ScopeItems(Struct, rename="camel"):
     scope: _Scope | None = None
-    spans: list[Raw] = []
-    log_records: list[Raw] = []
+    spans: list[Raw] | None = None
+    log_records: list[Raw] | None = None
 
 
 class _ResourceItems(Struct, rename="camel"):
     resource: _Resource | None = None
-    scope_spans: list[_ScopeItems] = []
-    scope_logs: list[_ScopeItems] = []
+    scope_spans: list[_ScopeItems | None] | None = None
+    scope_logs: list[_ScopeItems | None] | None = None
 
 
 class _Items(Struct, rename="camel"):
-    resource_spans: list[_ResourceItems] | UnsetType = UNSET
-    resource_logs: list[_ResourceItems] | UnsetType = UNSET
+    resource_spans: list[_ResourceItems | None] | UnsetType | None = UNSET
+    resource_logs: list[_ResourceItems | None] | UnsetType | None = UNSET
 
 
 class _Ids(Struct, rename="camel"):
@@ -293,29 +376,29 @@ class _Ids(Struct, rename="camel"):
     trace_id: str = ""
     span_id: str = ""
     parent_span_id: str | None = None
-    flags: int = 0
-    event_name: str = ""
+    flags: int | None = 0
+    event_name: str | None = None
     attributes: Raw = Raw(b"[]")
 
 
 _items_decoder = msgspec.json.Decoder(_Items)
 _ids_decoder = msgspec.json.Decoder(_Ids)
-_attributes_decoder = msgspec.json.Decoder(list[_Attribute])
+_attributes_decoder = msgspec.json.Decoder(_Attributes)
 
 
-def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
+def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems | None]:
     """Return the resources of a request in JSON.
 
     Raises:
         RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
     """
-    items = _items_decoder.decode(body)
+    items: _Items = decode_repaired(body, _items_decoder.decode)
     resources, others = items.resource_spans, items.resource_logs
     if is_log:
         resources, others = others, resources
     if resources is not UNSET:
-        return resources
-    if others is UNSET and not msgspec.json.decode(body):
+        return resources or ()
+    if others is UNSET and not decode_repaired(body):
         return ()
     path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
     kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
@@ -325,24 +408,25 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
 
 def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
     request = Request()
-    for resource in _resources(body, is_log=is_log):
+    for resource in filter(None, _resources(body, is_log=is_log)):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
-        for scope in resource.scope_logs if is_log else resource.scope_spans:
-            raws = scope.log_records if is_log else scope.spans
+        for scope in filter(None, (resource.scope_logs if is_log else resource.scope_spans) or ()):
+            raws = [raw for raw in (scope.log_records if is_log else scope.spans) or () if bytes(raw) != b"null"]
             if source is None:
                 request.drop("no_service", attributes, len(raws))
                 continue
-            part = ("j", is_log, source, scope.scope.name if scope.scope else "")
+            part = ("j", is_log, source, (scope.scope.name if scope.scope else "") or "")
             for raw in raws:
                 try:
-                    ids = _ids_decoder.decode(raw)
+                    ids: _Ids = decode_repaired(raw, _ids_decoder.decode)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
-                except (msgspec.ValidationError, ValueError):
+                    own = decode_repaired(ids.attributes, _attributes_decoder.decode) if is_log else ()
+                except (NoTraceError, ValueError):
                     request.drop("no_ids")
                     continue
-                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
+                name = ids.event_name or _event_name(filter(None, own or ()))
+                is_root = not is_log and (not ids.parent_span_id or (ids.flags or 0) & _REMOTE == _REMOTE)
                 request.add(part, bytes(raw), both, name, is_root=is_root)
     return request
 
@@ -380,7 +464,7 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
                 else:
                     span = _span(part.form, trace_id, part.scope, item)
                     spans[span.span_id] = (source, span)
-            except (DecodeError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
+            except (DecodeError, NoTraceError, ValueError, TypeError, RecursionError):
                 unreadable += 1
     return Decoded(list(spans.values()), events, unreadable)
 
@@ -407,24 +491,33 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         span, read = Span.FromString(item), cast("Callable[[Any], dict[str, object]]", _attributes)
         span_id, parent, status = span.span_id.hex(), span.parent_span_id.hex(), span.status
     else:
-        span, read = _span_decoder.decode(item), _json_attributes
+        span, read = decode_repaired(item, _span_decoder.decode), _json_attributes
         span_id, parent = span.span_id.lower(), (span.parent_span_id or "").lower()
         status = span.status or _JsonStatus()
     return RawSpan(
         trace_id=trace_id,
         span_id=span_id,
-        name=span.name,
+        name=span.name or "",
         parent_id=parent or None,
-        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
+        is_local_root=not parent or (span.flags or 0) & _REMOTE == _REMOTE,
         kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
         status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
         description=status.message or None,
         attributes=read(span.attributes),
-        events=tuple(RawEvent(event.name, read(event.attributes)) for event in span.events[:512]),
+        events=tuple(RawEvent(event.name or "", read(event.attributes)) for event in filter(None, span.events or ()))[
+            :512
+        ],
         scope=scope or None,
     )
+
+
+def _events(events: Sequence[Any] | None, read: Callable[[Any], dict[str, object]]) -> Iterator[RawEvent]:
+    """Read the events of a span, of which some may be ``null``."""
+    for event in (events or ())[:512]:
+        if event is not None:
+            yield RawEvent(event.name or "", read(event.attributes))
 
 
 def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
@@ -434,10 +527,12 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
         span_id, name = message.span_id.hex(), message.event_name
         attributes, body = _attributes(message.attributes), _value(message.body)
     else:
-        record = _log_decoder.decode(item)
-        span_id, name = record.span_id.lower(), record.event_name
+        record: _JsonLog = decode_repaired(item, _log_decoder.decode)
+        span_id, name = record.span_id.lower(), record.event_name or ""
         attributes, body = _json_attributes(record.attributes), _json_value(record.body)
-    # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
+    # The conversation is in the body of the events of semantic conventions 1.30, some write it as JSON; and in the
+    # attributes since.
+    body = structure_of(body)
     content = {**attributes, **body} if isinstance(body, dict) else attributes
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
@@ -448,32 +543,32 @@ def _seconds(nanoseconds: object) -> float | None:
 
 
 class _JsonStatus(Struct):
-    code: int | str = 0
-    message: str = ""
+    code: int | str | None = 0
+    message: str | None = None
 
 
 class _JsonEvent(Struct):
-    name: str = ""
-    attributes: list[_Attribute] = []
+    name: str | None = None
+    attributes: _Attributes = None
 
 
 class _JsonSpan(Struct, rename="camel"):
     span_id: str
-    name: str = ""
+    name: str | None = None
     parent_span_id: str | None = None
-    flags: int = 0
-    kind: int | str = 0
-    start_time_unix_nano: int | str = 0
-    end_time_unix_nano: int | str = 0
+    flags: int | None = 0
+    kind: int | str | None = 0
+    start_time_unix_nano: int | str | None = 0
+    end_time_unix_nano: int | str | None = 0
     status: _JsonStatus | None = None
-    attributes: list[_Attribute] = []
-    events: list[_JsonEvent] = []
+    attributes: _Attributes = None
+    events: list[_JsonEvent | None] | None = None
 
 
 class _JsonLog(Struct, rename="camel"):
     span_id: str
-    event_name: str = ""
-    attributes: list[_Attribute] = []
+    event_name: str | None = None
+    attributes: _Attributes = None
     body: _Value | None = None
 
 
@@ -489,12 +584,12 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
     if value.double_value is not None:
         return float(value.double_value)
     if value.array_value is not None:
-        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
+        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value | None])
         return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
-        return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
+        return _json_attributes(msgspec.convert(value.kvlist_value.get("values"), _Attributes), depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
 
 
-def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
-    return {attribute.key: _json_value(attribute.value, depth) for attribute in attributes}
+def _json_attributes(attributes: Iterable[_Attribute | None] | None, depth: int = 0) -> dict[str, object]:
+    return {attribute.key: _json_value(attribute.value, depth) for attribute in filter(None, attributes or ())}
