@@ -27,11 +27,28 @@ LISTS: Final = (
 )
 """Names of the list in the result of a search."""
 _HOLDERS: Final = (
-    *("node", "document", "payload", "entity", "_source", "fields", "properties", "_additional", "metadata", "meta"),
+    *(
+        "node",
+        "document",
+        "payload",
+        "entity",
+        "_source",
+        "fields",
+        "properties",
+        "_additional",
+        "metadata",
+        "meta",
+        "kwargs",
+    ),
 )
 _PAYLOADS: Final = ("payload", "properties", "fields", "_source", "entity")
 """Of the holders those with the columns of the service's own data."""
-_FREE_OF_CONTENT: Final = frozenset({*IDS, *SCORES, *DISTANCES, *SOURCES, *_HOLDERS, "vector", "values", "embedding"})
+_FREE_OF_CONTENT: Final = frozenset(
+    {
+        *(*IDS, *SCORES, *DISTANCES, *SOURCES, *_HOLDERS, "vector", "values", "embedding"),
+        *("trace_id", "span_id", "parent_id", "trace_state"),
+    }
+)
 _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2

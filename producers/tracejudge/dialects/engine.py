@@ -9,10 +9,16 @@ from operator import or_
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from tracejudge.dialects import names
 from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.input_output import input_from_value, output_from_value, text_without_objects
+from tracejudge.dialects.input_output import (
+    arguments_of,
+    input_from_value,
+    output_from_value,
+    text_without_objects,
+)
 from tracejudge.dialects.messages import (
     Chat,
     conversation,
@@ -28,7 +34,6 @@ from tracejudge.dialects.reading import (
     Role,
     SpanInput,
     SpanOutput,
-    by_name,
     error_of,
 )
 from tracejudge.dialects.table import Path, Table
@@ -156,6 +161,17 @@ class _Values:
                 return text
         return None
 
+    def first_id(self, paths: Iterable[Path]) -> str | None:
+        """Return the first of these values that is a text or a whole number."""
+        attributes = self.attributes
+        for path in paths:
+            value = attributes.get(path.name) if path.is_plain else self.get(path)
+            if value is not None:
+                text = text_of(str(value) if type(value) is int else value)
+                if text is not None:
+                    return text
+        return None
+
     def first_count(self, paths: Iterable[Path]) -> int | None:
         """Return the first of these values that is a count."""
         return next((count for path in paths if (count := count_of(self.get(path))) is not None), None)
@@ -275,7 +291,7 @@ class _Compiled:
         for path, way in self.output:
             if way == "calls":
                 beside = _read_output(path, way, values) or SpanOutput()
-                output = SpanOutput(output.text, output.raw, (*output.calls, *beside.calls)) if output else beside
+                output = replace(output, calls=(*output.calls, *beside.calls)) if output else beside
             elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
                 output = _read_output(path, way, values)
         return output or SpanOutput()
@@ -317,8 +333,10 @@ class _Plan:
     def read(self, span: RawSpan) -> Reading:
         """Read a span."""
         values, paths = _Values(span, self._events), self._paths
-        error = error_of(span) if span.status == "error" else None
-        session_id, user_id = values.first_text(paths["session_id"]), values.first_text(paths["user_id"])
+        error = None
+        if span.status == "error" and (error := error_of(span)) is None:
+            error = values.first_text(paths["error"]) or "error"
+        session_id, user_id = values.first_id(paths["session_id"]), values.first_id(paths["user_id"])
         if self._is_common:
             return Reading(session_id=session_id, user_id=user_id, error=error)
         role = self._role(values)
@@ -331,6 +349,8 @@ class _Plan:
             has_answer = model is not None and bool(output)
             is_call = any(each.names_call(values, has_answer=has_answer) for each in self._compiled)
             role = Role.LLM if is_call else None
+        if role is Role.LLM and output.field is not None:
+            output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
         provider = (values.first_text(paths["provider"]) or "").lower()
         tokens = values.first_count(paths["input_tokens"]), values.first_count(paths["output_tokens"])
         documents = _first(each.documents_of(values, role) for each in self._compiled)
@@ -373,7 +393,7 @@ class _Plan:
         name = values.first_text(paths["tool.name"])
         if name is None:
             return None
-        arguments = by_name(structure_of(values.first(paths["tool.arguments"])))
+        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"])))
         result = _result(values.first(paths["tool.result"]))
         return Call(name, plain(arguments), values.first_text(paths["tool.id"]), plain(result))
 

@@ -63,12 +63,15 @@ class Parts:
                 self._read_part(part)
 
     def _read_part(self, part: Mapping[str, object]) -> None:
-        content = mapping_of(part.get("message_content")) or part
+        if (done := mapping_of(part.get("toolResult"))) is not None:  # of Bedrock, as is `toolUse`
+            self.results.append(ToolResult(text_of(done.get("toolUseId")), result_of(done.get("content"))))
+            return
+        content = mapping_of(part.get("message_content")) or mapping_of(part.get("toolUse")) or part
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         # The AI SDK writes `tool-call`.
         kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
-        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
-            self.add_call(part)
+        if mapping_of(part.get("tool_call")) is not None or "toolUse" in part or kind in _CALLS:
+            self.add_call(part.get("toolUse", part))
         elif kind in _RESULTS:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
@@ -90,7 +93,7 @@ class Parts:
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId", "toolUseId"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
@@ -118,9 +121,13 @@ def result_of(value: object) -> JSONValue:
 
 def tool_result(value: object) -> object:
     """Return what a tool returned, where its span holds the record or the message in which it was passed on."""
+    if is_list(value) and value and all((mapping_of(part) or {}).keys() == {"text"} for part in value):
+        return result_of(value)
     record = mapping_of(value)
     if record is None:
         return value
+    if record.keys() == {"output", "kwargs"}:  # written by OpenLLMetry for LangChain
+        return tool_result(structure_of(record["output"]))
     # LlamaIndex keeps what the function returned beside what the model is told.
     if "tool_name" in record and "raw_output" in record:
         return record["raw_output"]
@@ -227,7 +234,7 @@ def _chat(item: object) -> Chat | None:
     role_text = message.get("role")
     role = role_text if isinstance(role_text, str) and role_text else message.get("type")
     role = clean(role) if isinstance(role, str) else "user"
-    role = _ROLES.get(role.lower(), role)
+    role = _ROLES.get(role.lower(), role.lower() if role.lower() in _KNOWN_ROLES else role)
     parts = Parts()
     for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):

@@ -56,11 +56,12 @@ class SpanOutput(Struct, frozen=True):
     """The output of a span."""
 
     text: str | None = None
-    raw: JSONValue = None  # The output as it is, if it contains no recognisable text.
+    raw: JSONValue = None  # The output as it is, if it contains no recognisable text, or more than one.
     calls: tuple[Call, ...] = ()
+    field: str | None = None  # The text in `raw` that may be the answer.
 
     def __bool__(self) -> bool:
-        return self != SpanOutput()
+        return self.text is not None or self.raw is not None or bool(self.calls)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -115,20 +116,25 @@ class RawSpan(Struct, frozen=True, kw_only=True):
         return (event.attributes for event in self.events if event.name == name)
 
 
-def error_of(span: RawSpan) -> str:
-    """Return the error of a span that failed, as type and message."""
+def error_of(span: RawSpan) -> str | None:
+    """Return the type and the message of the error of a span that failed."""
     # An exception's event has the type and message that the span and its status may lack.
     exception = next(iter(reversed(list(span.events_named(names.EVENT_EXCEPTION)))), {})
     kind = text_of(span.attributes.get(names.ERROR_TYPE)) or text_of(exception.get(names.EXCEPTION_TYPE))
     words = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description)
     if kind is None or words is None:
-        return kind or words or "error"
+        return kind or words
     return words if words.startswith(kind) else f"{kind}: {words}"
 
 
 def by_name(arguments: object) -> object:
     """Return arguments by name, as models call tools, where a wrapper writes how the function was called."""
     called = mapping_of(arguments) or {}
+    named, positional = mapping_of(called.get("kwargs")), called.get("args")
     # A tool may have a parameter of that name beside others.
-    is_wrapped = "kwargs" in called and ("args" in called or len(called) == 1)
-    return called["kwargs"] if is_wrapped and not called.get("args") else arguments
+    if named is None or not (isinstance(positional, list | tuple) or len(called) == 1):
+        return arguments
+    if isinstance(positional, list | tuple) and len(positional) == 1 and not named:
+        only = mapping_of(positional[0])
+        return arguments if only is None else only
+    return arguments if positional else named

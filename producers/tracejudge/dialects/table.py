@@ -53,7 +53,7 @@ class Path:
 Paths = tuple[str, ...]
 _PARTS: Final = (
     *("calls", "instructions", "documents", "reranked", "model", "provider", "response_id", "session_id", "user_id"),
-    *("input_tokens", "output_tokens"),
+    *("input_tokens", "output_tokens", "error"),
 )
 
 
@@ -75,6 +75,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         searching_tools: Attributes with the value of tools whose results are documents.
         model: One within an output is read of calls of a model only, as is `response_id`.
         providers: Other names of providers.
+        error: Attributes of what went wrong, where the status and the events of a span do not say.
         content: Prefixes of further attributes with content, which are not repeated in the published span.
     """
 
@@ -98,6 +99,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     user_id: Paths = ()
     input_tokens: Paths = ()
     output_tokens: Paths = ()
+    error: Paths = ()
     content: Paths = ()
 
     @cached_property

@@ -76,13 +76,15 @@ def decoded(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return msgspec.json.decode(value if type(value) is str else str.__str__(value))
+        structure = msgspec.json.decode(value if type(value) is str else str.__str__(value))
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         # The standard library accepts what it writes and JSON forbids: NaN and lone surrogates.
         try:
-            return json.loads(value)
+            structure = json.loads(value)
         except (ValueError, RecursionError):
             return None
+    # Some encode twice.
+    return structure_of(structure) if isinstance(structure, str) else structure
 
 
 def decoded_or_same(value: object) -> object:
