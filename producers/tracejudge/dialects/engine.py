@@ -319,7 +319,7 @@ class _Plan:
     """The tables of one kind of span, and the paths of all of them for each part."""
 
     def __init__(self, compiled: Sequence[_Compiled]) -> None:
-        self._compiled = compiled
+        self.compiled = compiled
         self._is_common = all(each.table.prefixes == ("",) for each in compiled)
         self._events = {name: way for each in reversed(compiled) for name, way in each.table.events.items()}
         self._kinds = [kind for each in compiled for kind in each.kinds]
@@ -342,23 +342,23 @@ class _Plan:
         role = self._role(values)
         if role is Role.JUDGE:
             return Reading(role=role)
-        output = _first(each.output_of(values, role) for each in self._compiled) or SpanOutput()
+        output = _first(each.output_of(values, role) for each in self.compiled) or SpanOutput()
         # The model and the id in an output are those of the call of a model.
         model = values.first_text(path for path in paths["model"] if role is Role.LLM or not path.is_output)
         if role is None:
             has_answer = model is not None and bool(output)
-            is_call = any(each.names_call(values, has_answer=has_answer) for each in self._compiled)
+            is_call = any(each.names_call(values, has_answer=has_answer) for each in self.compiled)
             role = Role.LLM if is_call else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
         provider = (values.first_text(paths["provider"]) or "").lower()
         tokens = values.first_count(paths["input_tokens"]), values.first_count(paths["output_tokens"])
-        documents = _first(each.documents_of(values, role) for each in self._compiled)
+        documents = _first(each.documents_of(values, role) for each in self.compiled)
         if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
             documents = documents_of(values.first(paths["tool.result"]))
         return Reading(
             role=role,
-            input=_first(each.input_of(values, role) for each in self._compiled) or SpanInput(),
+            input=_first(each.input_of(values, role) for each in self.compiled) or SpanInput(),
             output=output,
             documents=documents or (),
             reranked=documents_of(values.first(paths["reranked"])) if role is Role.RERANKER else (),
@@ -418,6 +418,7 @@ class Dialects:
         self._compiled = [_Compiled(table) for table in self.tables]
         self.prefixes = tuple(prefix for table in self.tables for prefix in table.prefixes if prefix)
         self._content_prefixes = tuple(prefix for table in self.tables for prefix in table.content_prefixes)
+        self._dialects = sum(1 << place for place, table in enumerate(self.tables, 1) if table.prefixes != ("",))
         self._masks: dict[str, int] = {}  # The tables of a name, as bits, and whether it holds content.
         self._plans: dict[int, _Plan] = {}
 
@@ -425,6 +426,21 @@ class Dialects:
         """Read a span in all dialects."""
         if span.scope == names.OWN_SCOPE or not names.OWN_ATTRIBUTES.isdisjoint(span.attributes):
             return Reading(role=Role.JUDGE)
+        return self._plan(span).read(span)
+
+    def capture(self, span: RawSpan) -> str | None:
+        """Return the setting that has the content of a span captured, as its first table says."""
+        return next((each.table.capture for each in self._plan(span).compiled if each.table.capture), None)
+
+    def is_content(self, key: str) -> bool:
+        """Return whether an attribute holds content that is published elsewhere in the trace."""
+        return bool((self._masks[key] if key in self._masks else self._mask(key)) & 1)
+
+    def is_read(self, key: str) -> bool:
+        """Return whether a table of a dialect is for spans with this attribute."""
+        return bool((self._masks[key] if key in self._masks else self._mask(key)) & self._dialects)
+
+    def _plan(self, span: RawSpan) -> _Plan:
         masks, mask = self._masks, 0
         for key in span.attributes:
             mask |= masks[key] if key in masks else self._mask(key)
@@ -439,11 +455,7 @@ class Dialects:
             plan = _Plan(chosen)
             if len(self._plans) < _MAX_PLANS:
                 self._plans[mask] = plan
-        return plan.read(span)
-
-    def is_content(self, key: str) -> bool:
-        """Return whether an attribute holds content that is published elsewhere in the trace."""
-        return bool((self._masks[key] if key in self._masks else self._mask(key)) & 1)
+        return plan
 
     def _mask(self, key: str) -> int:
         is_content = f"{key}$".startswith(self._content_prefixes)

@@ -76,6 +76,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         model: One within an output is read of calls of a model only, as is `response_id`.
         providers: Other names of providers.
         error: Attributes of what went wrong, where the status and the events of a span do not say.
+        capture: The setting of the instrumentation that has the content of calls captured.
         content: Prefixes of further attributes with content, which are not repeated in the published span.
     """
 
@@ -100,6 +101,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     input_tokens: Paths = ()
     output_tokens: Paths = ()
     error: Paths = ()
+    capture: str | None = None
     content: Paths = ()
 
     @cached_property

@@ -344,6 +344,11 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
     )
 
 
+def has_no_content(fields: Mapping[str, Any]) -> bool:
+    """Return whether a joined trace holds nothing that was said."""
+    return not any(fields.get(name) for name in ("input", "output", "messages", "tool_calls", "context", "error"))
+
+
 def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
     """Return the messages before the query: of the judged call, or of a step above it that knows more turns."""
     turns_of: list[list[Message]] = []

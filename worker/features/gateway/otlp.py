@@ -19,9 +19,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
+from tracejudge.dialects.unread import Unread
 from tracejudge.dialects.values import structure_of
 from worker.core.selection.lenient import NoTraceError, decode_repaired
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
+from worker.features.gateway.instrumentations import Instrumentations
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -70,8 +72,10 @@ class Group:
 class Request:
     """The items of one request by trace, and the number of those that cannot be used, by reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, instrumentations: Instrumentations | None = None) -> None:
         self.traces: dict[str, Group] = {}
+        self.instrumentations = instrumentations
+        self.unread: dict[str, Unread] = {}  # Spans that no dialect reads, of each instrumentation the first one.
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
@@ -112,40 +116,52 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
+        if not part[1] and self.instrumentations is not None and self.instrumentations.is_open(part[3]):
+            kind = self.instrumentations.examine(part[3], names)
+            if kind is not None:
+                self.unread.setdefault(part[3], kind)
         own.items.append(item)
         group.has_root |= is_root
         group.count += 1
         self.count += 1
 
 
-def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) -> Request:
+def read_request(
+    body: bytes, form: Form, *, is_log: bool, service: str | None, instrumentations: Instrumentations | None = None
+) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
+    request = Request(instrumentations)
     try:
         if form is Form.PROTOBUF:
-            return _read_protobuf(body, service, is_log=is_log)
-        check_values(body, 1_000_000)
-        return _read_json(body, service, is_log=is_log)
+            _read_protobuf(request, body, service, is_log=is_log)
+        else:
+            check_values(body, 1_000_000)
+            _read_json(request, body, service, is_log=is_log)
     except (DecodeError, NoTraceError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
         if form is Form.JSON:
             message += "; send plain JSON to /v1/tracejudge"
         raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", message) from None
+    return request
 
 
 def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
     """Build the content of a reply, with the rejected items if there are any."""
     rejected = sum(loss.count for loss in request.dropped.values())
-    words = "; ".join(f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items()))
+    parts = [f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items())]
+    if request.instrumentations is not None and request.unread:
+        parts.append(request.instrumentations.message(request.unread.values()))
+    words = "; ".join(filter(None, parts))
     name = "rejected_log_records" if is_log else "rejected_spans"
     if form is Form.PROTOBUF:
         reply = ExportLogsServiceResponse() if is_log else ExportTraceServiceResponse()
-        if rejected:
+        if words:
             setattr(reply.partial_success, name, rejected)
             reply.partial_success.error_message = words
         return reply.SerializeToString()
     camel = "rejectedLogRecords" if is_log else "rejectedSpans"
     # 64-bit integers are strings in OTLP's JSON.
-    return msgspec.json.encode({"partialSuccess": {camel: str(rejected), "errorMessage": words}} if rejected else {})
+    return msgspec.json.encode({"partialSuccess": {camel: str(rejected), "errorMessage": words}} if words else {})
 
 
 def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
@@ -156,9 +172,8 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
     return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
 
 
-def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
+def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log: bool) -> None:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
-    request = Request()
     # At most so many resources with their attributes, scopes and items in one request.
     fields = _Splitter(100_000).fields
     for number, of_resource in fields(memoryview(body)):
@@ -191,7 +206,6 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
                 is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
                 names = (attribute.key for attribute in read.attributes)
                 request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
-    return request
 
 
 # The numbers of the fields that are texts, and of those that hold messages with texts.
@@ -406,8 +420,7 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems | None]:
     raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", f"the body has no {name}; send {kind} to {path}")
 
 
-def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
-    request = Request()
+def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bool) -> None:
     for resource in filter(None, _resources(body, is_log=is_log)):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
@@ -421,14 +434,16 @@ def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
                 try:
                     ids: _Ids = decode_repaired(raw, _ids_decoder.decode)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    own = decode_repaired(ids.attributes, _attributes_decoder.decode) if is_log else ()
+                    is_examined = is_log or (request.instrumentations and request.instrumentations.is_open(part[3]))
+                    own = decode_repaired(ids.attributes, _attributes_decoder.decode) if is_examined else ()
                 except (NoTraceError, ValueError):
                     request.drop("no_ids")
                     continue
-                name = ids.event_name or _event_name(filter(None, own or ()))
+                attributes_of = [attribute for attribute in own or () if attribute is not None]
+                name = ids.event_name or (_event_name(attributes_of) if is_log else "")
                 is_root = not is_log and (not ids.parent_span_id or (ids.flags or 0) & _REMOTE == _REMOTE)
-                request.add(part, bytes(raw), both, name, is_root=is_root)
-    return request
+                names = (attribute.key for attribute in attributes_of)
+                request.add(part, bytes(raw), both, name, is_root=is_root, names=names)
 
 
 # ---- after the request: items as the SDK's types ----
