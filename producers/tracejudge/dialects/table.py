@@ -108,12 +108,15 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     def paths(self) -> dict[str, tuple[Path, ...]]:
         """The paths of each part that is a list, and of each part of a tool call as `tool.name`."""
         outputs = {Path(text).name for text in self.output}
-        texts: dict[str, Paths | str] = {part: getattr(self, part) for part in _PARTS}
-        texts |= {f"tool.{part}": paths for part, paths in self.tool.items()}
-        return {
-            part: tuple(Path(text, outputs) for text in ((paths,) if isinstance(paths, str) else paths))
-            for part, paths in texts.items()
-        }
+        return {part: tuple(Path(text, outputs) for text in texts) for part, texts in self._listed().items()}
+
+    def texts(self) -> list[str]:
+        """Return the attributes of these parts, as they are written."""
+        return [text for texts in self._listed().values() for text in texts]
+
+    def _listed(self) -> dict[str, Paths]:
+        tool = {f"tool.{part}": (paths,) if isinstance(paths, str) else paths for part, paths in self.tool.items()}
+        return {part: getattr(self, part) for part in _PARTS} | tool
 
     @cached_property
     def content_prefixes(self) -> Paths:

@@ -14,7 +14,8 @@ from opentelemetry.trace import get_tracer_provider
 
 from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
-from tracejudge.dialects import builtin
+from tracejudge.dialects import Dialects, builtin
+from tracejudge.dialects.own_tables import VARIABLE, Source, TableError, dialects_with
 from tracejudge.dialects.unread import ADVICE, missing_content, unread
 from tracejudge.log import ThrottledLog, log_guarded, report_internal_error
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
@@ -44,6 +45,16 @@ def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
     return run
 
 
+def dialects_from_environment() -> Dialects:
+    """Return the dialects with the tables of the files that `TRACEJUDGE_DIALECTS` names, divided as a search path."""
+    try:
+        return dialects_with(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+    except TableError as error:
+        # Not raised: the host would lose its exporter.
+        log_guarded(logging.WARNING, "%s is not used: %s", VARIABLE, error)
+        return builtin()
+
+
 class TraceJudgeExporter(SpanExporter):
     """Publishes the LLM calls among the spans it receives, with retrieved documents and tool calls.
 
@@ -64,6 +75,7 @@ class TraceJudgeExporter(SpanExporter):
         max_spans: int = 512,
         max_bytes: int = 64 * 1024 * 1024,
         max_age_s: float = 600.0,
+        dialects: Sequence[Source] | None = None,
     ) -> None:
         """Set the bounds.
 
@@ -73,9 +85,11 @@ class TraceJudgeExporter(SpanExporter):
             max_spans: Most spans held of one trace, the last ones of a longer one.
             max_bytes: Most bytes of all spans held, estimated.
             max_age_s: Longest wait for a root that does not end; then the spans are published without it.
+            dialects: Tables of further dialects, as mappings or paths of JSON files; else the files that
+                `TRACEJUDGE_DIALECTS` names.
 
         Raises:
-            ValueError: A bound is not above 0, or the wait is below 0.
+            ValueError: A bound is not above 0, the wait is below 0, or a table cannot be used.
         """
         if not late_span_wait_s >= 0 or not min(max_open_traces, max_spans, max_bytes, max_age_s) > 0:
             raise ValueError("TraceJudgeExporter: late_span_wait_s must be 0 or more, every bound above 0")
@@ -86,7 +100,7 @@ class TraceJudgeExporter(SpanExporter):
             max_bytes=max_bytes,
             max_age_s=max_age_s,
         )
-        self._dialects = builtin()
+        self._dialects = dialects_from_environment() if dialects is None else dialects_with(dialects)
         self._exit_handler = exit_handler(self)
         self._run_first_at_exit()
         self.reset_after_fork()

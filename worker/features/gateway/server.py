@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from tracejudge.dialects import builtin
+from worker.base.dialects import load_dialects
 from worker.base.input.unusable import UnusableInput
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings
@@ -65,7 +65,7 @@ class GatewayServer:
         """Build everything; ``config`` is the configuration file, for errors.
 
         Raises:
-            SettingsError: A token, certificate or address cannot be used, or Redis has other partitions.
+            SettingsError: A token, certificate, address or table cannot be used, or Redis has other partitions.
         """
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
@@ -78,7 +78,7 @@ class GatewayServer:
         gatherer = Gatherers(self._stores, GATEWAY.read(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
-        dialects = builtin()
+        dialects = load_dialects(config)
         joiner = Joiner(gatherer.each, Encoder(sdk), publisher, self._losses, dialects=dialects)
         self._threads = [publisher, capacity, joiner]
         self._readiness = Readiness()

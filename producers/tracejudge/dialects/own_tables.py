@@ -1,0 +1,159 @@
+"""Tables of users: read and checked in the form of those of this package."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import msgspec
+
+from tracejudge.dialects.engine import Dialects, builtin
+from tracejudge.dialects.reading import Role
+from tracejudge.dialects.table import EVENT_WAYS, INPUT_WAYS, OUTPUT_WAYS, Path, Table
+
+VARIABLE: Final = "TRACEJUDGE_DIALECTS"
+Source = Mapping[str, Any] | str | FilePath
+_UNKNOWN_FIELD: Final = re.compile(r"Object contains unknown field `(\w+)`")
+_MISSING_FIELD: Final = re.compile(r"Object missing required field `(\w+)`")
+_MAX_BYTES: Final = 256 * 1024
+
+
+class TableError(ValueError):
+    """A table cannot be used; the text says where, why and how to correct it."""
+
+
+def dialects_with(sources: Iterable[Source]) -> Dialects:
+    """Return the dialects of this package and, before them, those of further tables.
+
+    Raises:
+        TableError: A table cannot be used.
+    """
+    tables = [table for source in sources for table in read_source(source)]
+    return with_tables(tables) if tables else builtin()
+
+
+def with_tables(tables: Iterable[Table]) -> Dialects:
+    """Return the dialects of this package and, before them, those of further tables.
+
+    Raises:
+        TableError: Two tables have one name.
+    """
+    merged = [*tables, *builtin().tables]
+    names = [table.name for table in merged]
+    for name in names:
+        if names.count(name) > 1:
+            raise TableError(f"name: there are two tables of the name {name!r}; give yours another")
+    return Dialects(merged)
+
+
+def read_source(source: Source) -> list[Table]:
+    """Read the tables of a mapping, or of a JSON file with one table or a list of them.
+
+    Raises:
+        TableError: They cannot be used.
+    """
+    if isinstance(source, Mapping):
+        return [table_of(source)]
+    path = FilePath(source)
+    try:
+        text = path.read_bytes()[:_MAX_BYTES]
+        content = json.loads(text)
+    except OSError as error:
+        raise TableError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        fix = "; `tracejudge lint FILE.toml --to FILE.json` writes it" if path.suffix == ".toml" else f": {error}"
+        raise TableError(f"{path}: is no JSON{fix}") from error
+    try:
+        return [table_of(fields) for fields in (content if isinstance(content, list) else [content])]
+    except TableError as error:
+        raise TableError(f"{path}: {error}") from error
+
+
+def table_of(fields: object) -> Table:
+    """Check the fields of a table.
+
+    Raises:
+        TableError: They are none.
+    """
+    if not isinstance(fields, Mapping):
+        raise TableError('a table is an object, as {"name": "acme", "prefixes": ["acme."], …}')
+    try:
+        table = msgspec.convert(fields, Table)
+    except msgspec.ValidationError as error:
+        raise TableError(_in_words(str(error))) from error
+    for message in _mistakes(table):
+        raise TableError(message)
+    return table
+
+
+def _in_words(message: str) -> str:
+    text, _, place = message.partition(" - at `")
+    key = place.rstrip("`").removeprefix("key in ").removeprefix("$").lstrip(".").replace("[...]", "")
+    if (unknown := _UNKNOWN_FIELD.search(text)) is not None:
+        return f"{unknown[1]}: no part of a table has this name; there are {', '.join(Table.__struct_fields__)}"
+    if (missing := _MISSING_FIELD.search(text)) is not None:
+        return f"{missing[1]}: is missing"
+    if "enum value" in text and "tool" in place:
+        return "tool: has a name, an id, arguments and a result"
+    if "enum value" in text:
+        known = ", ".join(role.value for role in Role)
+        return f"kinds: {text.partition('value ')[2]} is no kind of span; there are {known}"
+    return f"{key}: {text[:1].lower()}{text[1:]}" if key else text
+
+
+def _mistakes(table: Table) -> Iterator[str]:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", table.name):
+        yield "name: must be letters, digits and _, as acme_sdk"
+    if not table.prefixes or any(len(prefix) < 3 for prefix in table.prefixes):  # noqa: PLR2004 - named in the text
+        yield 'prefixes: name the beginnings of attributes, each of 3 characters or more, as ["acme."]'
+    if not table.kinds and not table.calls:
+        yield "kinds: without kinds and calls no span is a call of a model; name the attribute that tells the kind"
+    ways = [("events", EVENT_WAYS, table.events)]
+    ways += [("input", INPUT_WAYS, table.input), ("output", OUTPUT_WAYS, table.output)]
+    for part, known, written in ways:
+        for name, way in written.items():
+            if way not in known:
+                yield f"{part}: {name!r} is {way!r}, which is no way to write it; there are {', '.join(sorted(known))}"
+    if not table.output:
+        yield "output: is missing; name the attribute that holds the answer"
+    for text in (*table.kinds, *table.input, *table.output, *table.searching_tools, *table.texts()):
+        if (mistake := _path_mistake(text)) is not None:
+            yield f"{text!r}: {mistake}"
+
+
+def _path_mistake(text: str) -> str | None:
+    try:
+        path = Path(text)
+    except re.error as error:
+        return f"the pattern is wrong: {error}"
+    if path.pattern is not None and not path.pattern.groups:
+        return "the pattern has no group; write one, as in /name ~ ^call (.+)$"
+    is_name = path.name or path.keys == ["name"]
+    return None if is_name else "names no attribute; /name is the name of the span"
+
+
+def to_toml(fields: Mapping[str, Any]) -> str:
+    """Write a table as TOML."""
+    plain = [f"{key} = {_toml_value(value)}" for key, value in fields.items() if not isinstance(value, Mapping)]
+    return "\n".join([*plain, *_toml_tables("", fields)]) + "\n"
+
+
+def _toml_tables(above: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            name = f"{above}{_toml_key(key)}"
+            rows = {inner: item for inner, item in value.items() if not isinstance(item, Mapping)}
+            if rows or not value:
+                yield f"\n[{name}]"
+                yield from (f"{_toml_key(inner)} = {_toml_value(item)}" for inner, item in rows.items())
+            yield from _toml_tables(f"{name}.", value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml_value(value: object) -> str:
+    # Texts and lists of texts are the same in JSON and TOML.
+    return json.dumps(value, ensure_ascii=False)
