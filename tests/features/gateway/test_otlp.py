@@ -5,6 +5,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
-from support.processes import wait_until
+from support.processes import Program, wait_until
 
 from worker.base.input.unusable import read_unread
 from worker.core.storage.client import Store
@@ -368,6 +369,31 @@ def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: S
     assert kinds() == [("acme.sdk", ("acme.prompt",), 5), ("bot-tracer", ("acme.prompt",), 1)]
     assert len(stored.invalid(3)) == 3
     assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
+
+
+def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
+    start: Start, stored: Stored, tmp_path: Path
+) -> None:
+    table = tmp_path / "dialects.d" / "acme.toml"
+    table.parent.mkdir()
+    text = """
+        name = "acme"
+        prefixes = ["acme."]
+        calls = ["acme.prompt"]
+        input = { "acme.prompt" = "text" }
+        output = { "acme.reply" = "text" }
+    """
+    table.write_text(text)
+    gateway = start(**FAST)
+    request = _unknown_call("acme.sdk", acme__prompt="Where?", acme__reply="Here.")
+    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"]) == ("Where?", "Here.")
+    table.write_text(text.replace("calls", "cals"))
+    variables = {"TRACEJUDGE_REDIS_URL": stored.redis_url}
+    with Program("-m", "worker.cli", "gateway", folder=tmp_path, env=variables) as program:
+        assert program.wait() == 2
+        assert "dialects.d/acme.toml: cals: no part of a table has this name" in program.output
 
 
 def test_an_instrumentation_without_content_is_told_once_with_its_setting(start: Start, stored: Stored) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracejudge.dialects import RawSpan, builtin
+from tracejudge.dialects import RawSpan, builtin, own_tables
 from tracejudge.dialects.own_tables import TableError, dialects_with, table_of
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.joining import join
