@@ -13,12 +13,7 @@ from msgspec.structs import replace
 
 from tracejudge.dialects import names
 from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.input_output import (
-    arguments_of,
-    input_from_value,
-    output_from_value,
-    text_without_objects,
-)
+from tracejudge.dialects.input_output import arguments_of, input_from_value, output_from_value, text_without_objects
 from tracejudge.dialects.messages import (
     Chat,
     conversation,
@@ -27,15 +22,7 @@ from tracejudge.dialects.messages import (
     output_from_messages,
     tool_result,
 )
-from tracejudge.dialects.reading import (
-    Call,
-    RawSpan,
-    Reading,
-    Role,
-    SpanInput,
-    SpanOutput,
-    error_of,
-)
+from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
 from tracejudge.dialects.table import Path, Table
 from tracejudge.dialects.values import (
     count_of,
@@ -147,34 +134,23 @@ class _Values:
         start = f"{path.name}."
         return [{key.removeprefix(start): value for key, value in event.items()} for event in events] or None
 
-    def first(self, paths: Iterable[Path]) -> Any:
-        """Return the first of these values that is not empty; None if there is none."""
-        return next((value for path in paths if (value := self.get(path)) is not None and value != ""), None)
-
-    def first_text(self, paths: Iterable[Path]) -> str | None:
-        """Return the first of these values that is a text."""
+    def first(self, paths: Iterable[Path], read: Callable[[Any], _Item | None]) -> _Item | None:
+        """Return the first of these values that can be read; None if there is none."""
         # Most names are absent: no call for what is not there.
         attributes = self.attributes
         for path in paths:
             value = attributes.get(path.name) if path.is_plain else self.get(path)
-            if value is not None and (text := text_of(value)) is not None:
-                return text
+            if value is not None and (result := read(value)) is not None:
+                return result
         return None
 
-    def first_id(self, paths: Iterable[Path]) -> str | None:
-        """Return the first of these values that is a text or a whole number."""
-        attributes = self.attributes
-        for path in paths:
-            value = attributes.get(path.name) if path.is_plain else self.get(path)
-            if value is not None:
-                text = text_of(str(value) if type(value) is int else value)
-                if text is not None:
-                    return text
-        return None
 
-    def first_count(self, paths: Iterable[Path]) -> int | None:
-        """Return the first of these values that is a count."""
-        return next((count for path in paths if (count := count_of(self.get(path))) is not None), None)
+def _id_of(value: object) -> str | None:
+    return text_of(str(value) if type(value) is int else value)
+
+
+def _given(value: object) -> Any:
+    return None if value == "" else value
 
 
 def _inner(value: object, keys: Sequence[str]) -> object:
@@ -199,57 +175,20 @@ def _flattened(value: object, role: str) -> list[Chat]:
     return conversation(messages) or []
 
 
-def _messages_or_value(value: object, instructions: object) -> SpanInput:
-    chats = conversation(value)
-    # The Collector's normaliser writes a workflow's arguments under the key of messages.
-    return input_from_value(value) if chats is None else input_from_messages(chats, instructions)
-
-
-def _conversed(value: object, output_of: Callable[[list[Chat]], SpanOutput]) -> SpanOutput:
-    chats = conversation(value)
-    return output_from_value(value) if chats is None else output_of(chats)
-
-
-def _typed(value: object) -> SpanOutput:
-    structure = plain(value)
-    return SpanOutput(text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
-
-
-def _calls(value: object) -> SpanOutput:
-    calls = structure_of(value)
-    chats = conversation([{"role": "assistant", "tool_calls": calls}]) if is_list(calls) else None
-    return SpanOutput(calls=tuple(call for chat in chats or () for call in chat.calls))
-
-
-_INPUTS: Final[Mapping[str, Callable[[object, object], SpanInput]]] = {
-    "text": lambda value, _: SpanInput(query=text_of(value)),
-    "messages": _messages_or_value,
-    "value": lambda value, _: input_from_value(value),
-}
-_OUTPUTS: Final[Mapping[str, Callable[[object], SpanOutput]]] = {
-    "text": lambda value: SpanOutput(text_of(value)),
-    "typed": _typed,
-    "messages": lambda value: _conversed(value, output_from_last_message),
-    "choices": lambda value: _conversed(value, output_from_messages),
-    "value": output_from_value,
-    "calls": _calls,
-}
-_DECODED: Final = frozenset({"value", "typed"})
-
-
 def _read_input(path: Path, way: str, values: _Values, instructions: object) -> SpanInput | None:
     """Read an input; None if there is none."""
     value = values.get(path)
     if value is None:
         return None
-    if path.is_flat:
-        # Even if they were redacted: the request beside them holds no more.
-        return input_from_messages(_flattened(value, "user"), instructions)
-    if type(value) is _Text:
-        return SpanInput(text_without_objects(value)) or None
-    return (
-        _INPUTS[way](values.structure(path.name) if path.is_plain and way in _DECODED else value, instructions) or None
-    )
+    if type(value) is _Text or way == "text":
+        return SpanInput(text_without_objects(value) if type(value) is _Text else text_of(value)) or None
+    if way == "value" and path.is_plain:
+        value = values.structure(path.name)
+    chats = _flattened(value, "user") if path.is_flat else conversation(value)
+    # The Collector's normaliser writes a workflow's arguments under the key of messages.
+    content = input_from_value(value) if chats is None else input_from_messages(chats, instructions)
+    # Flattened messages that were redacted are an input, too: the request beside them holds no more.
+    return content if content or path.is_flat else None
 
 
 def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
@@ -257,122 +196,121 @@ def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
     value = values.get(path)
     if value is None:
         return None
-    if path.is_flat and way != "calls":
-        return output_from_messages(_flattened(value, "assistant"))
-    if type(value) is _Text:
-        return SpanOutput(text_without_objects(value)) or None
-    return _OUTPUTS[way](values.structure(path.name) if path.is_plain and way in _DECODED else value) or None
-
-
-class _Compiled:
-    """A table with its paths."""
-
-    def __init__(self, table: Table) -> None:
-        self.table, self.paths = table, table.paths
-        self.kinds = [
-            (Path(text), {kind.lower(): role for kind, role in kinds.items()}) for text, kinds in table.kinds.items()
-        ]
-        self.input = [(Path(text), way) for text, way in table.input.items()]
-        self.output = [(Path(text), way) for text, way in table.output.items()]
-
-    def input_of(self, values: _Values, role: Role | None) -> SpanInput:
-        """Read the input of a span."""
-        instructions = values.first(self.paths["instructions"])
-        for path, way in self.input:
-            # What a reranker is given is no conversation.
-            is_read = role is not Role.RERANKER or way != "messages"
-            if is_read and (content := _read_input(path, way, values, instructions)) is not None:
-                return content
-        return SpanInput() if instructions is None else input_from_messages([], instructions)
-
-    def output_of(self, values: _Values, role: Role | None) -> SpanOutput:
-        """Read the output of a span: the first one, and the tool calls that are written beside it."""
-        output: SpanOutput | None = None
-        for path, way in self.output:
-            if way == "calls":
-                beside = _read_output(path, way, values) or SpanOutput()
-                output = replace(output, calls=(*output.calls, *beside.calls)) if output else beside
-            elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
-                output = _read_output(path, way, values)
-        return output or SpanOutput()
-
-    def documents_of(self, values: _Values, role: Role | None) -> tuple[Document, ...]:
-        """Read the documents of a span: the first list, or a later one of the same texts that has their ids."""
-        documents: tuple[Document, ...] = ()
-        for path in self.paths["documents"]:
-            if any(document.id for document in documents):
-                break
-            # An output is a document only where documents are looked for.
-            value = values.get(path) if role in _SEARCHES or not path.is_output else None
-            listed = () if value is None else documents_of(value)
-            if not documents or [document.text for document in listed] == [document.text for document in documents]:
-                documents = listed
-        return documents
-
-    def names_call(self, values: _Values, *, has_answer: bool) -> bool:
-        """Return whether a span whose kind is not named is a call of a model: one with its answer, or of no kind."""
-        is_open = has_answer or values.first(path for path, _ in self.kinds) is None
-        return is_open and values.first(self.paths["calls"]) is not None
+    if way in {"value", "typed"} and path.is_plain:
+        value = values.structure(path.name)
+    if type(value) is _Text or way == "text":
+        output = SpanOutput(text_without_objects(value) if type(value) is _Text else text_of(value))
+    elif way == "typed":
+        structure = plain(value)
+        output = SpanOutput(text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
+    elif way == "calls":
+        chats = conversation([{"role": "assistant", "tool_calls": structure_of(value)}]) or []
+        output = SpanOutput(calls=tuple(call for chat in chats for call in chat.calls))
+    else:
+        messages = _flattened(value, "assistant") if path.is_flat else None if way == "value" else conversation(value)
+        output_of = output_from_messages if way == "choices" else output_from_last_message
+        output = output_from_value(value) if messages is None else output_of(messages)
+    return output if output or path.is_flat else None
 
 
 class _Plan:
     """The tables of one kind of span, and the paths of all of them for each part."""
 
-    def __init__(self, compiled: Sequence[_Compiled]) -> None:
-        self.compiled = compiled
-        self._is_common = all(each.table.prefixes == ("",) for each in compiled)
-        self._events = {name: way for each in reversed(compiled) for name, way in each.table.events.items()}
-        self._kinds = [kind for each in compiled for kind in each.kinds]
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+        self._is_common = all(table.prefixes == ("",) for table in tables)
+        self._events = {name: way for table in reversed(tables) for name, way in table.events.items()}
+        self._kinds = [
+            (Path(text), {kind.lower(): role for kind, role in kinds.items()})
+            for table in tables
+            for text, kinds in table.kinds.items()
+        ]
+        self._inputs = [(Path(text), way) for table in tables for text, way in table.input.items()]
+        self._outputs = [[(Path(text), way) for text, way in table.output.items()] for table in tables]
         self._paths: dict[str, tuple[Path, ...]] = defaultdict(tuple)
-        for each in compiled:
-            for part, paths in each.paths.items():
+        for table in tables:
+            for part, paths in table.paths.items():
                 self._paths[part] += paths
-        self._searching = [(Path(text), kind) for each in compiled for text, kind in each.table.searching_tools.items()]
-        self._providers = {name: new for each in reversed(compiled) for name, new in each.table.providers.items()}
+        self._searching = [(Path(text), kind) for table in tables for text, kind in table.searching_tools.items()]
+        self._providers = {name: new for table in reversed(tables) for name, new in table.providers.items()}
 
     def read(self, span: RawSpan) -> Reading:
         """Read a span."""
         values, paths = _Values(span, self._events), self._paths
         error = None
         if span.status == "error" and (error := error_of(span)) is None:
-            error = values.first_text(paths["error"]) or "error"
-        session_id, user_id = values.first_id(paths["session_id"]), values.first_id(paths["user_id"])
+            error = values.first(paths["error"], text_of) or "error"
+        session_id, user_id = values.first(paths["session_id"], _id_of), values.first(paths["user_id"], _id_of)
         if self._is_common:
             return Reading(session_id=session_id, user_id=user_id, error=error)
         role = self._role(values)
         if role is Role.JUDGE:
             return Reading(role=role)
-        output = _first(each.output_of(values, role) for each in self.compiled) or SpanOutput()
+        output = self._output(values, role)
         # The model and the id in an output are those of the call of a model.
-        model = values.first_text(path for path in paths["model"] if role is Role.LLM or not path.is_output)
-        if role is None:
-            has_answer = model is not None and bool(output)
-            is_call = any(each.names_call(values, has_answer=has_answer) for each in self.compiled)
-            role = Role.LLM if is_call else None
+        is_call = role is Role.LLM
+        model = values.first((path for path in paths["model"] if is_call or not path.is_output), text_of)
+        if role is None and values.first(paths["calls"], _given) is not None:
+            # Operations may have any name; one with the answer of a model is a call.
+            is_named = values.first((path for path, _ in self._kinds), _given) is not None
+            role = Role.LLM if not is_named or (model is not None and output) else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
-        provider = (values.first_text(paths["provider"]) or "").lower()
-        tokens = values.first_count(paths["input_tokens"]), values.first_count(paths["output_tokens"])
-        documents = _first(each.documents_of(values, role) for each in self.compiled)
-        if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
-            documents = documents_of(values.first(paths["tool.result"]))
+        provider = (values.first(paths["provider"], text_of) or "").lower()
+        tokens = values.first(paths["input_tokens"], count_of), values.first(paths["output_tokens"], count_of)
         return Reading(
             role=role,
-            input=_first(each.input_of(values, role) for each in self.compiled) or SpanInput(),
+            input=self._input(values, role),
             output=output,
-            documents=documents or (),
-            reranked=documents_of(values.first(paths["reranked"])) if role is Role.RERANKER else (),
+            documents=self._documents(values, role),
+            reranked=documents_of(values.first(paths["reranked"], _given)) if role is Role.RERANKER else (),
             tool=self._tool(values) if role is Role.TOOL else None,
             model=model,
             provider=self._providers.get(provider) or _INTERFACE.sub("", provider) or None,
-            response_id=values.first_text(
-                path for path in paths["response_id"] if role is Role.LLM or not path.is_output
-            ),
+            response_id=values.first((path for path in paths["response_id"] if is_call or not path.is_output), text_of),
             session_id=session_id,
             user_id=user_id,
             usage=None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0),
             error=error,
         )
+
+    def _input(self, values: _Values, role: Role | None) -> SpanInput:
+        instructions = values.first(self._paths["instructions"], _given)
+        for path, way in self._inputs:
+            # What a reranker is given is no conversation.
+            is_read = role is not Role.RERANKER or way != "messages"
+            if is_read and (content := _read_input(path, way, values, instructions)) is not None:
+                return content
+        return SpanInput() if instructions is None else input_from_messages([], instructions)
+
+    def _output(self, values: _Values, role: Role | None) -> SpanOutput:
+        """Read the output of the first table that has one, and the tool calls that are written beside it."""
+        for paths in self._outputs:
+            output: SpanOutput | None = None
+            for path, way in paths:
+                if way == "calls":
+                    beside = _read_output(path, way, values) or SpanOutput()
+                    output = replace(output, calls=(*output.calls, *beside.calls)) if output else beside or None
+                elif output is None and (role is not Role.RERANKER or way not in {"messages", "choices"}):
+                    output = _read_output(path, way, values)
+            if output:
+                return output
+        return SpanOutput()
+
+    def _documents(self, values: _Values, role: Role | None) -> tuple[Document, ...]:
+        """Read the first list of documents, or a later one of the same texts that has their ids."""
+        documents: tuple[Document, ...] = ()
+        for path in self._paths["documents"]:
+            # An output is a document only where documents are looked for.
+            value = values.get(path) if role in _SEARCHES or not path.is_output else None
+            if value is None or any(document.id for document in documents):
+                continue
+            listed = documents_of(value)
+            if not documents or [document.text for document in listed] == [document.text for document in documents]:
+                documents = listed
+        if role is Role.TOOL and not documents and any(values.get(path) == kind for path, kind in self._searching):
+            documents = documents_of(values.first(self._paths["tool.result"], _given))
+        return documents
 
     def _role(self, values: _Values) -> Role | None:
         """Return the first kind that an attribute names; a judge in any of them is a judge."""
@@ -390,16 +328,12 @@ class _Plan:
 
     def _tool(self, values: _Values) -> Call | None:
         paths = self._paths
-        name = values.first_text(paths["tool.name"])
+        name = values.first(paths["tool.name"], text_of)
         if name is None:
             return None
-        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"])))
-        result = _result(values.first(paths["tool.result"]))
-        return Call(name, plain(arguments), values.first_text(paths["tool.id"]), plain(result))
-
-
-def _first(items: Iterable[_Item]) -> _Item | None:
-    return next(filter(None, items), None)
+        arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _given)))
+        result = _result(values.first(paths["tool.result"], _given))
+        return Call(name, plain(arguments), values.first(paths["tool.id"], text_of), plain(result))
 
 
 def _result(value: object) -> object:
@@ -415,7 +349,6 @@ class Dialects:
 
     def __init__(self, tables: Iterable[Table]) -> None:
         self.tables = sorted(tables, key=lambda table: _GENERAL.index(table.name) if table.name in _GENERAL else -1)
-        self._compiled = [_Compiled(table) for table in self.tables]
         self.prefixes = tuple(prefix for table in self.tables for prefix in table.prefixes if prefix)
         self._content_prefixes = tuple(prefix for table in self.tables for prefix in table.content_prefixes)
         self._dialects = sum(1 << place for place, table in enumerate(self.tables, 1) if table.prefixes != ("",))
@@ -430,7 +363,7 @@ class Dialects:
 
     def capture(self, span: RawSpan) -> str | None:
         """Return the setting that has the content of a span captured, as its first table says."""
-        return next((each.table.capture for each in self._plan(span).compiled if each.table.capture), None)
+        return next((table.capture for table in self._plan(span).tables if table.capture), None)
 
     def is_content(self, key: str) -> bool:
         """Return whether an attribute holds content that is published elsewhere in the trace."""
@@ -449,9 +382,7 @@ class Dialects:
         mask >>= 1
         plan = self._plans.get(mask)
         if plan is None:
-            chosen = [
-                each for place, each in enumerate(self._compiled) if mask >> place & 1 or each.table.prefixes == ("",)
-            ]
+            chosen = [table for place, table in enumerate(self.tables) if mask >> place & 1 or table.prefixes == ("",)]
             plan = _Plan(chosen)
             if len(self._plans) < _MAX_PLANS:
                 self._plans[mask] = plan
