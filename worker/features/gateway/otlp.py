@@ -4,7 +4,7 @@ On the path of a request nothing is built for an attribute: spans are grouped by
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, cast
 
@@ -34,6 +34,7 @@ _CONTINUED: Final = 0x80
 _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
 _MAX_DEPTH: Final = 20
+_MAX_NESTED: Final = 100  # as protobuf's own parser
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
 _EVENT_NAME: Final = "event.name"
@@ -208,26 +209,6 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
                 request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
 
 
-# The numbers of the fields that are texts, and of those that hold messages with texts.
-_Texts = dict[int, Any]
-_ANY_VALUE: Final[_Texts] = {1: None}
-_KEY_VALUE: Final[_Texts] = {1: None, 2: _ANY_VALUE}
-_ANY_VALUE.update({5: {1: _ANY_VALUE}, 6: {1: _KEY_VALUE}})
-_TEXTS: Final[dict[type, _Texts]] = {
-    Resource: {1: _KEY_VALUE},
-    InstrumentationScope: {1: None, 2: None, 3: _KEY_VALUE},
-    Span: {
-        3: None,
-        5: None,
-        9: _KEY_VALUE,
-        11: {2: None, 3: _KEY_VALUE},
-        13: {3: None, 4: _KEY_VALUE},
-        15: {2: None},
-    },
-    LogRecord: {3: None, 5: _ANY_VALUE, 6: _KEY_VALUE, 12: None},
-}
-
-
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
     """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it.
 
@@ -237,38 +218,37 @@ def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
     try:
         return kind.FromString(content), content
     except DecodeError:
-        try:
-            content = _repaired(memoryview(content), _TEXTS[kind])
-        except (IndexError, RecursionError):
-            raise DecodeError("cut off") from None
+        content = _repaired(memoryview(content), kind.DESCRIPTOR)
         return kind.FromString(content), content
 
 
-def _repaired(data: memoryview, texts: _Texts) -> bytes:
+def _repaired(data: memoryview, descriptor: Any, depth: int = 0) -> bytes:
     """Copy a message with texts in UTF-8."""
     copy = bytearray()
     at = 0
-    while at < len(data):
-        start = at
-        tag, at = _varint(data, at)
-        if tag & 7 == _LENGTH:
-            head = bytes(data[start:at])
+    if depth > _MAX_NESTED:
+        raise DecodeError("too deep")
+    try:
+        while at < len(data):
+            start = at
+            tag, at = _varint(data, at)
+            field = descriptor.fields_by_number.get(tag >> 3)
+            if tag & 7 != _LENGTH:
+                at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else _varint(data, at)[1]
+                copy += data[start:at]
+                continue
+            head = data[start:at]
             size, at = _varint(data, at)
-            content = bytes(data[at : at + size])
-            at += size
-            if at > len(data):
-                raise DecodeError("cut off")
-            if tag >> 3 in texts:
-                inner = texts[tag >> 3]
-                content = (
-                    content.decode(errors="replace").encode()
-                    if inner is None
-                    else _repaired(memoryview(content), inner)
-                )
-            copy += head + _written_varint(len(content)) + content
-        else:
-            at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else _varint(data, at)[1]
-            copy += data[start:at]
+            content, at = data[at : at + size], at + size
+            if field is not None and field.type == field.TYPE_STRING:
+                content = memoryview(bytes(content).decode(errors="replace").encode())
+            elif field is not None and field.type == field.TYPE_MESSAGE:
+                content = memoryview(_repaired(content, field.message_type, depth + 1))
+            copy += bytes(head) + _written_varint(len(content)) + content
+    except IndexError:
+        raise DecodeError("cut off") from None
+    if at != len(data):
+        raise DecodeError("cut off")
     return bytes(copy)
 
 
@@ -355,33 +335,29 @@ class _Attribute(Struct):
     value: _Value | None = None
 
 
-# `null` is the absence of a field, as proto3 has it, and some write it as an item of a list.
-_Attributes = list[_Attribute | None] | None
-
-
 class _Resource(Struct):
-    attributes: _Attributes = None
+    attributes: list[_Attribute] = []
 
 
 class _Scope(Struct):
-    name: str | None = None
+    name: str = ""
 
 
 class _ScopeItems(Struct, rename="camel"):
     scope: _Scope | None = None
-    spans: list[Raw] | None = None
-    log_records: list[Raw] | None = None
+    spans: list[Raw] = []
+    log_records: list[Raw] = []
 
 
 class _ResourceItems(Struct, rename="camel"):
     resource: _Resource | None = None
-    scope_spans: list[_ScopeItems | None] | None = None
-    scope_logs: list[_ScopeItems | None] | None = None
+    scope_spans: list[_ScopeItems] = []
+    scope_logs: list[_ScopeItems] = []
 
 
 class _Items(Struct, rename="camel"):
-    resource_spans: list[_ResourceItems | None] | UnsetType | None = UNSET
-    resource_logs: list[_ResourceItems | None] | UnsetType | None = UNSET
+    resource_spans: list[_ResourceItems] | UnsetType = UNSET
+    resource_logs: list[_ResourceItems] | UnsetType = UNSET
 
 
 class _Ids(Struct, rename="camel"):
@@ -390,29 +366,51 @@ class _Ids(Struct, rename="camel"):
     trace_id: str = ""
     span_id: str = ""
     parent_span_id: str | None = None
-    flags: int | None = 0
-    event_name: str | None = None
+    flags: int = 0
+    event_name: str = ""
     attributes: Raw = Raw(b"[]")
 
 
 _items_decoder = msgspec.json.Decoder(_Items)
 _ids_decoder = msgspec.json.Decoder(_Ids)
-_attributes_decoder = msgspec.json.Decoder(_Attributes)
+_attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
-def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems | None]:
+def _decoded(raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field.
+
+    Raises:
+        NoTraceError: It is no JSON, or not as OTLP has it.
+    """
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        plain = _without_null(decode_repaired(raw))
+    try:
+        return decoder.decode(msgspec.json.encode(plain))
+    except (msgspec.DecodeError, RecursionError):
+        raise NoTraceError("wrong_type") from None
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value if item is not None] if isinstance(value, list) else value
+
+
+def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
     """Return the resources of a request in JSON.
 
     Raises:
         RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
     """
-    items: _Items = decode_repaired(body, _items_decoder.decode)
+    items: _Items = _decoded(body, _items_decoder)
     resources, others = items.resource_spans, items.resource_logs
     if is_log:
         resources, others = others, resources
     if resources is not UNSET:
-        return resources or ()
-    if others is UNSET and not decode_repaired(body):
+        return resources
+    if others is UNSET and not _without_null(decode_repaired(body)):
         return ()
     path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
     kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
@@ -421,28 +419,27 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems | None]:
 
 
 def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bool) -> None:
-    for resource in filter(None, _resources(body, is_log=is_log)):
+    for resource in _resources(body, is_log=is_log):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
-        for scope in filter(None, (resource.scope_logs if is_log else resource.scope_spans) or ()):
-            raws = [raw for raw in (scope.log_records if is_log else scope.spans) or () if bytes(raw) != b"null"]
+        for scope in resource.scope_logs if is_log else resource.scope_spans:
+            raws = [raw for raw in (scope.log_records if is_log else scope.spans) if bytes(raw) != b"null"]
             if source is None:
                 request.drop("no_service", attributes, len(raws))
                 continue
-            part = ("j", is_log, source, (scope.scope.name if scope.scope else "") or "")
+            part = ("j", is_log, source, scope.scope.name if scope.scope else "")
             for raw in raws:
                 try:
-                    ids: _Ids = decode_repaired(raw, _ids_decoder.decode)
+                    ids: _Ids = _decoded(raw, _ids_decoder)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
                     is_examined = is_log or (request.instrumentations and request.instrumentations.is_open(part[3]))
-                    own = decode_repaired(ids.attributes, _attributes_decoder.decode) if is_examined else ()
-                except (NoTraceError, ValueError):
+                    own = _decoded(ids.attributes, _attributes_decoder) if is_examined else ()
+                except (NoTraceError, ValueError, RecursionError):
                     request.drop("no_ids")
                     continue
-                attributes_of = [attribute for attribute in own or () if attribute is not None]
-                name = ids.event_name or (_event_name(attributes_of) if is_log else "")
-                is_root = not is_log and (not ids.parent_span_id or (ids.flags or 0) & _REMOTE == _REMOTE)
-                names = (attribute.key for attribute in attributes_of)
+                name = ids.event_name or (_event_name(own) if is_log else "")
+                is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
+                names = (attribute.key for attribute in own)
                 request.add(part, bytes(raw), both, name, is_root=is_root, names=names)
 
 
@@ -506,33 +503,24 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         span, read = Span.FromString(item), cast("Callable[[Any], dict[str, object]]", _attributes)
         span_id, parent, status = span.span_id.hex(), span.parent_span_id.hex(), span.status
     else:
-        span, read = decode_repaired(item, _span_decoder.decode), _json_attributes
+        span, read = _decoded(item, _span_decoder), _json_attributes
         span_id, parent = span.span_id.lower(), (span.parent_span_id or "").lower()
         status = span.status or _JsonStatus()
     return RawSpan(
         trace_id=trace_id,
         span_id=span_id,
-        name=span.name or "",
+        name=span.name,
         parent_id=parent or None,
-        is_local_root=not parent or (span.flags or 0) & _REMOTE == _REMOTE,
+        is_local_root=not parent or span.flags & _REMOTE == _REMOTE,
         kind=_KINDS[span.kind] if isinstance(span.kind, int) and 0 <= span.kind < len(_KINDS) else _KINDS[0],
         started_at=_seconds(span.start_time_unix_nano),
         ended_at=_seconds(span.end_time_unix_nano),
         status=_STATUS.get(int(status.code)) if str(status.code).isdigit() else None,
         description=status.message or None,
         attributes=read(span.attributes),
-        events=tuple(RawEvent(event.name or "", read(event.attributes)) for event in filter(None, span.events or ()))[
-            :512
-        ],
+        events=tuple(RawEvent(event.name, read(event.attributes)) for event in span.events[:512]),
         scope=scope or None,
     )
-
-
-def _events(events: Sequence[Any] | None, read: Callable[[Any], dict[str, object]]) -> Iterator[RawEvent]:
-    """Read the events of a span, of which some may be ``null``."""
-    for event in (events or ())[:512]:
-        if event is not None:
-            yield RawEvent(event.name or "", read(event.attributes))
 
 
 def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
@@ -542,8 +530,8 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
         span_id, name = message.span_id.hex(), message.event_name
         attributes, body = _attributes(message.attributes), _value(message.body)
     else:
-        record: _JsonLog = decode_repaired(item, _log_decoder.decode)
-        span_id, name = record.span_id.lower(), record.event_name or ""
+        record: _JsonLog = _decoded(item, _log_decoder)
+        span_id, name = record.span_id.lower(), record.event_name
         attributes, body = _json_attributes(record.attributes), _json_value(record.body)
     # The conversation is in the body of the events of semantic conventions 1.30, some write it as JSON; and in the
     # attributes since.
@@ -558,32 +546,32 @@ def _seconds(nanoseconds: object) -> float | None:
 
 
 class _JsonStatus(Struct):
-    code: int | str | None = 0
-    message: str | None = None
+    code: int | str = 0
+    message: str = ""
 
 
 class _JsonEvent(Struct):
-    name: str | None = None
-    attributes: _Attributes = None
+    name: str = ""
+    attributes: list[_Attribute] = []
 
 
 class _JsonSpan(Struct, rename="camel"):
     span_id: str
-    name: str | None = None
+    name: str = ""
     parent_span_id: str | None = None
-    flags: int | None = 0
-    kind: int | str | None = 0
-    start_time_unix_nano: int | str | None = 0
-    end_time_unix_nano: int | str | None = 0
+    flags: int = 0
+    kind: int | str = 0
+    start_time_unix_nano: int | str = 0
+    end_time_unix_nano: int | str = 0
     status: _JsonStatus | None = None
-    attributes: _Attributes = None
-    events: list[_JsonEvent | None] | None = None
+    attributes: list[_Attribute] = []
+    events: list[_JsonEvent] = []
 
 
 class _JsonLog(Struct, rename="camel"):
     span_id: str
-    event_name: str | None = None
-    attributes: _Attributes = None
+    event_name: str = ""
+    attributes: list[_Attribute] = []
     body: _Value | None = None
 
 
@@ -599,12 +587,12 @@ def _json_value(value: _Value | None, depth: int = 0) -> object:
     if value.double_value is not None:
         return float(value.double_value)
     if value.array_value is not None:
-        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value | None])
+        inner = msgspec.convert(value.array_value.get("values") or [], list[_Value])
         return [_json_value(item, depth + 1) for item in inner]
     if value.kvlist_value is not None:
-        return _json_attributes(msgspec.convert(value.kvlist_value.get("values"), _Attributes), depth + 1)
+        return _json_attributes(msgspec.convert(value.kvlist_value.get("values") or [], list[_Attribute]), depth + 1)
     return value.string_value if value.bool_value is None else value.bool_value
 
 
-def _json_attributes(attributes: Iterable[_Attribute | None] | None, depth: int = 0) -> dict[str, object]:
-    return {attribute.key: _json_value(attribute.value, depth) for attribute in filter(None, attributes or ())}
+def _json_attributes(attributes: Iterable[_Attribute], depth: int = 0) -> dict[str, object]:
+    return {attribute.key: _json_value(attribute.value, depth) for attribute in attributes}
