@@ -135,25 +135,15 @@ def _path_mistake(text: str) -> str | None:
 
 def to_toml(fields: Mapping[str, Any]) -> str:
     """Write a table as TOML."""
-    plain = [f"{key} = {_toml_value(value)}" for key, value in fields.items() if not isinstance(value, Mapping)]
-    return "\n".join([*plain, *_toml_tables("", fields)]) + "\n"
-
-
-def _toml_tables(above: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    lines = [f"{key} = {_toml(value)}" for key, value in fields.items() if not isinstance(value, Mapping)]
     for key, value in fields.items():
         if isinstance(value, Mapping):
-            name = f"{above}{_toml_key(key)}"
-            rows = {inner: item for inner, item in value.items() if not isinstance(item, Mapping)}
-            if rows or not value:
-                yield f"\n[{name}]"
-                yield from (f"{_toml_key(inner)} = {_toml_value(item)}" for inner, item in rows.items())
-            yield from _toml_tables(f"{name}.", value)
+            lines += ["", f"[{key}]", *(f"{_toml(name)} = {_toml(item)}" for name, item in value.items())]
+    return "\n".join([*lines, ""])
 
 
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _toml_value(value: object) -> str:
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_toml(name)} = {_toml(item)}' for name, item in value.items())} }}"
     # Texts and lists of texts are the same in JSON and TOML.
     return json.dumps(value, ensure_ascii=False)
