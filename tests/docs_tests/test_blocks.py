@@ -24,6 +24,7 @@ from judges.custom import define
 from judges.models.pairs import Description
 from judges.parsing.rows import as_trace
 from tracejudge import Trace
+from tracejudge.dialects.own_tables import table_of
 from worker.core.config.loading import load
 
 KINDS = {"console", "ini", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
@@ -82,7 +83,10 @@ def json_blocks(page: str) -> list[str]:
 def test_data_can_be_read(page: str, text: str) -> None:
     for line in text.splitlines() if text.startswith("{") and "\n{" in text else [text]:
         row = json.loads(line)
-        if "output" in row:
+        if "prefixes" in row:
+            assert len(text.splitlines()) < 40, page
+            assert table_of(row).name == row["name"], page
+        elif "output" in row:
             fields = {"trace_id": "t", "service": "s", **as_trace(row)}
             assert msgspec.convert(fields, Trace).output == row["output"], page
 
