@@ -46,6 +46,7 @@ parameters as its arguments."""
 # Some write it behind the provider, as `openai.chat`.
 _INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generative-ai)$")
 _SEARCHES: Final = frozenset({Role.RETRIEVER, Role.RERANKER})
+_MESSAGE_KEYS: Final = frozenset({"role", "content", "parts", "tool_calls"})
 _Item = TypeVar("_Item")
 _MAX_PLANS: Final = 256
 _MAX_KEYS: Final = 8_192
@@ -82,9 +83,12 @@ class _Values:
             content = mapping_of(decoded(event.attributes.get(names.EVENT_CONTENT))) or event.attributes
             body = {key: structure_of(value) for key, value in content.items()}
             if way == "answer":
-                message = body.get("message")
-                answer = mapping_of(message) or {**body, "content": body.get("content", message)}
-                self._messages.setdefault("answers", []).append({"role": "assistant", **answer})
+                # A typed result may be in the place of a message.
+                message = mapping_of(body.get("message"))
+                if message is None or _MESSAGE_KEYS.isdisjoint(message):
+                    text = body.pop("message", None) if message is None else content.get("message")
+                    message = {**body, "message": None, "content": body.get("content", text)}
+                self._messages.setdefault("answers", []).append({"role": "assistant", **message})
             elif way is not None:
                 self._messages.setdefault("messages", []).append({"role": way, **body})
         self.attributes = attributes
@@ -130,7 +134,8 @@ class _Values:
             return self._messages.get(path.name)
         events = self._span.events_named(path.name)
         if path.keys:
-            return next((event.get(path.keys[0]) for event in events), None)
+            value = next((event.get(path.keys[0]) for event in events), None)
+            return _inner(structure_of(value), path.keys[1:]) if path.keys[1:] else value
         start = f"{path.name}."
         return [{key.removeprefix(start): value for key, value in event.items()} for event in events] or None
 
@@ -145,8 +150,13 @@ class _Values:
         return None
 
 
+def _text_of(value: object) -> str | None:
+    # Some write every value as JSON, also a text.
+    return text_of(decoded_or_same(value) if isinstance(value, str) and value[:1] == '"' else value)
+
+
 def _id_of(value: object) -> str | None:
-    return text_of(str(value) if type(value) is int else value)
+    return _text_of(str(value) if type(value) is int else value)
 
 
 def _given(value: object) -> Any:
@@ -231,6 +241,7 @@ class _Plan:
         for table in tables:
             for part, paths in table.paths.items():
                 self._paths[part] += paths
+        self._failed = [(Path(text), value) for table in tables for text, value in table.failed.items()]
         self._searching = [(Path(text), kind) for table in tables for text, kind in table.searching_tools.items()]
         self._providers = {name: new for table in reversed(tables) for name, new in table.providers.items()}
 
@@ -238,8 +249,10 @@ class _Plan:
         """Read a span."""
         values, paths = _Values(span, self._events), self._paths
         error = None
-        if span.status == "error" and (error := error_of(span)) is None:
-            error = values.first(paths["error"], text_of) or "error"
+        if any(values.get(path) == value for path, value in self._failed):
+            error = values.first(paths["error"], _text_of)
+        if error is None and span.status == "error":
+            error = error_of(span) or values.first(paths["error"], _text_of) or "error"
         session_id, user_id = values.first(paths["session_id"], _id_of), values.first(paths["user_id"], _id_of)
         if self._is_common:
             return Reading(session_id=session_id, user_id=user_id, error=error)
@@ -249,14 +262,14 @@ class _Plan:
         output = self._output(values, role)
         # The model and the id in an output are those of the call of a model.
         is_call = role is Role.LLM
-        model = values.first((path for path in paths["model"] if is_call or not path.is_output), text_of)
+        model = values.first((path for path in paths["model"] if is_call or not path.is_output), _text_of)
         if role is None and values.first(paths["calls"], _given) is not None:
             # Operations may have any name; one with the answer of a model is a call.
             is_named = values.first((path for path, _ in self._kinds), _given) is not None
             role = Role.LLM if not is_named or (model is not None and output) else None
         if role is Role.LLM and output.field is not None:
             output = SpanOutput(output.field, calls=output.calls)  # beside what describes the response
-        provider = (values.first(paths["provider"], text_of) or "").lower()
+        provider = (values.first(paths["provider"], _text_of) or "").lower()
         tokens = values.first(paths["input_tokens"], count_of), values.first(paths["output_tokens"], count_of)
         return Reading(
             role=role,
@@ -267,10 +280,12 @@ class _Plan:
             tool=self._tool(values) if role is Role.TOOL else None,
             model=model,
             provider=self._providers.get(provider) or _INTERFACE.sub("", provider) or None,
-            response_id=values.first((path for path in paths["response_id"] if is_call or not path.is_output), text_of),
+            response_id=values.first(
+                (path for path in paths["response_id"] if is_call or not path.is_output), _text_of
+            ),
             session_id=session_id,
             user_id=user_id,
-            usage=None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0),
+            usage=Usage(tokens[0] or 0, tokens[1] or 0) if any(tokens) else None,  # some write zeros of a stream
             error=error,
         )
 
@@ -319,7 +334,7 @@ class _Plan:
             value = values.get(path)
             if value is None:
                 continue
-            kind = text_of(decoded_or_same(value) if isinstance(value, str) and value[:1] == '"' else value)
+            kind = _text_of(value)
             role = roles.get((kind or "").lower()) or roles.get("*")
             if role is Role.JUDGE:
                 return role
@@ -328,12 +343,12 @@ class _Plan:
 
     def _tool(self, values: _Values) -> Call | None:
         paths = self._paths
-        name = values.first(paths["tool.name"], text_of)
+        name = values.first(paths["tool.name"], _text_of)
         if name is None:
             return None
         arguments = arguments_of(structure_of(values.first(paths["tool.arguments"], _given)))
         result = _result(values.first(paths["tool.result"], _given))
-        return Call(name, plain(arguments), values.first(paths["tool.id"], text_of), plain(result))
+        return Call(name, plain(arguments), values.first(paths["tool.id"], _text_of), plain(result))
 
 
 def _result(value: object) -> object:

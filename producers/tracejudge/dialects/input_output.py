@@ -71,7 +71,7 @@ _MAX_DEPTH: Final = 4
 _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
 
 # An object that an instrumentation wrote by its representation: neither query nor answer.
-_OBJECT: Final = re.compile(r"<?[A-Z]\w*\(\w+=|<\w[\w.]* object")
+_OBJECT: Final = re.compile(r"""(?:\{"\w+": ")?(?:<?[A-Z]\w*\(\w+=|<\w[\w.]* object)""")
 _ADDRESS: Final = re.compile(r"<\w[^<>]{0,200} at 0x[0-9a-fA-F]{4,}|^<\w[\w.]* object>?$")
 
 
@@ -172,7 +172,9 @@ def _is_object(value: JSONValue) -> bool:
 def _is_empty(value: JSONValue) -> bool:
     if isinstance(value, dict):
         return all(_is_empty(item) for item in value.values())
-    return all(_is_empty(item) for item in value) if isinstance(value, list) else value in (None, "")
+    if isinstance(value, list):
+        return all(_is_empty(item) for item in value)
+    return value in (None, "") or (isinstance(value, str) and _OBJECT.match(value) is not None)
 
 
 def _only_text(value: object) -> str | None:

@@ -117,7 +117,7 @@ def _mistakes(table: Table) -> Iterator[str]:
                 yield f"{part}: {name!r} is {way!r}, which is no way to write it; there are {', '.join(sorted(known))}"
     if not table.output:
         yield "output: is missing; name the attribute that holds the answer"
-    for text in (*table.kinds, *table.input, *table.output, *table.searching_tools, *table.texts()):
+    for text in (*table.kinds, *table.input, *table.output, *table.searching_tools, *table.failed, *table.texts()):
         if (mistake := _path_mistake(text)) is not None:
             yield f"{text!r}: {mistake}"
 

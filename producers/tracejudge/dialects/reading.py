@@ -121,7 +121,8 @@ def error_of(span: RawSpan) -> str | None:
     # An exception's event has the type and message that the span and its status may lack.
     exception = next(iter(reversed(list(span.events_named(names.EVENT_EXCEPTION)))), {})
     kind = text_of(span.attributes.get(names.ERROR_TYPE)) or text_of(exception.get(names.EXCEPTION_TYPE))
-    words = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description)
+    message = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description) or ""
+    words = message.partition("Traceback (most recent call last)")[0].strip() or None  # LangSmith writes the stack, too
     if kind is None or words is None:
         return kind or words
     return words if words.startswith(kind) else f"{kind}: {words}"

@@ -6,7 +6,7 @@ A table is a file of JSON in `tables`. An attribute is written as
 - `NAME/KEY/…`: a key, or the number of an item, of the JSON that the attribute holds,
 - `NAME.#`: the list that is flattened over `NAME.0.…`, `NAME.1.…`,
 - `NAME by OTHER`: JSON if the attribute OTHER is `application/json`, else a text,
-- `@EVENT`: the attributes of all events of this name; `@EVENT/KEY` is one of the first such event,
+- `@EVENT`: the attributes of all events of this name; `@EVENT/KEY/…` is one of the first such event,
 - `@messages`, `@answers`: the messages that the table's `events` describe,
 - `/name`: the name of the span,
 
@@ -75,7 +75,8 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         searching_tools: Attributes with the value of tools whose results are documents.
         model: One within an output is read of calls of a model only, as is `response_id`.
         providers: Other names of providers.
-        error: Attributes of what went wrong, where the status and the events of a span do not say.
+        failed: Attributes with the value of a span that failed, whatever its status.
+        error: Attributes that say why, where the status and the events of a span do not.
         capture: The setting of the instrumentation that has the content of calls captured.
         content: Prefixes of further attributes with content, which are not repeated in the published span.
     """
@@ -100,6 +101,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     user_id: Paths = ()
     input_tokens: Paths = ()
     output_tokens: Paths = ()
+    failed: Mapping[str, str] = {}
     error: Paths = ()
     capture: str | None = None
     content: Paths = ()

@@ -189,8 +189,9 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
             above.reading.tool is not None and above.reading.tool.name == done.name for above in steps.above(step)
         )
     ]
-    # The same id or arguments decide, then the name and the order: some write arguments in a form of their own.
-    for is_same in (_is_same, _is_named_same):
+    # The id decides, then the arguments, since some give a call another id than the model did; then the name and the
+    # order, since some write arguments in a form of their own.
+    for is_same in (_has_same_id, _has_same_arguments, _has_same_name):
         rest = []
         for step, done in executed:
             place = next((key for key in calls if key in open_calls and is_same(calls[key], done)), None)
@@ -206,7 +207,8 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
     for key, call in calls.items():
         told = results.get(call.id or "")
         result = call.result if call.result is not None or told is None else told.result
-        if not _is_answer(call, output, is_executed=key not in open_calls):
+        # A tool that checks a typed result is the last one.
+        if not _is_answer(call, output, is_open=key in open_calls or key == next(reversed(calls))):
             published.append(ToolCall(call.name, call.arguments, result, call.error))
     return published
 
@@ -233,25 +235,26 @@ def _requested_calls(steps: TraceSteps) -> tuple[dict[str, Call], dict[str, Tool
     return calls, results
 
 
-def _is_same(requested: Call, done: Call) -> bool:
-    if done.id is not None and requested.id is not None:
-        return done.id == requested.id
-    is_open = requested.result is None and requested.error is None
-    return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
+def _has_same_id(requested: Call, done: Call) -> bool:
+    return done.id is not None and requested.id == done.id
 
 
-def _is_named_same(requested: Call, done: Call) -> bool:
+def _has_same_arguments(requested: Call, done: Call) -> bool:
+    return requested.name == done.name and requested.arguments == done.arguments
+
+
+def _has_same_name(requested: Call, done: Call) -> bool:
     has_ids = done.id is not None and requested.id is not None
-    return not has_ids and requested.name == done.name
+    return requested.name == done.name and (not has_ids or done.arguments is None)
 
 
-def _is_answer(call: Call, output: str | None, *, is_executed: bool) -> bool:
+def _is_answer(call: Call, output: str | None, *, is_open: bool) -> bool:
     """Return whether a call gives the answer: its arguments, or the only one, are the output."""
     structure = plain(structure_of(output))
     arguments = [call.arguments]
     if isinstance(call.arguments, dict) and len(call.arguments) == 1:
         arguments += call.arguments.values()
-    may_answer = call.name in _FINAL or (isinstance(structure, dict) and not is_executed)
+    may_answer = call.name in _FINAL or (isinstance(structure, dict) and is_open)
     return may_answer and bool(output) and structure in arguments
 
 
@@ -335,7 +338,8 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
             "error": judged.reading.error or (None if output or root is None else root.reading.error),
-            "model": _first(nearest_first, "model"),
+            # That of the call with the answer first: one around or within it may know the requested one alone.
+            "model": _first(sorted(nearest_first, key=lambda step: not step.reading.output), "model"),
             "provider": _first(nearest_first, "provider"),
             "response_id": _first(nearest_first, "response_id"),
             "session_id": _first(around, "session_id"),
@@ -371,6 +375,8 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
     that calls the tool `final_result` of Pydantic AI gives its typed answer.
     """
     texts = {step.reading.output.text for step in sources}
+    errors = [step.reading.error for step in sources if step.reading.error is not None]
+    sources = [step for step in sources if not _returns_error(step, errors)] or sources[-1:]
     for step in sources:
         output = step.reading.output
         if output.text is not None:
@@ -385,6 +391,12 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
         if result is not None:
             return _json(result.arguments), step
     return None, sources[-1]
+
+
+def _returns_error(step: Step, errors: list[str]) -> bool:
+    """Return whether a step that failed returns the error of a call within it."""
+    text = step.reading.output.text or step.reading.output.field
+    return step.reading.error is not None and text is not None and any(text in error for error in errors)
 
 
 def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
