@@ -46,13 +46,8 @@ def table_faults(paths: list[Path]) -> Iterator[Fault]:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is the table of a dialect and no configuration."""
-    if path.suffix == ".json" or path.parent.name == _FOLDER:
-        return True
-    try:
-        return "prefixes" in read_fields(path)
-    except SettingsError:
-        return False
+    """Return whether a file is the table of a dialect and no configuration, by its name."""
+    return path.suffix == ".json" or path.parent.name == _FOLDER
 
 
 def read_fields(path: Path) -> dict[str, Any]:

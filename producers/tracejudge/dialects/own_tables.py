@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -27,24 +27,17 @@ def dialects_with(sources: Iterable[Source]) -> Dialects:
     """Return the dialects of this package and, before them, those of further tables.
 
     Raises:
-        TableError: A table cannot be used.
+        TableError: A table cannot be used, or two have one name.
     """
-    tables = [table for source in sources for table in read_source(source)]
-    return with_tables(tables) if tables else builtin()
+    return with_tables([table for source in sources for table in read_source(source)])
 
 
-def with_tables(tables: Iterable[Table]) -> Dialects:
-    """Return the dialects of this package and, before them, those of further tables.
-
-    Raises:
-        TableError: Two tables have one name.
-    """
-    merged = [*tables, *builtin().tables]
-    names = [table.name for table in merged]
-    for name in names:
-        if names.count(name) > 1:
-            raise TableError(f"name: there are two tables of the name {name!r}; give yours another")
-    return Dialects(merged)
+def with_tables(tables: Sequence[Table]) -> Dialects:
+    """Return the dialects of this package and, before them, those of further tables, or raise ``TableError``."""
+    names = [table.name for table in (*tables, *builtin().tables)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise TableError(f"name: there are two tables of the name {twice!r}; give yours another")
+    return Dialects([*tables, *builtin().tables]) if tables else builtin()
 
 
 def read_source(source: Source) -> list[Table]:

@@ -9,6 +9,7 @@ from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawSpan, Reading, Role, read
+from tracejudge.dialects.documents import DocumentReader
 from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
@@ -289,3 +290,16 @@ STEPS = [
 @each_case(("attributes", "expected"), STEPS)
 def test_another_step(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected
+
+
+def test_the_ids_of_a_span_are_no_document() -> None:
+    """Spans of Phoenix in JSON have them under `context`."""
+    reader = DocumentReader(reads_rows=True)
+    reader.read({"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7", "trace_state": "[]"})
+    assert reader.documents == []
+
+
+def test_messages_may_be_pairs_of_role_and_text(span: Make) -> None:
+    for messages in ([["human", "Is it open?"]], [["System", "Be kind."], ["human", "Is it open?"]]):
+        attributes = {"input.value": json.dumps({"messages": messages}), **JSON}
+        assert read(span({"openinference.span.kind": "CHAIN", **attributes})).input.query == "Is it open?", messages

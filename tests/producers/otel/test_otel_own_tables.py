@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict as as_fields
 
-from tracejudge.dialects import RawSpan, builtin, own_tables
+from tracejudge.dialects import RawEvent, RawSpan, builtin, own_tables
 from tracejudge.dialects.own_tables import TableError, dialects_with, table_of
+from tracejudge.dialects.reading import Call
 from tracejudge.otel import TraceJudgeExporter
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
@@ -76,6 +78,35 @@ def test_spans_are_read_by_a_table_of_a_user(tmp_path: Path) -> None:
             assert {key for span in fields["spans"] for key in span.attributes} == {
                 *("acme.step", "acme.engine", "acme.usage", "acme.reply_type", "acme.meta")
             }
+
+
+def test_a_table_may_say_how_a_span_fails_and_what_its_events_hold() -> None:
+    table = {
+        **ACME,
+        "failed": {"acme.level": "ERROR"},
+        "error": ["acme.why"],
+        "events": {"acme.asked": "user", "acme.said": "answer"},
+        "input": {"@messages": "messages"},
+        "output": {"@answers": "choices"},
+        "tool": {"name": "acme.tool", "result": ["acme.result/0/text", "@acme.told/parts/0/text"]},
+    }
+    dialects = dialects_with([table])
+    events = (
+        RawEvent("acme.asked", {"content": '[{"text": "Is it open?"}]'}),
+        RawEvent("acme.said", {"message": '{"role": "assistant", "content": "Yes.", "finish_reason": ""}'}),
+        RawEvent("acme.said", {"message": '{"from": 9}'}),
+        RawEvent("acme.told", {"parts": '[{"text": "9 to 18"}]'}),
+    )
+    call = RawSpan(**{**as_fields(step("llm", "completion", 1, level="ERROR", why='"out of money"')), "events": events})
+    reading = dialects.read(call)
+    assert (reading.input.query, reading.output.text, reading.error) == (
+        "Is it open?",
+        'Yes.{"from": 9}',
+        "out of money",
+    )
+    done = RawSpan(**{**as_fields(step("hours", "call", 2, tool="hours", level="INFO")), "events": events})
+    assert dialects.read(done).tool == Call("hours", None, None, "9 to 18")
+    assert dialects.read(done).error is None
 
 
 def test_a_mistake_is_named_with_its_place_and_the_choices(tmp_path: Path) -> None:

@@ -97,8 +97,8 @@ def command(file: str | None, config: str | None, to: str | None, *, as_json: bo
     """Find all mistakes of a configuration, and what is allowed but probably a mistake.
 
     Reads FILE, or the configuration that a worker would read, with its variables and the tables in `dialects.d`. FILE
-    may be the table of a dialect, too. Nothing is asked over the network. Exit code 0 without findings, 1 with warnings
-    only, 2 where a worker would not start. `--json` prints a line for each finding.
+    may be the table of a dialect, too, as JSON or in `dialects.d`. Nothing is asked over the network. Exit code 0
+    without findings, 1 with warnings only, 2 where a worker would not start. `--json` prints a line for each finding.
 
     \b
     Examples:
