@@ -299,6 +299,14 @@ def test_the_ids_of_a_span_are_no_document() -> None:
     assert reader.documents == []
 
 
+def test_a_question_beside_the_turns_before_is_the_question(span: Make) -> None:
+    value = ["Is it open?", {"role": "user", "content": "Where is it?"}]
+    kind = {"openinference.span.kind": "CHAIN"}
+    for given in (value, {"args": value, "kwargs": {}}):
+        assert read(span({**kind, "input.value": json.dumps(given), **JSON})).input.query == "Is it open?", given
+    assert read(span({**kind, "input.value": '{"step": "Step(number=1)"}'})).input.query is None
+
+
 def test_messages_may_be_pairs_of_role_and_text(span: Make) -> None:
     for messages in ([["human", "Is it open?"]], [["System", "Be kind."], ["human", "Is it open?"]]):
         attributes = {"input.value": json.dumps({"messages": messages}), **JSON}
