@@ -60,6 +60,7 @@ class Keys(KeySpace):
     scores = Key(
         "scores", "Prefix of ``scores:<evaluation id>``, strings, the scores of panels' members; TTL of the ledger."
     )
+    same = Key("same", "Prefix of ``same:<trace id>``.")
     account_all = Key("account:all", "Hash of all counts since the beginning. No TTL.")
     producers = Key("producers", "Sorted set of producers by the time of their last batch, in milliseconds. No TTL.")
 
@@ -125,6 +126,10 @@ class Keys(KeySpace):
     def batch(self, batch_id: str) -> str:
         """String, one batch of chosen evaluations; no TTL, but one of a minute until its script has chosen it."""
         return f"{self.batches}:{batch_id}"
+
+    def told(self, trace_id: str) -> str:
+        """String, a mark of 8 characters for each answer of a trace and its evaluation, at most 8; TTL of a day."""
+        return f"{self.same}:{trace_id}"
 
     def ready(self, judge_model: str) -> str:
         """Sorted set of a judge model's ready batches by creation time in milliseconds; no TTL."""
