@@ -14,10 +14,9 @@ import msgspec
 from msgspec import Meta
 
 from tracejudge import LateFeedback, Trace
-from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
+from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace, in_utc
 from tracejudge.content.field_names import bound_names, field_of, meaning, rank, snake_case
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
-from tracejudge.model import TIMES
 
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
 _MAX_SHOWN_NAMES: Final = 30
@@ -25,7 +24,6 @@ _MAX_INTEGER_DIGITS: Final = 300
 # A name or an id of another form may be a text of a user.
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
 _SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
-_TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
 _LOSSES: Final = frozenset({"unreadable", "no_text", "missing", "too_many"})
 _KINDS: Final = {
     **dict.fromkeys(("str", '"'), "string"),
@@ -117,7 +115,7 @@ class LenientPayload:
                     values[name] = _decode_value(field, raw)
                 except NoTraceError:
                     left_out.append(_make_left_out(field or name, bytes(raw)[:1].decode("ascii", "replace")))
-        return values, left_out
+        return in_utc(values), left_out
 
 
 def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
@@ -188,9 +186,6 @@ def _decode_value(field: str | None, raw: msgspec.Raw) -> Any:
     if field == "service" and isinstance(value, dict | list):
         # A service is a label of metrics and appears in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
-    if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
-        # The time zone of the machine that wrote it is unknown here.
-        return f"{value.strip()}Z"
     return value
 
 
@@ -241,7 +236,7 @@ def _make_left_out(field: str, kind: str) -> LeftOut:
 
 
 def repair(text: bytes) -> bytes:
-    """Write JSON again as parsers read it: numbers that are none or have no bound as texts, and all of it as UTF-8.
+    """Write JSON again as parsers read it: NaN as null, numbers without a bound as texts, and all of it as UTF-8.
 
     Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
 
@@ -250,14 +245,18 @@ def repair(text: bytes) -> bytes:
     """
     try:
         readable = text.decode("utf-8-sig", "replace")
-        value = json.loads(readable, parse_constant=str, parse_float=_to_number, parse_int=_to_number, strict=False)
+        value = json.loads(readable, parse_constant=_known, parse_float=_to_number, parse_int=_to_number, strict=False)
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
 
 
+def _known(name: str) -> str | None:
+    return None if name == "NaN" else name
+
+
 def _to_number(digits: str) -> float | int | str:
-    if len(digits) <= _MAX_INTEGER_DIGITS and digits.lstrip("-").isdigit():
-        return int(digits)
+    if digits.lstrip("-").isdigit():
+        return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else digits
     number = float(digits)
-    return number if math.isfinite(number) else digits
+    return number if math.isfinite(number) else "Infinity" if number > 0 else "-Infinity"
