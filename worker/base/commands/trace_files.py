@@ -204,31 +204,25 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
 def _array_items(text: str) -> Iterator[Line]:
     """Yield the items of a JSON array, each with the number of the line where it begins."""
     scan = json.JSONDecoder(strict=False, parse_int=str, parse_float=str).raw_decode
-    number, end, last = 1, 0, 0
-    place = _place(text, text.index("[") + 1)
-    separator = ","
-    if text[place : place + 1] == "]":
-        separator, place = "]", _place(text, place + 1)
-    while separator != "]":
+    fix = "write one array to its ], or one object a line"
+    number, end, last, place = 1, 0, 0, _place(text, text.index("[") + 1)
+    separator = "]" if text[place : place + 1] == "]" else ","
+    while separator == ",":
         number += text.count("\n", last, place)
         try:
             _, stop = scan(text, place)
         except (ValueError, RecursionError):
-            separator = ""
-        else:
-            separator = text[(mark := _place(text, stop)) : mark + 1]
-        if separator not in {",", "]"}:
-            fix = "end the array with ], or write one object a line"
-            yield Line(number, b"[", end, f"is not JSON that an array may hold, or a comma is missing after it; {fix}")
+            yield Line(number, b"[", end, f"is not JSON; {fix}")
             return
         end += len(text[last:stop].encode("utf-8", "surrogateescape"))
         yield Line(number, text[place:stop].encode("utf-8", "surrogateescape"), end)
         number, last = number + text.count("\n", place, stop), stop
-        place = _place(text, mark + 1)
-    if place < len(text):
-        yield Line(
-            number, b"]", end, "is the last of an array, and more follows; write one array, or one object a line"
-        )
+        mark = _place(text, stop)
+        separator, place = text[mark : mark + 1], _place(text, mark + 1)
+    if separator != "]":
+        yield Line(number, b"]", end, f"is followed by no comma and no ]; {fix}")
+    elif _place(text, place + (text[place : place + 1] == "]" and not last)) < len(text):
+        yield Line(number, b"]", end, f"ends an array, and more follows; {fix}")
 
 
 def _place(text: str, start: int) -> int:

@@ -126,13 +126,14 @@ def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msg
     """
     try:
         return decode(raw)
-    except msgspec.ValidationError as error:
-        raise NoTraceError("wrong_type", "no object") from error
-    except _UNREADABLE:
-        try:
-            return decode(repair(bytes(raw)))
-        except _UNREADABLE as error:
-            raise NoTraceError("not_json") from error
+    except _UNREADABLE as error:
+        # A number without a bound, such as 1e999, is no error of the type.
+        if isinstance(error, msgspec.ValidationError) and "out of range" not in str(error):
+            raise NoTraceError("wrong_type", "no object") from error
+    try:
+        return decode(repair(bytes(raw)))
+    except _UNREADABLE as error:
+        raise NoTraceError("not_json") from error
 
 
 def _decode_fields(payload: bytes) -> dict[str, msgspec.Raw]:
