@@ -21,6 +21,7 @@ from tracejudge.content.convert import Notes, convert_trace, in_utc, is_missing
 from tracejudge.content.encode import copied
 from tracejudge.content.field_names import HOLDERS, field_of, rank
 from tracejudge.ids import trace_id_text
+from tracejudge.model import TIMES
 
 SERVICE: Final = "offline"
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
@@ -142,7 +143,12 @@ def as_trace(row: Mapping[str, Any], notes: Notes | None = None) -> dict[str, An
     Without an output, or without any content, `output` is absent. ``notes`` receive what could not be taken.
     """
     notes = Notes() if notes is None else notes
-    fields = convert_trace(in_utc({name: value for name, value in row.items() if not is_missing(value)}), notes)
+    values = {
+        name: in_utc(value) if field_of(str(name)) in TIMES else value
+        for name, value in row.items()
+        if not is_missing(value)
+    }
+    fields = convert_trace(values, notes)
     if any(note.reason == "missing" for note in notes.entries):
         del fields["output"]
     named = sorted((name for name in row if field_of(str(name)) == "trace_id"), key=rank)

@@ -316,18 +316,17 @@ def test_names_that_mean_no_field_are_named_once_and_become_tags(run: Run, caplo
 
 
 ARRAYS = {
-    '[{"output": "a"},\n {"output": "b"}': (2, "line 2: is followed by no comma and no ]"),
-    '[{"output": "a"}]\n{"output": "b"}': (1, "line 1: ends an array, and more follows"),
-    '[\n{"output": "a"}\n{"output": "b"}\n]': (1, "line 2: is followed by no comma and no ]"),
+    '\n\n [{"output": "a"},\n {"input": "q",\n "output": "b"}, {"output": "c"}]\n': (3, ""),
     '[{"output": "a"},\n {"outputs": {}},\n 3]': (2, "line 3: is not a trace: Expected `object`, got `int`"),
     '\n\n [{"output": "a"},\n {"input": "q"}]': (1, "line 4: is not a trace: Object missing required field `output`"),
-    '[{"output": "a"}, {"output": }]': (1, "line 1: is not JSON; write one array"),
+    '[{"output": "a", "score": NaN}, {"output": "b\\ud83d"}]': (2, "unknown field 'score'"),
+    '[{"output": "a"},\n {"output": "b"}': (0, "line 1: begins an array that is not JSON; add what is missing"),
+    '[{"output": "a"}]\n{"output": "b"}': (0, "line 1: begins an array that is not JSON"),
     "[]": (0, "nothing was scored"),
-    "[ ] 3": (0, "line 1: ends an array, and more follows"),
 }
 
 
-def test_an_array_that_ends_early_is_read_to_there(run: Run) -> None:
+def test_an_array_is_read_and_its_errors_name_the_line(run: Run) -> None:
     for text, (count, error) in ARRAYS.items():
         Path("rows.json").write_text(text)
         ended = run("evaluate", "rows.json", "--judge", "safety", "--output", "-")

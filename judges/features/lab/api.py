@@ -11,7 +11,6 @@ Calls work with and without a running event loop (``judges.features.lab.backgrou
 """
 
 import dataclasses
-import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
@@ -33,7 +32,7 @@ from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
 from judges.endpoints.client import LimitedModel
-from judges.features.lab.background import Model, background, join, wait
+from judges.features.lab.background import Model, background, join, log, wait
 from judges.parsing.rows import as_trace, decode_cells, encoded
 from judges.registry import make_defined, read_judge
 from tracejudge import Trace
@@ -59,9 +58,7 @@ _SHOWN_AS: Final = {
     "expected_response": 'expectations["expected_response"]',
     "expected_facts": 'expectations["expected_facts"]',
 }
-_MAX_LOGGED: Final = 20
-_LOGGED: Final = set[str]()
-_log: Final = logging.getLogger("judges")
+_LOGGED: Final = set[str]()  # Of this process.
 _RESULTS: Final = frozenset({bool, int, float, str, list, dict})  # Their names are words for a `result`.
 # The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
 _KEYS: Final[Mapping[str, str]] = {
@@ -416,18 +413,16 @@ def _description(judge: Judge) -> str:
 
 def _traces(rows: Sequence[Row]) -> list[Trace]:
     """Read rows as traces; names that mean no field are logged once."""
-    unknown: dict[str, str | None] = {}
+    unknown: set[str] = set()
     traces = [_trace(row, number if len(rows) > 1 else None, unknown) for number, row in enumerate(rows)]
-    fresh = [name for name in unknown if name not in _LOGGED][:_MAX_LOGGED]
-    if fresh:
-        if len(_LOGGED) < 10 * _MAX_LOGGED:
-            _LOGGED.update(fresh)
-        said = (f"{name} (did you mean {close}?)" if (close := closest_field(name)) else name for name in fresh)
-        _log.warning("no fields of a trace, so that they became tags: %s", ", ".join(said))
+    if fresh := sorted(unknown - _LOGGED)[:20]:
+        _LOGGED.update(fresh)
+        hints = [f"{name} (did you mean {close}?)" if (close := closest_field(name)) else name for name in fresh]
+        log.warning("no fields of a trace, so that they become tags: %s", ", ".join(hints))
     return traces
 
 
-def _trace(row: Row, number: int | None, unknown: dict[str, str | None]) -> Trace:
+def _trace(row: Row, number: int | None, unknown: set[str]) -> Trace:
     """Read a row as a trace; a value that is missing in a DataFrame is absent."""
     if isinstance(row, Trace):
         return row
@@ -442,7 +437,7 @@ def _trace(row: Row, number: int | None, unknown: dict[str, str | None]) -> Trac
             fix = "change the value, or rename a column that is no field of a trace"
             raise ValueError(f"{where}{name}: a value of type {note.kind} cannot be read; {fix}")
         if note.reason == "unknown_name":
-            unknown[note.field] = None
+            unknown.add(note.field)
     return msgspec.json.decode(encoded({"output": "", **fields}), type=Trace)
 
 

@@ -147,16 +147,11 @@ def _read_fields(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     return read
 
 
-def in_utc(fields: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return fields that another program wrote: times without a zone are UTC, as its own zone is unknown."""
-    zoned = {}
-    for name, value in fields.items():
-        if type(name) is str and field_of(name) in TIMES:
-            if type(value) is str and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
-                zoned[name] = f"{value.strip()}Z"
-            elif is_a(value, datetime) and value.tzinfo is None and not is_missing(value):
-                zoned[name] = value.replace(tzinfo=timezone.utc)
-    return {**fields, **zoned}
+def in_utc(value: Any) -> Any:
+    """Return a time that another program wrote: without a zone it is UTC, as the zone of that program is unknown."""
+    if type(value) is str:
+        return f"{value.strip()}Z" if _TIME_WITHOUT_ZONE.fullmatch(value.strip()) else value
+    return value.replace(tzinfo=timezone.utc) if is_a(value, datetime) and value.tzinfo is None else value
 
 
 class _Named:
@@ -404,10 +399,6 @@ def _context(value: Any, notes: Notes) -> list[Document | str] | None:
     for kind in reader.without_text:
         notes.add("no_text", "context", kind)
     return reader.documents or None
-
-
-def _is_of_mlflow(item: Any) -> bool:
-    return type(item) is dict and "doc_uri" in item
 
 
 def _list_reader(field: str) -> Callable[[Any, Notes], list[str] | None]:

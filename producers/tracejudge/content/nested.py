@@ -14,7 +14,8 @@ from tracejudge.dialects.documents import listed
 from tracejudge.log import attributes_of
 
 _EXPECTED: Final = frozenset({"expected_response", "expected_facts", "guidelines"})
-_BESIDE_QUESTION: Final = _EXPECTED | {"context", "messages"}
+_ASKS: Final = frozenset({"input", "messages"})
+_OF_QUESTION: Final = _EXPECTED | _ASKS | {"context"}
 _OF_RESULT: Final = ("output", "context", "messages", "usage")
 
 
@@ -28,21 +29,20 @@ def unwrapped(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     first, answer = fields.get("input"), fields.get("output")
     if is_a(answer, str):
         return fields
-    if answer is None:
-        if first is not None and not is_a(first, str) and (record := _trace_in(first)):
-            rest = {name: value for name, value in fields.items() if name != "input" and value is not None}
-            return {**record, **rest}
-        for name, value in fields.items():
-            if value is not None and not is_a(value, str) and type(name) is str and field_of(name) == "output":
-                return _without_result(fields, name, value)
-        return fields
-    return _without_result(fields, "output", answer)
-
-
-def _trace_in(value: Any) -> Mapping[str, Any] | None:
-    """Return a whole trace that was given as one record, such as a model of the service."""
-    record = record_of(value)
-    return record if record is not None and {field_of(name) for name in record} >= {"input", "output"} else None
+    if answer is not None:
+        return _without_result(fields, "output", answer)
+    if first is not None and not is_a(first, str):
+        # A whole trace as one record, such as a model of the service.
+        record = record_of(first) or {}
+        if {field_of(name) for name in record} >= {"input", "output"}:
+            return {
+                **record,
+                **{name: value for name, value in fields.items() if name != "input" and value is not None},
+            }
+    for name, value in fields.items():
+        if value is not None and not is_a(value, str) and type(name) is str and field_of(name) == "output":
+            return _without_result(fields, name, value)
+    return fields
 
 
 def _without_result(fields: Mapping[str, Any], name: str, result: Any) -> Mapping[str, Any]:
@@ -78,48 +78,40 @@ def _is_companion(fields: Mapping[str, Any], field: str, name: str, value: Any) 
 
 def _without_holders(fields: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    for name in ("retrieval_context", "retrievalContext"):
+        if fields.get("context") is not None and listed(fields.get(name)) is not None:
+            # Of DeepEval: what should have been retrieved, beside what was.
+            found["tags.context"], fields["context"] = fields.pop("context"), fields.pop(name)
     prompt: Any = fields.get("prompt")
     if is_a(prompt, dict) and is_a(prompt.get("raw"), str):  # of promptfoo, with a label
         fields["prompt"] = prompt["raw"]
     has_question = any(field_of(name) == "input" for name in fields if type(name) is str and name not in HOLDERS)
-    for name in {"retrieval_context", "retrievalContext"}.intersection(fields) if fields.get("context") else ():
-        if listed(fields[name]) is not None:
-            # Of DeepEval: what should have been retrieved, beside what was.
-            found["tags.context"], fields["context"] = fields.pop("context"), fields.pop(name)
-    records = {name: record for name in sorted(HOLDERS) if (record := _parts(fields.get(name))) is not None}
-    for name, record in records.items():
-        if name in ("outputs", "reference_outputs"):
-            only = next(iter(record.values()))
-            fields[name] = only if len(record) == 1 and is_a(only, str) else record
-        elif name == "expectations":
-            found |= {key if field_of(key) in _EXPECTED else f"tags.{key}": value for key, value in record.items()}
+    for name in sorted(HOLDERS.intersection(fields)):
+        record = fields[name]
+        if is_a(record, dict) and record and all(type(key) is str for key in record):
             del fields[name]
-        elif name != "sample":
-            found |= _asked(name, record, has_question=has_question)
-            del fields[name]
-            if "prompt" in fields and any(field_of(key) == "input" for key in found):
-                found["tags.prompt"] = fields.pop("prompt")  # the question, with what a template adds
-        elif is_a(record.get("output_text"), str):
-            found["output"] = record["output_text"]
-            del fields[name]
+            found |= _parts(name, record, has_question=has_question)
+    if "prompt" in fields and any(field_of(name) == "input" for name in found):
+        found["tags.prompt"] = fields.pop("prompt")  # the question, with what a template adds
     own = {field_of(name) for name, value in fields.items() if type(name) is str and value is not None} - {None}
-    taken = {key if field_of(key) not in own else f"tags.{key}": value for key, value in found.items()}
-    return {**{key: value for key, value in taken.items() if value is not None}, **fields}
+    taken = {name if field_of(name) not in own else f"tags.{name}": value for name, value in found.items()}
+    return {**{name: value for name, value in taken.items() if value is not None}, **fields}
 
 
-def _parts(value: Any) -> dict[str, Any] | None:
-    """Return a value with named parts."""
-    return value if is_a(value, dict) and value and all(type(name) is str for name in value) else None
-
-
-def _asked(holder: str, record: Mapping[str, Any], *, has_question: bool) -> dict[str, Any]:
-    """Read the named parts of a question: what means a field, and the rest as the question itself or as tags."""
-    parts = {name: value for name, value in record.items() if field_of(name) in _BESIDE_QUESTION}
-    asked = {name: value for name, value in record.items() if field_of(name) == "input"}
-    rest = {name: value for name, value in record.items() if name not in parts and name not in asked}
-    has_messages = any(field_of(name) == "messages" for name in parts)
-    if not (asked or has_question or has_messages) and rest:
-        only = next(iter(rest.values()))
-        return {**parts, "inputs": only if len(rest) == 1 and is_a(only, str) else rest}
-    tags = {name if field_of(name) is None and holder == "inputs" else f"tags.{name}": rest[name] for name in rest}
-    return {**parts, **asked, **tags}
+def _parts(holder: str, record: dict[str, Any], *, has_question: bool) -> dict[str, Any]:
+    """Read the parts of one value: those that mean a field, and the rest as the value itself or as tags."""
+    only = next(iter(record.values())) if len(record) == 1 else None
+    if holder in ("outputs", "reference_outputs"):
+        return {holder: only if is_a(only, str) else record}
+    if holder == "sample":
+        return {"output": record["output_text"]} if is_a(record.get("output_text"), str) else {holder: record}
+    kept = _EXPECTED if holder == "expectations" else _OF_QUESTION
+    parts = {name: value for name, value in record.items() if field_of(name) in kept}
+    rest = {name: value for name, value in record.items() if name not in parts}
+    if holder != "expectations" and not has_question and _ASKS.isdisjoint(map(field_of, parts)) and rest:
+        only = next(iter(rest.values())) if len(rest) == 1 else None
+        return {**parts, "inputs": only if is_a(only, str) else rest}
+    # Labels of the row, and the variables of a template, have names of their own.
+    return parts | {
+        name if holder == "inputs" and field_of(name) is None else f"tags.{name}": rest[name] for name in rest
+    }

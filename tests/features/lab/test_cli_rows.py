@@ -5,8 +5,10 @@ import io
 import json
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,15 @@ def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:
     assert as_trace(trace) == trace
     rows = [as_trace({"output": "So.", "input": "Why?"}), as_trace({"input": "Why?", "output": "So."})]
     assert rows[0]["trace_id"] == rows[1]["trace_id"] != as_trace({"output": "No."})["trace_id"]
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "Asia/Tokyo")
+    time.tzset()
+    for value in ("2023-11-14T22:13:20", datetime(2023, 11, 14, 22, 13, 20)):  # noqa: DTZ001 - without a zone
+        assert as_trace({"output": "a", "startTime": value})["started_at"] == 1.7e9
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import io
-import json
 import os
-import re
 import stat
 import sys
 import threading
@@ -27,13 +25,13 @@ from tracejudge.content.field_names import closest_field
 from worker.base.commands.options import amount, note
 from worker.core.config.settings import MAX_SESSION_BYTES, MIB, SESSION_MAX, Settings
 from worker.core.queue.batch import Session
-from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, decode_repaired, losses
+from worker.core.selection.lenient import NO_OUTPUT, LeftOut, NoTraceError, decode_repaired, losses
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
-_SPACE: Final = re.compile(r"\s*")
 _ROW: Final = msgspec.json.Decoder(dict[str, Any])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Line(NamedTuple):
@@ -103,11 +101,11 @@ def read_traces(file: TextIO, max_bytes: int = 4 * MIB) -> Iterator[tuple[int, T
 
     Names that mean no field are noted once, when all is read.
     """
-    unknown: Counter[str] = Counter()
+    unknown: Counter[str | LeftOut] = Counter()
     source = getattr(file, "buffer", None) or io.BytesIO(file.read().encode("utf-8", "surrogateescape"))
     for line in csv_lines(source) if is_csv(file) else split_lines(source, max_bytes):
         entry = trace_of_row(line, max_bytes)
-        unknown.update(() if isinstance(entry, str) else entry.unknown)
+        unknown.update(() if isinstance(entry, str) else (*entry.unknown, *entry.left_out))
         yield line.number, entry if isinstance(entry, str) else entry.trace
     note_unknown_fields(unknown)
 
@@ -167,10 +165,15 @@ def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
     return replace(read, payload=line.payload, left_out=left_out, unknown=unknown)
 
 
-def note_unknown_fields(counts: Mapping[str, int]) -> None:
-    """Print the most frequent fields that no trace has, each with a suggestion."""
+def note_unknown_fields(counts: Mapping[str | LeftOut, int]) -> None:
+    """Print the most frequent fields that no trace has, each with a suggestion, and those that could not be read."""
     unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
     for name, count in unknown.most_common(5):
+        if isinstance(name, LeftOut):
+            note(
+                f"left out {name.field!r} in {amount(count, 'trace')}: it cannot be read from its JSON type {name.kind}"
+            )
+            continue
         close = closest_field(name) if name.isprintable() else None
         hint = "" if close is None else f"; did you mean {close}?"
         note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{hint}")
@@ -186,7 +189,7 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
     while not "".join(head[-1:]).strip() and (text := next(texts, None)) is not None:
         head.append(text)
     if "".join(head[-1:]).lstrip().startswith("["):
-        yield from _array_items("".join((*head, *texts)))
+        yield from _array_items("".join((*head, *texts)).encode("utf-8", "surrogateescape"))
         return
     parts = (text.encode("utf-8", "surrogateescape") for text in chain(head, texts))
     for first in parts:
@@ -201,34 +204,22 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
             yield Line(number, payload, end)
 
 
-def _array_items(text: str) -> Iterator[Line]:
+def _array_items(data: bytes) -> Iterator[Line]:
     """Yield the items of a JSON array, each with the number of the line where it begins."""
-    scan = json.JSONDecoder(strict=False, parse_int=str, parse_float=str).raw_decode
-    fix = "write one array to its ], or one object a line"
-    number, end, last, place = 1, 0, 0, _place(text, text.index("[") + 1)
-    separator = "]" if text[place : place + 1] == "]" else ","
-    while separator == ",":
-        number += text.count("\n", last, place)
-        try:
-            _, stop = scan(text, place)
-        except (ValueError, RecursionError):
-            yield Line(number, b"[", end, f"is not JSON; {fix}")
-            return
-        end += len(text[last:stop].encode("utf-8", "surrogateescape"))
-        yield Line(number, text[place:stop].encode("utf-8", "surrogateescape"), end)
-        number, last = number + text.count("\n", place, stop), stop
-        mark = _place(text, stop)
-        separator, place = text[mark : mark + 1], _place(text, mark + 1)
-    if separator != "]":
-        yield Line(number, b"]", end, f"is followed by no comma and no ]; {fix}")
-    elif _place(text, place + (text[place : place + 1] == "]" and not last)) < len(text):
-        yield Line(number, b"]", end, f"ends an array, and more follows; {fix}")
-
-
-def _place(text: str, start: int) -> int:
-    """Return the place of the next character that is no white space."""
-    space = _SPACE.match(text, start)
-    return start if space is None else space.end()
+    number, end = 1, 0
+    try:
+        items = decode_repaired(data, _ITEMS.decode)
+    except NoTraceError:
+        yield Line(
+            number, b"[", end, "begins an array that is not JSON; add what is missing, or write one object a line"
+        )
+        return
+    for item in map(bytes, items):
+        # The texts of a repaired array are not in the file: then it is the line of the last one that is.
+        start = max(data.find(item, end), end)
+        number, end = number + data.count(b"\n", end, start), start + len(item)
+        yield Line(number, item, end)
+        number += item.count(b"\n")
 
 
 def csv_lines(source: BinaryIO) -> Iterator[Line]:

@@ -15,8 +15,9 @@ from msgspec import Meta
 
 from tracejudge import LateFeedback, Trace
 from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace, in_utc
-from tracejudge.content.field_names import bound_names, field_of, meaning, rank, snake_case
+from tracejudge.content.field_names import bound_names, field_of, meaning, rank
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
+from tracejudge.model import TIMES
 
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
 _MAX_SHOWN_NAMES: Final = 30
@@ -115,7 +116,7 @@ class LenientPayload:
                     values[name] = _decode_value(field, raw)
                 except NoTraceError:
                     left_out.append(_make_left_out(field or name, bytes(raw)[:1].decode("ascii", "replace")))
-        return in_utc(values), left_out
+        return values, left_out
 
 
 def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msgspec.json.decode) -> Any:
@@ -187,7 +188,7 @@ def _decode_value(field: str | None, raw: msgspec.Raw) -> Any:
     if field == "service" and isinstance(value, dict | list):
         # A service is a label of metrics and appears in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
-    return value
+    return in_utc(value) if field in TIMES else value
 
 
 def service_name(value: Any) -> Any:
@@ -203,15 +204,11 @@ def read_feedback(payload: bytes) -> LateFeedback:
         NoTraceError: It has no trace id or no score.
     """
     record = LenientPayload(payload)
-    values = {snake_case(name): raw for name, raw in record.raw.items()}
+    values, _ = record.decode(keeps_unknown=True)
     trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
-    score, comment = (
-        next((decode_repaired(values[name]) for name in names if name in values), None)
-        for names in (("score", "value", "rating"), ("comment", "text", "reason"))
-    )
-    feedback = convert_feedback({"trace_id": trace_id, "score": score, "comment": comment}, Notes())
+    feedback = convert_feedback({"trace_id": trace_id, "score": values}, Notes())
     if feedback is None:
         raise NoTraceError("wrong_type", "no score from -1 to 1")
     return feedback
