@@ -418,7 +418,7 @@ def _traces(rows: Sequence[Row]) -> list[Trace]:
     if fresh := sorted(unknown - _LOGGED)[:20]:
         _LOGGED.update(fresh)
         hints = [f"{name} (did you mean {close}?)" if (close := closest_field(name)) else name for name in fresh]
-        log.warning("no fields of a trace, so that they become tags: %s", ", ".join(hints))
+        log.warning("rows have names that mean no field and become tags: %s", ", ".join(hints))
     return traces
 
 

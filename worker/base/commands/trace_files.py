@@ -96,18 +96,19 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
         places.release()
 
 
-def read_traces(file: TextIO, max_bytes: int = 4 * MIB) -> Iterator[tuple[int, Trace | str]]:
+def read_traces(
+    file: TextIO, max_bytes: int = 4 * MIB, unknown: Counter[str | LeftOut] | None = None
+) -> Iterator[tuple[int, Trace | str]]:
     """Yield the number of each line of a file of traces or rows that is not empty, with its trace or the error in it.
 
-    Names that mean no field are noted once, when all is read.
+    ``unknown`` counts names that mean no field, and fields that cannot be read.
     """
-    unknown: Counter[str | LeftOut] = Counter()
     source = getattr(file, "buffer", None) or io.BytesIO(file.read().encode("utf-8", "surrogateescape"))
     for line in csv_lines(source) if is_csv(file) else split_lines(source, max_bytes):
         entry = trace_of_row(line, max_bytes)
-        unknown.update(() if isinstance(entry, str) else (*entry.unknown, *entry.left_out))
+        if isinstance(entry, TraceEntry) and unknown is not None:
+            unknown.update((*entry.unknown, *entry.left_out))
         yield line.number, entry if isinstance(entry, str) else entry.trace
-    note_unknown_fields(unknown)
 
 
 def _error_of(payload: bytes) -> str:
