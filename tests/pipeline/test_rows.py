@@ -310,9 +310,15 @@ def test_names_that_mean_no_field_are_named_once_and_become_tags(run: Run, caplo
         assert ended.err.count("'retreived_contexts' in 3 traces; did you mean context?") == 1, ended.err
     evaluate([row] * 3, load_judge("seen.toml"))
     evaluate([row] * 3, load_judge("seen.toml"))
+    Path("rows.jsonl").write_text("\n".join([json.dumps({"output": "a", "feedback": "good"})] * 2))
+    ended = run("evaluate", "rows.jsonl", "--judge", "seen.toml")
+    assert ended.err.count("left out 'feedback' of JSON type string in 2 traces") == 1, ended.err
+    with pytest.raises(ValueError, match="row 1: feedback: a value of type str cannot be read; change"):
+        evaluate([row, {"output": "a", "feedback": "good"}], load_judge("seen.toml"))
     (message,) = [record.getMessage() for record in caplog.records if record.name == "judges"]
     assert "retreived_contexts (did you mean context?)" in message
-    assert all(trace["tags"]["retreived_contexts"] == '["d"]' for trace in judged())
+    tags = [trace["tags"]["retreived_contexts"] for trace in judged() if "tags" in trace]
+    assert tags == ['["d"]'] * 12
 
 
 ARRAYS = {
@@ -320,8 +326,8 @@ ARRAYS = {
     '[{"output": "a"},\n {"outputs": {}},\n 3]': (2, "line 3: is not a trace: Expected `object`, got `int`"),
     '\n\n [{"output": "a"},\n {"input": "q"}]': (1, "line 4: is not a trace: Object missing required field `output`"),
     '[{"output": "a", "score": NaN}, {"output": "b\\ud83d"}]': (2, ""),
-    '[{"output": "a"},\n {"output": "b"}': (0, "line 1: begins an array that is not JSON; add what is missing"),
-    '[{"output": "a"}]\n{"output": "b"}': (0, "line 1: begins an array that is not JSON"),
+    '[{"output": "a"},\n {"output": "b"}': (0, "line 1: begins an array that is no JSON; complete it"),
+    '[{"output": "a"}]\n{"output": "b"}': (0, "line 1: begins an array that is no JSON"),
     "[]": (0, "nothing was scored"),
 }
 

@@ -171,9 +171,7 @@ def note_unknown_fields(counts: Mapping[str | LeftOut, int]) -> None:
     unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
     for name, count in unknown.most_common(5):
         if isinstance(name, LeftOut):
-            note(
-                f"left out {name.field!r} in {amount(count, 'trace')}: it cannot be read from its JSON type {name.kind}"
-            )
+            note(f"left out {name.field!r} of JSON type {name.kind} in {amount(count, 'trace')}: it cannot be read")
             continue
         close = closest_field(name) if name.isprintable() else None
         hint = "" if close is None else f"; did you mean {close}?"
@@ -211,9 +209,7 @@ def _array_items(data: bytes) -> Iterator[Line]:
     try:
         items = decode_repaired(data, _ITEMS.decode)
     except NoTraceError:
-        yield Line(
-            number, b"[", end, "begins an array that is not JSON; add what is missing, or write one object a line"
-        )
+        yield Line(number, b"[", end, "begins an array that is no JSON; complete it, or write one object a line")
         return
     for item in map(bytes, items):
         # The texts of a repaired array are not in the file: then it is the line of the last one that is.
