@@ -65,10 +65,10 @@ def _without_result(fields: Mapping[str, Any], name: str, result: Any) -> Mappin
 def _is_companion(fields: Mapping[str, Any], field: str, name: str, value: Any) -> bool:
     """Return whether a part of an object shows that a text beside it is the answer."""
     if field == "context":
-        documents = listed(value)
         # Texts alone may be the names of sources.
-        are_texts = documents is None or all(is_a(document, str) for document in documents)
-        return documents is not None and not (are_texts and not snake_case(name).startswith(("context", "retriev")))
+        is_named = snake_case(name).startswith(("context", "retriev"))
+        items = listed(value)
+        return items is not None and (is_named or not all(is_a(item, str) for item in items))
     if field == "input":
         given = [item for key, item in fields.items() if type(key) is str and field_of(key) == "input"]
         questions = [item for item in given if item is not None]

@@ -22,6 +22,7 @@ from tracejudge.model import TIMES
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
 _MAX_SHOWN_NAMES: Final = 30
 _MAX_INTEGER_DIGITS: Final = 300
+_NAMED: Final = {"Infinity": "Infinity", "-Infinity": "-Infinity"}  # NaN is absent.
 # A name or an id of another form may be a text of a user.
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
 _SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
@@ -243,14 +244,12 @@ def repair(text: bytes) -> bytes:
     """
     try:
         readable = text.decode("utf-8-sig", "replace")
-        value = json.loads(readable, parse_constant=_known, parse_float=_to_number, parse_int=_to_number, strict=False)
+        value = json.loads(
+            readable, parse_constant=_NAMED.get, parse_float=_to_number, parse_int=_to_number, strict=False
+        )
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
-
-
-def _known(name: str) -> str | None:
-    return None if name == "NaN" else name
 
 
 def _to_number(digits: str) -> float | int | str:
