@@ -32,6 +32,7 @@ MODEL = "small"
 SYSTEM = "Be brief."
 QUESTION = "Where is my parcel?"
 ANSWER = "It is in Bern."
+TURNS = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
 TOOL_QUESTION = "Where is parcel 7?"
 RETRIEVAL_QUESTION = "When do parcels leave?"
 SEARCH_QUESTION = "Find out when parcels leave."

@@ -21,6 +21,9 @@ class Stay(BaseModel):
     days: int
 
 
+STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}
+
+
 def ask(question: object, *before: Any, **options: Any) -> Any:
     """Send a conversation that ends with a question."""
     messages = [BRIEF, *before, {"role": "user", "content": question}]
@@ -42,25 +45,26 @@ def two_turns() -> None:
     with harness.request():
         ask(harness.QUESTION)
     with harness.request():
-        ask(
-            harness.QUESTION,
-            {"role": "user", "content": harness.QUESTION},
-            {"role": "assistant", "content": harness.ANSWER},
-        )
+        ask(harness.QUESTION, *harness.TURNS)
+
+
+def use_tool(question: str, track: Callable[..., str] = harness.track) -> str:
+    """Answer a question by the tool that the model asks for."""
+    message = ask(question, tools=TOOLS).choices[0].message
+    call = message.tool_calls[0]
+    messages = [
+        BRIEF,
+        {"role": "user", "content": question},
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": track(**json.loads(call.function.arguments))},
+    ]
+    done = client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
+    return str(done.choices[0].message.content)
 
 
 def tool() -> None:
     with harness.request():
-        message = ask(harness.TOOL_QUESTION, tools=TOOLS).choices[0].message
-        call = message.tool_calls[0]
-        result = harness.track(**json.loads(call.function.arguments))
-        messages = [
-            BRIEF,
-            {"role": "user", "content": harness.TOOL_QUESTION},
-            message.model_dump(exclude_none=True),
-            {"role": "tool", "tool_call_id": call.id, "content": result},
-        ]
-        client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
+        use_tool(harness.TOOL_QUESTION)
 
 
 def stuffed_prompt() -> None:
@@ -74,8 +78,7 @@ def stuffed_prompt() -> None:
 
 def typed() -> None:
     with harness.request():
-        schema = {"name": "stay", "schema": Stay.model_json_schema()}
-        ask(harness.TYPED_QUESTION, response_format={"type": "json_schema", "json_schema": schema})
+        ask(harness.TYPED_QUESTION, response_format=STAY_FORMAT)
 
 
 def image() -> None:

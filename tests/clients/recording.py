@@ -69,6 +69,7 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-openai==0.1.66",
     ),
     "litellm": ("litellm==1.106.2", "mcp"),
+    "mlflow": ("mlflow-tracing==3.17.2", "openai==3.54.0"),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
     "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", *_NODE),
     "vercel_ai_6": ("ai@6.0.326", *_NODE),

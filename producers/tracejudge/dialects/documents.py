@@ -20,7 +20,7 @@ IDS: Final = ("id", "_id", "id_", "doc_id", "document_id", "node_id", "chunk_id"
 SCORES: Final = (*("score", "_score", "relevance_score", "similarity", "similarity_score", "relevance", "certainty"),)
 DISTANCES: Final = ("distance", "_distance")
 """A distance d becomes the score 1 - d: the nearest document has the highest score."""
-SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path")
+SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path", "doc_uri")
 LISTS: Final = (
     *("documents", "results", "matches", "source_nodes", "source_documents", "nodes", "hits", "points", "objects"),
     *("groups", "retrieval_results", "chunks", "passages", "result", "data"),

@@ -103,13 +103,19 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             )
             if role is Role.TOOL
             else None,
-            model=first_text(values, self.model),
-            provider=_INTERFACE.sub("", first_text(values, self.provider) or "") or None,
-            response_id=first_text(values, self.response_id),
-            session_id=first_text(values, self.session_id),
-            user_id=first_text(values, self.user_id),
+            model=_first_text(values, self.model),
+            provider=_INTERFACE.sub("", _first_text(values, self.provider) or "") or None,
+            response_id=_first_text(values, self.response_id),
+            session_id=_first_text(values, self.session_id),
+            user_id=_first_text(values, self.user_id),
             usage=usage_of(values, self.input_tokens, self.output_tokens),
         )
+
+
+def _first_text(values: Mapping[str, object], keys: Sequence[str]) -> str | None:
+    text = first_text(values, keys)
+    # Some write every value as JSON, also a text.
+    return text_of(decoded_or_same(text)) if text is not None and text.startswith('"') else text
 
 
 class _Values(Mapping[str, object]):
