@@ -5,8 +5,9 @@ opens the span of a request, or what else names the session and the user.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import harness
@@ -24,11 +25,7 @@ def scenarios(
     """Build the scenarios by name."""
 
     @observe("chain", "answer")
-    def answer(question: str) -> str:
-        return str(ask(question).choices[0].message.content)
-
-    @observe("chain", "answer")
-    def answer_again(question: str, history: list[dict[str, str]]) -> str:
+    def answer(question: str, history: Sequence[dict[str, str]] = ()) -> str:
         return str(ask(question, *history).choices[0].message.content)
 
     track = observe("tool", "track")(harness.track)
@@ -51,25 +48,23 @@ def scenarios(
         answer = ask(question, response_format=openai_scenarios.STAY_FORMAT).choices[0].message.content
         return dict(json.loads(answer))
 
-    def stream() -> None:
-        with request():
-            for _ in ask(harness.QUESTION, stream=True, stream_options={"include_usage": True}):
-                pass
+    def stream(question: str) -> None:
+        for _ in ask(question, stream=True, stream_options={"include_usage": True}):
+            pass
 
-    def in_request(work: Callable[..., object], *arguments: object) -> None:
-        with request():
-            work(*arguments)
-
-    def two_turns() -> None:
-        in_request(answer, harness.QUESTION)
-        in_request(answer_again, harness.QUESTION, harness.TURNS)
-
-    return {
-        "single": lambda: in_request(answer, harness.QUESTION),
-        "stream": stream,
-        "two_turns": two_turns,
-        "tool": lambda: in_request(support, harness.TOOL_QUESTION),
-        "retrieval": lambda: in_request(answer_from_documents, harness.RETRIEVAL_QUESTION),
-        "typed": lambda: in_request(choose, harness.TYPED_QUESTION),
-        "error": lambda: in_request(answer, harness.ERROR_QUESTION),
+    works: dict[str, list[tuple[Any, ...]]] = {
+        "single": [(answer, harness.QUESTION)],
+        "stream": [(stream, harness.QUESTION)],
+        "two_turns": [(answer, harness.QUESTION), (answer, harness.QUESTION, harness.TURNS)],
+        "tool": [(support, harness.TOOL_QUESTION)],
+        "retrieval": [(answer_from_documents, harness.RETRIEVAL_QUESTION)],
+        "typed": [(choose, harness.TYPED_QUESTION)],
+        "error": [(answer, harness.ERROR_QUESTION)],
     }
+
+    def run(name: str) -> None:
+        for work, *arguments in works[name]:
+            with request():
+                work(*arguments)
+
+    return {name: partial(run, name) for name in works}

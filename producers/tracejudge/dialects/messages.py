@@ -251,7 +251,7 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     # `{"message": …}` of OpenInference and of a choice, and LangChain's serialised objects.
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
-        return inner
+        return _unwrapped(inner)
     if "_role" in mapping and "_content" in mapping:  # of Haystack
         return {"role": mapping["_role"], "content": mapping["_content"]}
     kwargs = mapping_of(mapping.get("kwargs"))

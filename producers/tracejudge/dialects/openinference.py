@@ -67,7 +67,7 @@ def output_from_value(value: object) -> SpanOutput:
     typed = _raw(mapping.get("raw" if _CREW_MARKS & mapping.keys() else "structured_response"))
     if typed is not None:
         return SpanOutput(text=typed) if isinstance(typed, str) else SpanOutput(raw=typed)
-    for key in ("choices", "messages", "output"):
+    for key in ("choices", "messages", "output", "generations"):
         messages = mapping.get(key)
         if is_list(messages) and (chats := conversation(messages)):
             return output_from_messages(chats) if key == "choices" else output_from_last_message(chats)
@@ -176,11 +176,12 @@ def _tool(span: RawSpan) -> Call | None:
         text_of(attributes.get(names.OI_TOOL_NAME)) or (function if is_named else None),
         first_text(attributes, (names.OI_INPUT, names.OI_TOOL_PARAMETERS)),
         first_text(attributes, names.OI_TOOL_IDS),
-        _tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
+        tool_result(_value(attributes, names.OI_OUTPUT, names.OI_OUTPUT_MIME)),
     )
 
 
-def _tool_result(value: object) -> object:
+def tool_result(value: object) -> object:
+    """Return what a tool returned, of the record or message in which some libraries keep it."""
     # LlamaIndex keeps what the function returned beside what the model is told.
     record = mapping_of(value)
     if record is not None and "tool_name" in record and "raw_output" in record:

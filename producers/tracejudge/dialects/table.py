@@ -1,7 +1,7 @@
 """Dialects as tables: which attribute of a span holds which part of a trace, and how it is written there.
 
-A table is a mapping of JSON types, so that one can stand in a file. An attribute may be followed by `/` and a key of
-the JSON object that it holds; `/name` alone is the name of the span.
+A table is a mapping of JSON types, so that one can stand in a file. An attribute may be followed by `/` and the path to
+a value in the JSON that it holds, as in `outputs/choices/0/id`; `/name` alone is the name of the span.
 """
 
 import re
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import conversation, input_from_messages, output_from_last_message
-from tracejudge.dialects.openinference import input_from_value, output_from_value
+from tracejudge.dialects.openinference import input_from_value, output_from_value, tool_result
 from tracejudge.dialects.reading import RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
 from tracejudge.dialects.values import decoded_or_same, first_text, is_list, mapping_of, plain, structure_of, text_of
 
@@ -99,7 +99,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 text_of(values[self.tool.get("name", "")]),
                 values[self.tool.get("arguments", "")],
                 text_of(values[self.tool.get("id", "")]),
-                decoded_or_same(values[self.tool.get("result", "")]),
+                tool_result(decoded_or_same(values[self.tool.get("result", "")])),
             )
             if role is Role.TOOL
             else None,
@@ -123,18 +123,23 @@ class _Values(Mapping[str, object]):
 
     def __init__(self, span: RawSpan) -> None:
         self._span = span
-        self._objects: dict[str, Mapping[str, object]] = {}  # Decoded once for all of their keys.
+        self._decoded: dict[str, object] = {}  # Once for all of their paths.
 
     def __getitem__(self, key: str) -> object:
         if key == _NAME:
             return self._span.name
-        attribute, _, inner = key.partition("/")
-        value = self._span.attributes.get(attribute)
-        if not inner:
-            return value
-        if attribute not in self._objects:
-            self._objects[attribute] = mapping_of(structure_of(value)) or {}
-        return self._objects[attribute].get(inner)
+        attribute, *path = key.split("/")
+        if not path or attribute not in self._span.attributes:
+            return self._span.attributes.get(attribute)
+        if attribute not in self._decoded:
+            self._decoded[attribute] = structure_of(self._span.attributes[attribute])
+        value = self._decoded[attribute]
+        for name in path:
+            if is_list(value):
+                value = value[int(name)] if name.isdigit() and int(name) < len(value) else None
+            else:
+                value = (mapping_of(value) or {}).get(name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._span.attributes)
