@@ -24,8 +24,8 @@ HERE: Final = Path(__file__).parent
 RECORDED: Final = HERE / "recorded"
 LONGEST_S: Final = 300
 _EXPORT: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-_NODE: Final = (
-    *("@ai-sdk/openai@3.0.141", "zod@4", "@opentelemetry/api@1", "@opentelemetry/resources@2"),
+_NODE_EXPORT: Final = (
+    *("@opentelemetry/api@1", "@opentelemetry/resources@2"),
     *("@opentelemetry/sdk-trace-node@2", "@opentelemetry/exporter-trace-otlp-proto@0"),
 )
 REQUIREMENTS: Final = {
@@ -79,8 +79,12 @@ REQUIREMENTS: Final = {
     "langsmith": ("langsmith[otel]==0.15.1", "openai==3.54.0"),
     "laminar": ("lmnr==0.8.2", "openai==3.54.0"),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
-    "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", *_NODE),
-    "vercel_ai_6": ("ai@6.0.326", *_NODE),
+    "langfuse_js": (
+        *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),
+        *_NODE_EXPORT,
+    ),
+    "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", "@ai-sdk/openai@3.0.141", "zod@4", *_NODE_EXPORT),
+    "vercel_ai_6": ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4", *_NODE_EXPORT),
 }
 
 

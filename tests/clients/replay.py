@@ -54,15 +54,22 @@ def described(fields: dict[str, Any]) -> dict[str, Any]:
     """Describe a trace in a form that two runs share."""
     if "context" not in fields and (context := tool_context(fields, CONTEXT_TOOLS)):
         fields["context"] = msgspec.to_builtins(context)
-    spans = {span["span_id"]: span["name"] for span in fields["spans"]}
-    fields["span_id"] = spans[fields["span_id"]]
-    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in fields["spans"]]
+    spans = {span["span_id"]: span for span in fields["spans"]}
+    fields["span_id"] = spans[fields["span_id"]]["name"]
+    # The clock of Node.js has milliseconds: of spans that began in the same one the outer is first.
+    depths = {key: _depth(key, spans) for key in spans}
+    ordered = sorted(spans.values(), key=lambda span: (span["started_at"], depths[span["span_id"]], span["ended_at"]))
+    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in ordered]
     for key in _TIMES:
         del fields[key]
     for key, start in _OWN_IDS.items():
         if key in fields and not fields[key].startswith(start):
             fields[key] = "generated"
     return fields
+
+
+def _depth(span_id: str | None, spans: dict[str, Any]) -> int:
+    return 0 if span_id not in spans else 1 + _depth(spans[span_id].get("parent_id"), spans)
 
 
 def recorded(name: str) -> dict[str, tuple[bytes, bytes]]:

@@ -61,6 +61,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         input: Attributes with a way of ``_INPUTS``.
         output: Attributes with a way of ``_OUTPUTS``; text and tool calls may be in two of them.
         documents: Attributes of a retriever with what it found.
+        error: Attributes with the value of a span that failed, and the attribute that says why.
         tool: The attributes of the name, id, arguments and result of the call that a tool's span executed.
         content: Prefixes of attributes that are in inputs and outputs already, or repeat them.
     """
@@ -71,6 +72,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     input: Mapping[str, str] = {}
     output: Mapping[str, str] = {}
     documents: tuple[str, ...] = ()
+    error: Mapping[str, Mapping[str, str]] = {}
     tool: Mapping[str, str] = {}
     model: tuple[str, ...] = ()
     provider: tuple[str, ...] = ()
@@ -88,10 +90,15 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         values = _Values(span)
         kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
         role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
+        failed = (reasons[kind] for key, reasons in self.error.items() if (kind := text_of(values[key])) in reasons)
+        error = _first_text(values, [*failed])
+        output = _joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()])
         return Reading(
             role=role,
+            error=error,
             input=next(filter(None, (_INPUTS[way](values[key]) for key, way in self.input.items())), SpanInput()),
-            output=_joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()]),
+            # What a function returned that failed is its error again.
+            output=output if error is None or error not in (output.text or "") else SpanOutput(),
             documents=next(filter(None, (documents_of(values[key]) for key in self.documents)), ())
             if role in {Role.RETRIEVER, Role.RERANKER}
             else (),
