@@ -9,6 +9,7 @@ not send although the scenario has them, with the reason.
 import gzip
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,10 +57,7 @@ def described(fields: dict[str, Any]) -> dict[str, Any]:
         fields["context"] = msgspec.to_builtins(context)
     spans = {span["span_id"]: span for span in fields["spans"]}
     fields["span_id"] = spans[fields["span_id"]]["name"]
-    # The clock of Node.js has milliseconds: of spans that began in the same one the outer is first.
-    depths = {key: _depth(key, spans) for key in spans}
-    ordered = sorted(spans.values(), key=lambda span: (span["started_at"], depths[span["span_id"]], span["ended_at"]))
-    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in ordered]
+    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in _in_order(None, spans)]
     for key in _TIMES:
         del fields[key]
     for key, start in _OWN_IDS.items():
@@ -68,8 +66,16 @@ def described(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _depth(span_id: str | None, spans: dict[str, Any]) -> int:
-    return 0 if span_id not in spans else 1 + _depth(spans[span_id].get("parent_id"), spans)
+def _in_order(parent_id: str | None, spans: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the spans below one, each before its own: of Node.js several begin in the same millisecond."""
+    below = [span for span in spans.values() if _parent(span, spans) == parent_id]
+    for span in sorted(below, key=lambda span: (span["started_at"], span["ended_at"])):
+        yield span
+        yield from _in_order(span["span_id"], spans)
+
+
+def _parent(span: dict[str, Any], spans: dict[str, Any]) -> str | None:
+    return parent_id if (parent_id := span.get("parent_id")) in spans else None
 
 
 def recorded(name: str) -> dict[str, tuple[bytes, bytes]]:
