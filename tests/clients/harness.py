@@ -60,6 +60,11 @@ def track(number: int) -> str:
     return f"Parcel {number} is in Bern."
 
 
+def kb_search(query: str) -> list[str]:
+    """Search the handbook."""
+    return [one["text"] for one in DOCUMENTS if query]
+
+
 def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:
     """Open the span of a web request, as a service does around a client; it names the user and the session."""
     ids = {"session.id": SESSION, "user.id": USER}

@@ -10,18 +10,11 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import BaseModel
+from stay import Stay
 
 model = ChatOpenAI(model=harness.MODEL, max_retries=0)
 streaming = ChatOpenAI(model=harness.MODEL, max_retries=0, stream_usage=True)
 config = {"metadata": {"user_id": harness.USER, "session_id": harness.SESSION}}
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 class Handbook(BaseRetriever):

@@ -6,19 +6,12 @@ from typing import Any
 
 import harness
 from openai import OpenAI
-from pydantic import BaseModel
+from stay import Stay
 
 client = OpenAI(max_retries=0)
 BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}

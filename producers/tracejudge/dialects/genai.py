@@ -20,6 +20,7 @@ _MESSAGES: Final = {
     "gen_ai.assistant.message": "assistant",
     "gen_ai.tool.message": "tool",
 }
+_HOLDERS: Final = frozenset({"role", "content", "parts", "tool_calls", "function_call"})
 
 
 def with_events(span: RawSpan) -> Mapping[str, object]:
@@ -36,8 +37,12 @@ def with_events(span: RawSpan) -> Mapping[str, object]:
             inputs.append({"role": _MESSAGES[event.name], **_body(event)})
         elif event.name == names.EVENT_CHOICE:
             body = _body(event)
-            message = structure_of(body.get("message"))
-            choice = mapping_of(message) or {**body, "content": body.get("content", message)}
+            # Of a typed result the message is that result, not what holds it.
+            message = mapping_of(body.get("message"))
+            if message is not None and _HOLDERS.isdisjoint(message):
+                choice: Mapping[str, object] = {"content": event.attributes.get("message")}
+            else:
+                choice = message or {**body, "content": body.get("content", body.get("message"))}
             outputs.append({"role": "assistant", **choice})
     if inputs:
         attributes.setdefault(names.INPUT_MESSAGES, inputs)

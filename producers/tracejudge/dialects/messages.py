@@ -62,15 +62,17 @@ class Parts:
 
     def _read_part(self, part: Mapping[str, object]) -> None:
         content = mapping_of(part.get("message_content")) or part
+        # Bedrock, and Strands after it, write `{"toolUse": {…}}`.
+        content = mapping_of(part.get("toolUse")) or mapping_of(part.get("toolResult")) or content
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         # The AI SDK writes `tool-call`.
         kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
-        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
-            self.add_call(part)
-        elif kind in _RESULTS:
+        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS or "toolUse" in part:
+            self.add_call(content)
+        elif kind in _RESULTS or "toolResult" in part:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId"))
+            call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId", "toolUseId"))
             self.results.append(ToolResult(call_id, result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
@@ -88,7 +90,7 @@ class Parts:
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId", "toolUseId"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:

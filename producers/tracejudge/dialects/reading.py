@@ -148,8 +148,8 @@ def _error(span: RawSpan) -> str:
     # An exception's event has the type and message that the span and its status may lack.
     exception = next(iter(reversed(list(span.events_named(names.EVENT_EXCEPTION)))), {})
     kind = text_of(span.attributes.get(names.ERROR_TYPE)) or text_of(exception.get(names.EXCEPTION_TYPE))
-    words = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description) or ""
-    words = words.partition(_STACK)[0].strip() or None  # LangSmith writes the stack behind the message
+    told = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description) or ""
+    words = told.partition(_STACK)[0].strip() or None  # LangSmith writes the stack behind the message
     if kind is None or words is None:
         return kind or words or "error"
     return words if words.startswith(kind) else f"{kind}: {words}"

@@ -1,7 +1,8 @@
 """Dialects as tables: which attribute of a span holds which part of a trace, and how it is written there.
 
 A table is a mapping of JSON types, so that one can stand in a file. An attribute may be followed by `/` and the path to
-a value in the JSON that it holds, as in `outputs/choices/0/id`; `/name` alone is the name of the span.
+a value in the JSON that it holds, as in `outputs/choices/0/id`; `/name` alone is the name of the span. `@EVENT/KEY` is
+an attribute of the first event of that name.
 """
 
 import re
@@ -73,7 +74,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     output: Mapping[str, str] = {}
     documents: tuple[str, ...] = ()
     error: Mapping[str, Mapping[str, str]] = {}
-    tool: Mapping[str, str] = {}
+    tool: Mapping[str, tuple[str, ...] | str] = {}
     model: tuple[str, ...] = ()
     provider: tuple[str, ...] = ()
     response_id: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         values = _Values(span)
         kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
         role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
-        failed = (reasons[kind] for key, reasons in self.error.items() if (kind := text_of(values[key])) in reasons)
+        failed = (reasons.get(text_of(values[key]) or "", "") for key, reasons in self.error.items())
         error = _first_text(values, [*failed])
         output = _joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()])
         return Reading(
@@ -103,10 +104,10 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if role in {Role.RETRIEVER, Role.RERANKER}
             else (),
             tool=executed_call(
-                text_of(values[self.tool.get("name", "")]),
-                values[self.tool.get("arguments", "")],
-                text_of(values[self.tool.get("id", "")]),
-                tool_result(decoded_or_same(values[self.tool.get("result", "")])),
+                text_of(values.first(self.tool.get("name", ()))),
+                values.first(self.tool.get("arguments", ())),
+                text_of(values.first(self.tool.get("id", ()))),
+                tool_result(decoded_or_same(values.first(self.tool.get("result", ())))),
             )
             if role is Role.TOOL
             else None,
@@ -130,23 +131,32 @@ class _Values(Mapping[str, object]):
 
     def __init__(self, span: RawSpan) -> None:
         self._span = span
-        self._decoded: dict[str, object] = {}  # Once for all of their paths.
+        self._decoded: dict[tuple[str, str], object] = {}  # Once for all of their paths.
 
     def __getitem__(self, key: str) -> object:
         if key == _NAME:
             return self._span.name
-        attribute, *path = key.split("/")
-        if not path or attribute not in self._span.attributes:
-            return self._span.attributes.get(attribute)
-        if attribute not in self._decoded:
-            self._decoded[attribute] = structure_of(self._span.attributes[attribute])
-        value = self._decoded[attribute]
+        source, *path = key.split("/")
+        if source.startswith("@"):
+            event, source, values = source[1:], path.pop(0), next(self._span.events_named(source[1:]), {})
+        else:
+            event, values = "", self._span.attributes
+        if not path or source not in values:
+            return values.get(source)
+        if (event, source) not in self._decoded:
+            self._decoded[event, source] = structure_of(values[source])
+        value = self._decoded[event, source]
         for name in path:
             if is_list(value):
                 value = value[int(name)] if name.isdigit() and int(name) < len(value) else None
             else:
                 value = (mapping_of(value) or {}).get(name)
         return value
+
+    def first(self, keys: Sequence[str] | str) -> object:
+        """Return the first of these values that is there."""
+        listed = (keys,) if isinstance(keys, str) else keys
+        return next((value for key in listed if (value := self[key]) is not None), None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._span.attributes)

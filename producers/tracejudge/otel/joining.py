@@ -148,7 +148,8 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
     """List the tool calls in order; a call requested by a model and executed by a span is one.
 
-    A call that was not executed and whose arguments are the output is a typed result.
+    A call whose arguments are the output is a typed result: one that was not executed, or the last one, which only checks
+    them.
     """
     typed = structure_of(output)
     executed: set[str] = set()
@@ -179,7 +180,8 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
             calls[key] = Call(requested.name, requested.arguments, call_id, done.result, step.reading.error)
     published: list[ToolCall] = []
     for key, call in calls.items():
-        if key not in executed and isinstance(typed, dict) and plain(typed) == call.arguments:
+        is_typed = isinstance(typed, dict) and plain(typed) == call.arguments
+        if is_typed and (key not in executed or key == next(reversed(calls))):
             continue
         told = results.get(call.id or "")
         result = call.result if call.result is not None or told is None else told.result
