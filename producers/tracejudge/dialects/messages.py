@@ -61,14 +61,14 @@ class Parts:
                 self._read_part(part)
 
     def _read_part(self, part: Mapping[str, object]) -> None:
-        content = mapping_of(part.get("message_content")) or part
         # Bedrock, and Strands after it, write `{"toolUse": {…}}`.
-        content = mapping_of(part.get("toolUse")) or mapping_of(part.get("toolResult")) or content
+        called = mapping_of(part.get("toolUse"))
+        content = mapping_of(part.get("message_content")) or mapping_of(part.get("toolResult")) or part
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         # The AI SDK writes `tool-call`.
         kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
-        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS or "toolUse" in part:
-            self.add_call(content)
+        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS or called is not None:
+            self.add_call(called or part)
         elif kind in _RESULTS or "toolResult" in part:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))

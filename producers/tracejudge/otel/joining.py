@@ -148,7 +148,7 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
     """List the tool calls in order; a call requested by a model and executed by a span is one.
 
-    A call whose arguments are the output is a typed result: one that was not executed, or the last one, which only checks
+    A call whose arguments are the output is a typed result: one that was not executed, or the last one, which checks
     them.
     """
     typed = structure_of(output)
