@@ -34,8 +34,8 @@ _MAX_DEPTH: Final = 4
 # A text that begins like a JSON object and is none was truncated by an instrumentation: neither query nor answer.
 _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
 
-# An object that an instrumentation wrote by its representation: neither query nor answer.
-_OBJECT: Final = re.compile(r"<?[A-Z]\w*\(\w+=|<\w[\w.]* object")
+# An object that an instrumentation wrote by its representation, perhaps as the only argument: neither query nor answer.
+_OBJECT: Final = re.compile(r'(?:\{"\w+": ")?(?:<?[A-Z]\w*\(\w+=|<\w[\w.]* object)')
 
 
 def input_from_value(value: object) -> SpanInput:
@@ -83,7 +83,7 @@ def _readable(text: str) -> str | None:
 
 
 def _raw(structure: object) -> JSONValue:
-    # Nothing instead of empty containers, as in the arguments of a function without parameters.
+    # Nothing instead of empty containers, as in the arguments of a function without parameters, or of objects alone.
     raw = plain(structure)
     return None if _is_empty(raw) else raw
 
@@ -91,7 +91,9 @@ def _raw(structure: object) -> JSONValue:
 def _is_empty(value: JSONValue) -> bool:
     if isinstance(value, dict):
         return all(_is_empty(item) for item in value.values())
-    return all(_is_empty(item) for item in value) if isinstance(value, list) else value in (None, "")
+    if isinstance(value, list):
+        return all(_is_empty(item) for item in value)
+    return value in (None, "") or (isinstance(value, str) and _OBJECT.match(value) is not None)
 
 
 def _find_text(value: object, keys: Iterable[str], wrappings: Iterable[str], depth: int = 0) -> str | SpanInput | None:

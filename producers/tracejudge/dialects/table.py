@@ -18,7 +18,16 @@ from tracejudge.dialects.documents import documents_of
 from tracejudge.dialects.messages import conversation, input_from_messages, output_from_last_message
 from tracejudge.dialects.openinference import input_from_value, output_from_value, tool_result
 from tracejudge.dialects.reading import RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
-from tracejudge.dialects.values import decoded_or_same, first_text, is_list, mapping_of, plain, structure_of, text_of
+from tracejudge.dialects.values import (
+    decoded_or_same,
+    first_text,
+    is_list,
+    literal_of,
+    mapping_of,
+    plain,
+    structure_of,
+    text_of,
+)
 
 _NAME: Final = "/name"
 # Some write it behind the provider, as `openai.chat`.
@@ -26,7 +35,8 @@ _INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generativ
 
 
 def _typed(value: object) -> SpanOutput:
-    structure = plain(decoded_or_same(value))
+    # Some write it as Python does.
+    structure = plain(literal_of(value) or decoded_or_same(value))
     return SpanOutput(text=text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
 
 

@@ -148,10 +148,9 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
     """List the tool calls in order; a call requested by a model and executed by a span is one.
 
-    A call whose arguments are the output is a typed result: one that was not executed, or the last one, which checks
-    them.
+    A call that passes on the output gives the answer, if it was not executed, or is the last one, which checks it.
     """
-    typed = structure_of(output)
+    given = plain(structure_of(output))
     executed: set[str] = set()
     seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
@@ -180,8 +179,9 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
             calls[key] = Call(requested.name, requested.arguments, call_id, done.result, step.reading.error)
     published: list[ToolCall] = []
     for key, call in calls.items():
-        is_typed = isinstance(typed, dict) and plain(typed) == call.arguments
-        if is_typed and (key not in executed or key == next(reversed(calls))):
+        arguments = call.arguments if isinstance(call.arguments, dict) else {}
+        is_answer = arguments == given or [*arguments.values()] == [given]
+        if is_answer and (key not in executed or key == next(reversed(calls))):
             continue
         told = results.get(call.id or "")
         result = call.result if call.result is not None or told is None else told.result
