@@ -102,14 +102,11 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
         role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
         failed = (reasons.get(text_of(values[key]) or "", "") for key, reasons in self.error.items())
-        error = _first_text(values, [*failed])
-        output = _joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()])
         return Reading(
             role=role,
-            error=error,
+            error=_first_text(values, [*failed]),
             input=next(filter(None, (_INPUTS[way](values[key]) for key, way in self.input.items())), SpanInput()),
-            # What a function returned that failed is its error again.
-            output=output if error is None or error not in (output.text or "") else SpanOutput(),
+            output=_joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()]),
             documents=next(filter(None, (documents_of(values[key]) for key in self.documents)), ())
             if role in {Role.RETRIEVER, Role.RERANKER}
             else (),

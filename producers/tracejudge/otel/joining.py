@@ -303,9 +303,12 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 
     A model that calls the tool `final_result` of Pydantic AI gives its typed answer.
     """
+    errors = [step.reading.error for step in sources if step.reading.error is not None]
     for step in sources:
-        if step.reading.output.text is not None:
-            return step.reading.output.text, step
+        text = step.reading.output.text
+        # A step that failed may return the error of a call within it.
+        if text is not None and (step.reading.error is None or not any(text in error for error in errors)):
+            return text, step
     for step in sources:
         if step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
