@@ -82,6 +82,7 @@ REQUIREMENTS: Final = {
     "strands_latest": ("strands-agents[openai]==1.62.0", "opentelemetry-exporter-otlp-proto-http==1.45.1"),
     "smolagents": ("smolagents[openai]==1.26.0", "openinference-instrumentation-smolagents==0.1.43"),
     "agno": ("agno==3.1.10", "openinference-instrumentation-agno==1.0.15", "openai==3.54.0"),
+    "google_adk": ("google-adk==2.13.0",),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
     "langfuse_js": (
         *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),

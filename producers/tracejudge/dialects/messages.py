@@ -138,6 +138,7 @@ class Chat(Struct, frozen=True):
     name: str | None = None
     calls: tuple[Call, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    is_piece: bool = False  # of a streamed answer, not the last one
 
     @property
     def is_query(self) -> bool:
@@ -195,8 +196,10 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
 
 def output_from_messages(chats: list[Chat]) -> SpanOutput:
     """Return the model's answer, the first one if there are several choices."""
-    answer = next((chat for chat in chats if chat.role == "assistant"), chats[0] if chats else None)
-    return SpanOutput() if answer is None else SpanOutput(text=answer.text, calls=answer.calls)
+    answers = [chat for chat in chats if chat.role == "assistant"] or chats
+    end = next((number for number, chat in enumerate(answers, 1) if not chat.is_piece), len(answers))
+    text = "".join(chat.text or "" for chat in answers[:end])
+    return SpanOutput(text=text or None, calls=tuple(call for chat in answers[:end] for call in chat.calls))
 
 
 def output_from_last_message(chats: list[Chat]) -> SpanOutput:
@@ -230,7 +233,9 @@ def _chat(item: object) -> Chat | None:
         result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of(_without_markers("\n".join(parts.texts)))
-    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+    # Google's ADK writes each piece of a stream as a message.
+    is_piece = message.get("finish_reason") == ""
+    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results), is_piece)
 
 
 # DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.

@@ -189,6 +189,9 @@ def tool_result(value: object) -> object:
     record = mapping_of(value)
     if record is not None and "tool_name" in record and "raw_output" in record:
         return record["raw_output"]
+    # Google's ADK puts what is no object into one.
+    if record is not None and record.keys() == {"result"}:
+        return record["result"]
     # LangChain writes the message to the model, with the result as its content.
     chats = (conversation(value) if record is not None else None) or []
     return chats[0].results[0].result if len(chats) == 1 and chats[0].role == "tool" else value

@@ -172,7 +172,12 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
     for step in steps.of_role(Role.TOOL):
         done = step.reading.tool
         if done is not None:
-            key = next((key for key, call in calls.items() if _is_same(call, done)), f"span {step.span.span_id}")
+            by_id = next((key for key, call in calls.items() if call.id is not None and call.id == done.id), None)
+            # Some give a call another id than the model did.
+            key = by_id or next(
+                (key for key, call in calls.items() if key not in executed and _is_same(call, done)),
+                f"span {step.span.span_id}",
+            )
             executed.add(key)
             requested = calls.get(key, done)
             call_id = requested.id or done.id
@@ -190,10 +195,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
 
 
 def _is_same(requested: Call, done: Call) -> bool:
-    if done.id is not None and requested.id is not None:
-        return done.id == requested.id
-    is_open = requested.result is None and requested.error is None
-    return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
+    return requested.name == done.name and done.arguments in (None, requested.arguments)
 
 
 def build_span(span: RawSpan, reading: Reading) -> Span:
