@@ -83,6 +83,12 @@ REQUIREMENTS: Final = {
     "smolagents": ("smolagents[openai]==1.26.0", "openinference-instrumentation-smolagents==0.1.43"),
     "agno": ("agno==3.1.10", "openinference-instrumentation-agno==1.0.15", "openai==3.54.0"),
     "google_adk": ("google-adk==2.13.0",),
+    "autogen": (
+        "autogen-agentchat==0.7.5",
+        "autogen-ext[openai]==0.7.5",
+        "openinference-instrumentation-autogen-agentchat==0.1.22",
+        "openinference-instrumentation-openai==0.1.66",
+    ),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
     "langfuse_js": (
         *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),

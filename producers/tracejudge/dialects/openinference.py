@@ -34,8 +34,10 @@ _MAX_DEPTH: Final = 4
 # A text that begins like a JSON object and is none was truncated by an instrumentation: neither query nor answer.
 _TRUNCATED: Final = re.compile(r"\s*(\[\s*\{|\{\s*\")")
 
-# An object that an instrumentation wrote by its representation, perhaps as the only argument: neither query nor answer.
-_OBJECT: Final = re.compile(r'(?:\{"\w+": ")?(?:<?[A-Z]\w*\(\w+=|<\w[\w.]* object)')
+# An object that an instrumentation wrote by its representation, perhaps among arguments: neither query nor answer.
+_OBJECT: Final = re.compile(
+    r'(?:\{"\w+": ")?(?:<?[A-Z]\w*\(\w+=|<\w[\w.]* object)|\{".*<\w[\w.]* object at 0x', re.DOTALL
+)
 
 
 def input_from_value(value: object) -> SpanInput:

@@ -169,6 +169,6 @@ def by_name(arguments: object) -> object:
 
 
 def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:
-    """Read the token counts; None if neither is present."""
+    """Read the token counts; None if neither is present, or both are zero, which some write of a stream."""
     tokens = first_count(attributes, input_keys), first_count(attributes, output_keys)
-    return None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0)
+    return None if not any(tokens) else Usage(tokens[0] or 0, tokens[1] or 0)

@@ -92,6 +92,11 @@ class TraceSteps:
                 break
         return False
 
+    def is_same_tool_call(self, step: Step, done: Call) -> bool:
+        """Return whether a call is within a span of the same call, as where two instrumentations write one each."""
+        outer = next((parent for parent in self.above(step) if parent.reading.role in _OWN_ANSWERS), None)
+        return outer is not None and outer.reading.tool is not None and outer.reading.tool.name == done.name
+
     def request(self, call: Step | None) -> Step | None:
         """Return the topmost agent or chain around the last call that has an input or output of its own.
 
@@ -171,7 +176,7 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
         results.update((result.id, result) for result in reading.input.results if result.id is not None)
     for step in steps.of_role(Role.TOOL):
         done = step.reading.tool
-        if done is not None:
+        if done is not None and not steps.is_same_tool_call(step, done):
             by_id = next((key for key, call in calls.items() if call.id is not None and call.id == done.id), None)
             # Some give a call another id than the model did.
             key = by_id or next(

