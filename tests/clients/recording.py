@@ -89,6 +89,7 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-autogen-agentchat==0.1.22",
         "openinference-instrumentation-openai==0.1.66",
     ),
+    "semantic_kernel": ("semantic-kernel==1.45.0",),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
     "langfuse_js": (
         *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),

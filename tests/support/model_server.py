@@ -53,11 +53,13 @@ def answer(turn: Turn) -> Answer | None:
     query = turn.queries[-1] if turn.queries else ""
     if "Please fail." in query:
         return None
+    # Semantic Kernel writes the name of a plugin before that of a tool.
+    known = {name: name.rpartition("-")[2] for name in turn.tools}
     if not turn.has_results:
-        for name, arguments in _TOOLS.items():
-            if name in turn.tools:
-                return Answer(tool=name, arguments=arguments)
-    typed = next((name for name in turn.tools if name not in {*_TOOLS, "final_answer"}), None)
+        for name, short in known.items():
+            if short in _TOOLS:
+                return Answer(tool=name, arguments=_TOOLS[short])
+    typed = next((name for name, short in known.items() if short not in {*_TOOLS, "final_answer"}), None)
     if typed is not None:
         return Answer(tool=typed, arguments=TYPED)
     if turn.wants_json:
@@ -128,7 +130,7 @@ class ModelServer(LoopbackServer):
         # Smolagents writes the result of a tool as a message of the user, to which it adds the next question.
         messages = [
             each | {"role": "tool"}
-            if re.match("Observation:(?!.*New task:)", _text(each["content"]), re.DOTALL)
+            if re.match("Observation:(?!.*New task:)", _text(each.get("content")), re.DOTALL)
             else each
             for each in body["messages"]
         ]

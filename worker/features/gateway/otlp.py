@@ -19,6 +19,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
+from tracejudge.dialects.values import structure_of
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
@@ -437,7 +438,9 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
         record = _log_decoder.decode(item)
         span_id, name = record.span_id.lower(), record.event_name
         attributes, body = _json_attributes(record.attributes), _json_value(record.body)
-    # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
+    # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since. Semantic
+    # Kernel logs the body as JSON.
+    body = structure_of(body)
     content = {**attributes, **body} if isinstance(body, dict) else attributes
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 
