@@ -109,7 +109,7 @@ def _is_same(key: str, result: object, sent: object) -> bool:
             isinstance(result, list) and [{**each, "source": each.get("source", "faq.md")} for each in result] == sent
         )
     if key == "messages" and isinstance(result, list) and isinstance(sent, list):
-        # CrewAI and DSPy write the instructions of the service into prompts of their own; Semantic Kernel names who speaks.
+        # CrewAI and DSPy write the instructions into prompts of their own; Semantic Kernel names who speaks.
         result = [{"role": each["role"], "content": each["content"]} for each in result]
         return len(result) == len(sent) and all(
             each == other or (each["role"] == other["role"] == "system" and other["content"] in each["content"])
