@@ -61,19 +61,20 @@ class Parts:
                 self._read_part(part)
 
     def _read_part(self, part: Mapping[str, object]) -> None:
-        # Bedrock, and Strands after it, write `{"toolUse": {…}}`.
-        called = mapping_of(part.get("toolUse"))
-        content = mapping_of(part.get("message_content")) or mapping_of(part.get("toolResult")) or part
+        # Bedrock writes `{"toolUse": {…}}`, Google `{"function_call": {…}}`.
+        called = mapping_of(_first_given(part, ("toolUse", "function_call")))
+        result = mapping_of(_first_given(part, ("toolResult", "function_response")))
+        content = mapping_of(part.get("message_content")) or result or part
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         # The AI SDK writes `tool-call`.
         kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
         if mapping_of(part.get("tool_call")) is not None or kind in _CALLS or called is not None:
             self.add_call(called or part)
-        elif kind in _RESULTS or "toolResult" in part:
+        elif kind in _RESULTS or result is not None:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
-            result = _first_given(content, ("response", "result", "content", "output"))
+            told = _first_given(content, ("response", "result", "content", "output"))
             call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId", "toolUseId"))
-            self.results.append(ToolResult(call_id, result_of(result)))
+            self.results.append(ToolResult(call_id, result_of(told)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
         elif (mark := _media_mark(content, kind or "")) is not None:

@@ -46,10 +46,10 @@ def _calls(value: object) -> SpanOutput:
     return SpanOutput(calls=chats[0].calls) if chats else SpanOutput()
 
 
-_INPUTS: Final[Mapping[str, Callable[[object], SpanInput]]] = {
-    "text": lambda value: SpanInput(query=text_of(value)),
-    "messages": lambda value: input_from_messages(conversation(value) or []),
-    "value": lambda value: input_from_value(decoded_or_same(value)),
+_INPUTS: Final[Mapping[str, Callable[[object, object], SpanInput]]] = {
+    "text": lambda value, _: SpanInput(query=text_of(value)),
+    "messages": lambda value, instructions: input_from_messages(conversation(value) or [], instructions),
+    "value": lambda value, _: input_from_value(decoded_or_same(value)),
 }
 """Ways in which an input is written: a text, messages, or arguments among which the question is looked for."""
 _OUTPUTS: Final[Mapping[str, Callable[[object], SpanOutput]]] = {
@@ -69,6 +69,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         name: Of the dialect.
         prefixes: A span of this dialect has an attribute that begins with one of these.
         kinds: Attributes with their values, and the kind of span that each value means.
+        instructions: Attributes of the system prompt, where it is no message.
         input: Attributes with a way of ``_INPUTS``.
         output: Attributes with a way of ``_OUTPUTS``; text and tool calls may be in two of them.
         documents: Attributes of a retriever with what it found.
@@ -80,6 +81,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: str
     prefixes: tuple[str, ...]
     kinds: Mapping[str, Mapping[str, Role]]
+    instructions: tuple[str, ...] = ()
     input: Mapping[str, str] = {}
     output: Mapping[str, str] = {}
     documents: tuple[str, ...] = ()
@@ -101,11 +103,14 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         values = _Values(span)
         kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
         role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
+        instructions = values.first(self.instructions)
         failed = (reasons.get(text_of(values[key]) or "", "") for key, reasons in self.error.items())
         return Reading(
             role=role,
             error=_first_text(values, [*failed]),
-            input=next(filter(None, (_INPUTS[way](values[key]) for key, way in self.input.items())), SpanInput()),
+            input=next(
+                filter(None, (_INPUTS[way](values[key], instructions) for key, way in self.input.items())), SpanInput()
+            ),
             output=_joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()]),
             documents=next(filter(None, (documents_of(values[key]) for key in self.documents)), ())
             if role in {Role.RETRIEVER, Role.RERANKER}

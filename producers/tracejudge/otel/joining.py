@@ -281,7 +281,8 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
             "error": judged.reading.error or (None if output or root is None else root.reading.error),
-            "model": _first(nearest_first, "model"),
+            # That of the call with the answer first: one around or within it may know the requested one alone.
+            "model": _first(sorted(nearest_first, key=lambda step: not step.reading.output), "model"),
             "provider": _first(nearest_first, "provider"),
             "response_id": _first(nearest_first, "response_id"),
             "session_id": _first(nearest, "session_id"),
