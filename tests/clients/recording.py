@@ -50,6 +50,12 @@ REQUIREMENTS: Final = {
         "langgraph==1.2.22",
         "openinference-instrumentation-langchain==0.1.80",
     ),
+    "langgraph_openllmetry": (
+        "langchain==1.4.7",
+        "langchain-openai==1.7.3",
+        "langgraph==1.2.22",
+        "opentelemetry-instrumentation-langchain==0.62.4",
+    ),
     "langchain_langsmith": (
         "langchain==1.4.7",
         "langchain-openai==1.7.3",

@@ -169,7 +169,7 @@ def conversation(value: object) -> list[Chat] | None:
     chats: list[Chat] = []
     for item in structure if is_list(structure) else ():
         # LangChain batches conversations: a list in the list.
-        several = item if is_list(item) else (item,)
+        several = item if is_list(item) and not _is_pair(item) else (item,)
         chats.extend(chat for message in several if (chat := _chat(message)) is not None)
     return chats or None
 
@@ -208,7 +208,15 @@ def output_from_last_message(chats: list[Chat]) -> SpanOutput:
     return output_from_messages([chat for chat in chats if chat.role == "assistant"][-1:])
 
 
+def _is_pair(item: object) -> bool:
+    """Whether a message is written as a role and a text, as LangChain takes it."""
+    role, text = item if is_list(item) and len(item) == 2 else (None, None)  # noqa: PLR2004
+    return isinstance(role, str) and isinstance(text, str) and role.lower() in _KNOWN_ROLES
+
+
 def _chat(item: object) -> Chat | None:
+    if is_list(item) and _is_pair(item):
+        item = {"role": item[0], "content": item[1]}
     mapping = mapping_of(decoded(item) if isinstance(item, str) else item)
     if mapping is None:
         return None
