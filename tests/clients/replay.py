@@ -1,6 +1,7 @@
 """The traces in a recording, in a form that two runs of a client share.
 
     python -m clients.replay NAME …            # from tests/: write the tables of arrived fields anew, and review them
+    python -m clients.replay --not-sent        # the table of docs/frameworks.md
 
 Beside each recording, `arrived.json` holds its traces by scenario, and `not_sent` names the fields that the client does
 not send although the scenario has them, with the reason.
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from clients.recording import RECORDED
+from clients.recording import RECORDED, REQUIREMENTS
 from tracejudge.delivery.encoding import tool_context
 from tracejudge.otel.joining import SpanGroup, join
 from worker.features.gateway.admission import Form
@@ -102,6 +103,28 @@ def write_table(name: str) -> None:
     file.write_text(json.dumps({"not_sent": not_sent, "arrived": found}, indent=1, ensure_ascii=False) + "\n")
 
 
+def not_sent() -> list[str]:
+    """Return the table of what clients do not send, in Markdown."""
+    lines = ["| client | rows | not sent | reason |", "|---|---|---|---|"]
+    for name in sorted(REQUIREMENTS):
+        result = table(name)
+        rows_of: dict[tuple[str, str], list[str]] = {}
+        for row, reasons in result["not_sent"].items():
+            fields_of: dict[str, list[str]] = {}
+            for field, reason in reasons.items():
+                fields_of.setdefault(reason, []).append(f"`{field}`")
+            for reason, fields in fields_of.items():
+                rows_of.setdefault((", ".join(sorted(fields)), reason), []).append(row)
+        for (fields, reason), rows in sorted(rows_of.items()):
+            others = set(result["arrived"]) - set(rows)
+            named = ", ".join(sorted(rows)) if len(others) > 1 else " but ".join(["all", *others])
+            lines.append(f"| `{name}` | {named} | {fields} | {reason} |".replace("two_turns", "two turns"))
+    return lines
+
+
 if __name__ == "__main__":
-    for one in sys.argv[1:]:
-        write_table(one)
+    if sys.argv[1:] == ["--not-sent"]:
+        sys.stdout.write("\n".join([*not_sent(), ""]))
+    else:
+        for one in sys.argv[1:]:
+            write_table(one)
