@@ -99,6 +99,7 @@ REQUIREMENTS: Final = {
     "azure_ai_inference": ("azure-ai-inference==1.0.0b9", "azure-core-tracing-opentelemetry==1.0.0b12"),
     "google_adk_legacy": ("google-adk==2.13.0",),
     "ag2": ("ag2[openai,tracing]==1.2.1",),
+    "weave": ("weave==0.54.0", "openai==3.54.0"),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
     "langfuse_js": (
         *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),

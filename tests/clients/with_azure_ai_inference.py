@@ -17,7 +17,7 @@ from azure.core.settings import settings
 settings.tracing_implementation = "opentelemetry"
 AIInferenceInstrumentor().instrument()
 
-client = ChatCompletionsClient(harness.BASE_URL, AzureKeyCredential("none"), retry_total=0)
+client = ChatCompletionsClient(harness.BASE_URL, AzureKeyCredential("none"), retry_total=0, base_user_agent="shop")
 BRIEF = {"role": "system", "content": harness.SYSTEM}
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
