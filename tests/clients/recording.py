@@ -149,7 +149,10 @@ def run_client(name: str, server: ModelServer) -> None:
             (Path(folder) / "node_modules").symlink_to(node_modules(name, REQUIREMENTS[name]))
             command = ["node", f"with_{name}.mjs", server.root_url]
         else:
-            command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
+            # Two programs of the same packages share an environment.
+            packages = REQUIREMENTS[name]
+            shared = next(other for other, needed in REQUIREMENTS.items() if needed == packages)
+            command = [environment(shared, (*packages, *_EXPORT)), f"with_{name}.py", server.root_url]
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )

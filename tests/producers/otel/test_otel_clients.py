@@ -141,7 +141,7 @@ def test_results_of_named_tools_are_context_by_init_and_by_the_rule(name: str) -
 
 
 @pytest.mark.endurance("installs every client in an environment of its own")
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @each_case("name", CLIENTS)
 def test_a_client_still_sends_what_was_recorded(name: str) -> None:
     with ModelServer() as server:
