@@ -73,7 +73,8 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         input: Attributes with a way of ``_INPUTS``.
         output: Attributes with a way of ``_OUTPUTS``; text and tool calls may be in two of them.
         documents: Attributes of a retriever with what it found.
-        error: Attributes with the value of a span that failed, and the attribute that says why.
+        failed: Attributes with the value of a span that failed, whatever its status.
+        error: Attributes that say why.
         tool: The attributes of the name, id, arguments and result of the call that a tool's span executed.
         content: Prefixes of attributes that are in inputs and outputs already, or repeat them.
     """
@@ -85,7 +86,8 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     input: Mapping[str, str] = {}
     output: Mapping[str, str] = {}
     documents: tuple[str, ...] = ()
-    error: Mapping[str, Mapping[str, str]] = {}
+    failed: Mapping[str, str] = {}
+    error: tuple[str, ...] = ()
     tool: Mapping[str, tuple[str, ...] | str] = {}
     model: tuple[str, ...] = ()
     provider: tuple[str, ...] = ()
@@ -104,10 +106,10 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
         role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
         instructions = values.first(self.instructions)
-        failed = (reasons.get(text_of(values[key]) or "", "") for key, reasons in self.error.items())
+        has_failed = any(values[key] == value for key, value in self.failed.items())
         return Reading(
             role=role,
-            error=_first_text(values, [*failed]),
+            error=_first_text(values, self.error) if has_failed else None,
             input=next(
                 filter(None, (_INPUTS[way](values[key], instructions) for key, way in self.input.items())), SpanInput()
             ),
