@@ -194,7 +194,7 @@ def _read_input(path: Path, way: str, values: _Values, instructions: object) -> 
         return SpanInput(text_without_objects(value) if type(value) is _Text else text_of(value)) or None
     if way == "value" and path.is_plain:
         value = values.structure(path.name)
-    chats = _flattened(value, "user") if path.is_flat else conversation(value)
+    chats = _flattened(value, "user") if path.is_flat else None if way == "value" else conversation(value)
     # The Collector's normaliser writes a workflow's arguments under the key of messages.
     content = input_from_value(value) if chats is None else input_from_messages(chats, instructions)
     # Flattened messages that were redacted are an input, too: the request beside them holds no more.

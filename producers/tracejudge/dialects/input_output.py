@@ -82,8 +82,9 @@ def input_from_value(value: object) -> SpanInput:
     structure = structure_of(value)
     if isinstance(structure, str):
         return SpanInput(query=_readable(structure))
-    chats = conversation(structure)
-    if chats is not None:
+    # A text beside messages is an argument of its own, as of a function given the question and the turns before it.
+    texts = [item for item in structure if isinstance(item, str) and item[:1] != "{"] if is_list(structure) else []
+    if not texts and (chats := conversation(structure)) is not None:
         return input_from_messages(chats)
     query = _find_query(structure)
     if isinstance(query, SpanInput):
