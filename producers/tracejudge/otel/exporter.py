@@ -5,6 +5,7 @@ import logging
 import os
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -14,7 +15,7 @@ from opentelemetry.trace import get_tracer_provider
 
 from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
-from tracejudge.dialects import Dialects, builtin
+from tracejudge.dialects import Dialects, RawSpan, builtin
 from tracejudge.dialects.own_tables import VARIABLE, Source, TableError, dialects_with
 from tracejudge.dialects.unread import ADVICE, missing_content, unread
 from tracejudge.log import ThrottledLog, log_guarded, report_internal_error
@@ -23,6 +24,7 @@ from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
 _IDLE_S: Final = 60.0
 _MAX_TOLD: Final = 500
+_MAX_EXAMINED: Final = 20
 
 
 def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
@@ -162,6 +164,7 @@ class TraceJudgeExporter(SpanExporter):
         self._reported = 0
         self._loss_log = ThrottledLog(time.monotonic)
         self._told: set[str] = set()
+        self._examined: Counter[str] = Counter()  # Traces by instrumentation.
 
     def _run_first_at_exit(self) -> None:
         atexit.unregister(self._exit_handler)
@@ -236,7 +239,8 @@ class TraceJudgeExporter(SpanExporter):
         """Log, once for each instrumentation, that its spans are no trace, or that they hold no content."""
         if fields is None:
             self._lose(Loss.NO_MODEL_CALL, len(group.spans))
-            for each in unread(group.spans, self._dialects):
+            for each in unread(filter(self._is_new, group.spans), self._dialects):
+                self._examined[each.scope] += 1
                 if each.names and self._is_first(each.scope):
                     level = logging.WARNING if each.is_like_call else logging.INFO
                     message = "OpenTelemetry spans of %r are no traces: no dialect reads %s; %s"
@@ -245,6 +249,11 @@ class TraceJudgeExporter(SpanExporter):
             missing = missing_content(group.spans, self._dialects)
             if missing is not None and self._is_first(f"{missing[0]} content"):
                 log_guarded(logging.WARNING, "OpenTelemetry spans of %r hold no content; set %s", *missing)
+
+    def _is_new(self, span: RawSpan) -> bool:
+        # Most services send spans that call no model: the first ones tell what their instrumentation writes.
+        examined = self._examined
+        return examined[span.scope or ""] < _MAX_EXAMINED and (len(examined) < _MAX_TOLD or span.scope in examined)
 
     def _is_first(self, subject: str) -> bool:
         if subject in self._told or len(self._told) >= _MAX_TOLD:
