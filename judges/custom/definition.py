@@ -88,9 +88,34 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(shown[:_MAX_LISTED]) + more
 
 
+_OF_OTHERS: Final[Mapping[str, str]] = {
+    "hallucination": "groundedness",
+    "hallucinations": "groundedness",
+    "toxicity": "safety",
+    "harmfulness": "safety",
+    "answer_relevancy": "answer_relevance",
+    "response_relevancy": "answer_relevance",
+    "context_precision": "retrieval_relevance",
+    "contextual_precision": "retrieval_relevance",
+    "contextual_relevancy": "retrieval_relevance",
+    "context_recall": "context_sufficiency",
+    "contextual_recall": "context_sufficiency",
+    "factual_correctness": "correctness",
+    "max_concurrency": "max_in_flight",
+    "concurrency": "max_in_flight",
+    "api_key": "api_key_env",
+    "url": "base_url",
+    "endpoint": "base_url",
+    "api_base": "base_url",
+}
+"""Names that other tools have for judges and keys."""
+
+
 def closest(name: str, choices: Iterable[str], similarity: float = 0.6) -> str | None:
-    """Find the known name that was most likely meant: similar, a word of it, or a name with this word."""
+    """Find the known name that was most likely meant: another tool's word for it, similar, or one with this word."""
     names, shown = list(choices), short(name)
+    if (meant := _OF_OTHERS.get(shown.lower().replace("-", "_").replace(" ", "_"))) in names:
+        return meant
     similar = difflib.get_close_matches(shown, names, n=1, cutoff=similarity)
     words = shown.split("_")
     return similar[0] if similar else next((key for key in names if shown in key.split("_") or key in words), None)

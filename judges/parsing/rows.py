@@ -1,7 +1,7 @@
-"""Rows of labelled data as traces: objects without ids, CSV, and MLflow's `inputs`, `outputs` and `expectations`.
+"""Rows of labelled data as traces: objects without ids, and CSV, under the names of any tool that `publish` reads.
 
-Commands that judge files take such rows. A row without `trace_id` gets a hash of its content, one without `service` the
-service `offline`. A column that is no field of a trace becomes a tag, if labels are looked for.
+A row without `trace_id` gets a hash of its content, one without `service` the service `offline`. A column that is no
+field of a trace becomes a tag.
 """
 
 import ast
@@ -11,32 +11,24 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from tracejudge import Trace
+from tracejudge.content.convert import Notes, convert_trace, in_utc, is_missing
+from tracejudge.content.encode import copied
+from tracejudge.content.field_names import HOLDERS, field_of, rank
+from tracejudge.ids import trace_id_text
+from tracejudge.model import TIMES
 
 SERVICE: Final = "offline"
-_INPUTS: Final = ("question", "query", "input", "request", "prompt", "message", "text", "content")
-_OUTPUTS: Final = ("response", "answer", "output", "completion", "content", "text", "message")
-_CONTEXTS: Final = ("context", "contexts", "retrieved_context", "retrieval_context", "documents")
-ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "input": ("inputs", "question", "query", "request", "prompt"),
-    "output": ("outputs", "response", "answer", "completion"),
-    "context": _CONTEXTS[1:],
-    "expected_response": ("ground_truth", "expected_output", "reference"),
-}
-_STRUCTURED: Final = frozenset(
-    {"inputs", "outputs", "expectations", "messages", "tool_calls", "spans", "usage", "feedback", "tags"}
-    | {"expected_facts", "guidelines", *_CONTEXTS}
-)
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
 _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
-
-
+_STRUCTURED: Final = frozenset(
+    {"messages", "context", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback", "tags"}
+)
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")
 EMPTY_OUTPUT: Final = "has an empty cell for `output`"
@@ -49,10 +41,10 @@ _MARKS: Final = {
 
 
 class Row(NamedTuple):
-    """A row of a CSV file: its line, the fields of a trace, and why it is none."""
+    """A row of a CSV file: its line, its decoded cells by column, and why it is no trace."""
 
     number: int
-    fields: dict[str, object]
+    cells: dict[str, Any]
     error: str | None = None
 
 
@@ -86,7 +78,7 @@ def text_lines(source: BinaryIO, max_chars: int = -1) -> Iterator[str]:
 
 
 def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
-    """Read the rows of a CSV file with a heading; empty cells are absent, and cells of lists and tables hold JSON.
+    """Read the rows of a CSV file with a heading; empty cells are absent.
 
     A heading that cannot be used is the only row, and what is no CSV the last one.
     """
@@ -100,13 +92,12 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
             yield Row(reader.line_num, {}, fault)
             return
         repeated = [name for name, count in Counter(names).items() if name and count > 1]
-        outputs = ("output", *ALIASES["output"])
         if repeated:
             yield Row(reader.line_num, {}, f"has the column {repeated[0]!r} more than once")
             return
-        if not set(outputs) & set(names):
+        if not any(name == "sample" or field_of(name) in {"output", "messages"} for name in names):
             columns = ", ".join(map(repr, names[:20]))  # Number of columns that an error names.
-            expected = f"one of the columns must be {', '.join(outputs[:-1])} or {outputs[-1]}"
+            expected = "one of the columns must be output, outputs, response, answer or another name of it"
             yield Row(reader.line_num, {}, f"has the columns {columns}; {expected}, and commas must separate columns")
             return
         for row in reader:
@@ -119,131 +110,58 @@ def csv_rows(lines: Iterable[str]) -> Iterator[Row]:
             if fault := encoding_fault("".join(value or "" for value in row.values())):
                 yield Row(reader.line_num, {}, fault)
                 continue
-            cells = {name: cell(name, value) for name, value in row.items() if value and value.strip()}
-            fields = as_trace(cells)
-            yield Row(reader.line_num, fields, None if "output" in fields else EMPTY_OUTPUT)
+            cells = {name: value for name, value in row.items() if value and value.strip()}
+            yield Row(reader.line_num, decode_cells(cells))
     except csv.Error as error:
         yield Row(reader.line_num + 1, {}, f"is no CSV: {error}; a quotation mark may be missing")
 
 
-def is_known(column: object) -> bool:
-    """Return whether a column is a field of a trace or an alias of one, and is no tag."""
-    aliases = {alias for names in ALIASES.values() for alias in names}
-    return column == "expectations" or column in Trace.__struct_fields__ or column in aliases
-
-
-def as_trace(row: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of the trace that a row describes; a row that is a trace stays as it is.
-
-    What cannot be understood is left as it is, and refused where the trace is read.
-    """
-    fields = {name: value for name, value in row.items() if name in Trace.__struct_fields__ and value is not None}
-    rest = {name: value for name, value in row.items() if name not in fields and value is not None}
-    for name, aliases in ALIASES.items():
-        column = next((alias for alias in aliases if alias in rest and name not in fields), None)
-        if column is not None:
-            fields |= {key: value for key, value in _values(name, rest.pop(column)).items() if key not in fields}
-    if isinstance(expectations := rest.pop("expectations", None), Mapping):
-        expected = {name: value for name, value in expectations.items() if name in Trace.__struct_fields__}
-        fields = {**expected, **fields}
-        rest = {**{name: value for name, value in expectations.items() if name not in expected}, **rest}
-    fields |= {name: cell(name, text) for name, text in fields.items() if isinstance(text, str) and name in _STRUCTURED}
-    for name in ("expected_facts", "guidelines"):
-        if isinstance(fields.get(name), str):
-            fields[name] = [fields[name]]
-    if isinstance(context := fields.get("context"), list):
-        fields["context"] = [_document(document) for document in context]
-    elif isinstance(context, str):
-        fields["context"] = [context]
-    tags = fields.get("tags", {})
-    columns = {name: value for name, value in rest.items() if not any(name in names for names in ALIASES.values())}
-    # Scalars are the texts of tags.
-    labels = {
-        name.removeprefix("tags."): ("yes" if value else "no") if isinstance(value, bool) else str(value)
-        for name, value in columns.items()
-        if isinstance(value, str | int | float)
+def decode_cells(row: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a row of a table, whose lists and objects are texts, in JSON or as Python and numpy write them."""
+    structured = {name for name in map(str, row) if name in HOLDERS or field_of(name) in _STRUCTURED}
+    return {
+        name: _structure(cell) if isinstance(cell, str) and str(name) in structured else cell
+        for name, cell in row.items()
     }
-    if labels and isinstance(tags, Mapping):
-        fields["tags"] = {**labels, **tags}
-    if "trace_id" not in fields:
-        content = msgspec.json.encode(dict(row), order="deterministic")
-        fields["trace_id"] = hashlib.blake2b(content, digest_size=16).hexdigest()
-    return {"service": SERVICE, **fields}
 
 
-def _values(name: str, value: object) -> dict[str, object]:
-    """Return the fields for `inputs` or another alias of a field: what was asked may bring messages and documents."""
-    if name == "input":
-        return _asked(value)
-    if name == "output":
-        return {name: _text(value, _OUTPUTS)}
-    return {name: value if name == "context" else _text(value, _OUTPUTS)}
+def _structure(cell: str) -> object:
+    if cell.lstrip()[:1] not in {"[", "{"}:
+        return cell
+    with suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return msgspec.json.decode(cell)
+    literal = cell.strip() if re.search(r"['\"]\s*[,:]", cell) else _NO_COMMA.sub(", ", cell.strip())
+    try:
+        return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(literal)))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return cell
 
 
-def _asked(value: object) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        return {"input": _text(value, _INPUTS)}
-    fields: dict[str, Any] = {}
-    context = next((value[name] for name in _CONTEXTS if name in value), None)
-    if context is not None:
-        fields["context"] = context
-    messages = value.get("messages")
-    if isinstance(messages, list) and messages and all(isinstance(turn, Mapping) for turn in messages):
-        *before, last = messages
-        fields["input"] = _text(last.get("content"), _INPUTS)
-        if before:
-            fields["messages"] = [{"role": str(turn.get("role")), "content": turn.get("content")} for turn in before]
-            for message in fields["messages"]:
-                if not isinstance(message["content"], str | None):
-                    message["content"] = _text(message["content"], _INPUTS)
-        return fields
-    rest = {name: field for name, field in value.items() if name not in _CONTEXTS}
-    return {**fields, "input": _text(rest, _INPUTS)}
+def as_trace(row: Mapping[str, Any], notes: Notes | None = None) -> dict[str, Any]:
+    """Return the fields of the trace that a row describes, as `publish` reads them, with an id and a service.
+
+    Without an output, or without any content, `output` is absent. ``notes`` receive what could not be taken.
+    """
+    notes = Notes() if notes is None else notes
+    values = {
+        name: in_utc(value) if field_of(str(name)) in TIMES else value
+        for name, value in row.items()
+        if not is_missing(value)
+    }
+    fields = convert_trace(values, notes)
+    if any(note.reason == "missing" for note in notes.entries):
+        del fields["output"]
+    named = sorted((name for name in row if field_of(str(name)) == "trace_id"), key=rank)
+    trace_id = next((text for name in named if (text := trace_id_text(row[name])) is not None), None)
+    if trace_id is None:
+        content = msgspec.json.encode(copied(dict(row)), order="deterministic")
+        trace_id = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return {"service": SERVICE, **fields, "trace_id": trace_id}
 
 
-def _text(value: object, keys: Sequence[str]) -> str:
-    """Return the text of a value: itself, that under one of the keys, the only one that there is, or JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        choices = value.get("choices")
-        if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
-            return _text(choices[0].get("message"), keys)
-        named = [value[key] for key in keys if isinstance(value.get(key), str)]
-        texts = named or ([*value.values()] if len(value) == 1 else [])
-        if texts and isinstance(texts[0], str):
-            return texts[0]
-        if isinstance(value.get("messages"), list):
-            return _text(value["messages"], keys)
-    if isinstance(value, list) and value and isinstance(value[-1], Mapping) and "content" in value[-1]:
-        return _text(value[-1], keys)
-    return msgspec.json.encode(value).decode()
-
-
-def _document(value: object) -> object:
-    if not isinstance(value, Mapping) or "text" in value:
-        return value
-    text = next((value[name] for name in ("text", "content", "page_content") if name in value), None)
-    if not isinstance(text, str):
-        return value
-    name: Any = value.get("id", value.get("doc_uri"))
-    return {"text": text, "id": name} if isinstance(name, str) else {"text": text}
-
-
-def cell(name: str, text: str) -> object:
-    """Decode a cell that may hold JSON, or a list or table as Python writes them."""
-    if name in _STRUCTURED and text.lstrip()[:1] in {"[", "{"}:
-        try:
-            return msgspec.json.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            literal = text.strip() if re.search(r"['\"]\s*[,:]", text) else _NO_COMMA.sub(", ", text.strip())
-        try:
-            return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(literal)))
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            return text
-    if name in {"started_at", "ended_at"}:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
+def encoded(fields: Mapping[str, Any]) -> bytes:
+    """Return the fields of a trace as JSON."""
+    try:
+        return msgspec.json.encode(fields)
+    except ValueError:  # half of a surrogate pair
+        return msgspec.json.encode(copied(fields))

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from tracejudge.content.field_names import field_of
-from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_and_measure
+from tracejudge.delivery.buffer import Item, Kind, Reason, Totals, copy_collections
 from tracejudge.delivery.delivery import Delivery
 from tracejudge.delivery.fork import native_lock, reset_in_children
 from tracejudge.delivery.reports import call_site
@@ -72,7 +72,8 @@ class Client:
                 fields |= library_tags(copied_collection(fields.get("tags")))
             if len(fields) > MAX_NAMES:
                 fields = bounded_names(fields)
-            item = Item(_TRACE, fields, copy_and_measure(fields), now_s(), trace_id, span_id, site)
+            copy_collections(fields)
+            item = Item(_TRACE, fields, 0, now_s(), trace_id, span_id, site)
         except BaseException as error:  # noqa: BLE001 - fire and forget: the host's call must go on
             report_or_raise(error)
             self._delivery.buffer.refuse(_TRACE, Reason.INVALID)
@@ -85,12 +86,13 @@ class Client:
         fields: dict[str, Any] = {"trace_id": trace_id, "score": score, "comment": comment}
         try:
             known_id = trace_id_text(trace_id) or ""
-            item = Item(_FEEDBACK, fields, copy_and_measure(fields), trace_id=known_id, site=call_site())
+            copy_collections(fields)
+            item = Item(_FEEDBACK, fields, trace_id=known_id, site=call_site())
         except BaseException as error:  # noqa: BLE001 - as in `publish`
             report_or_raise(error)
             self._delivery.buffer.refuse(_FEEDBACK, Reason.INVALID)
             return
-        self._delivery.buffer.put_feedback(item)
+        self._delivery.buffer.put(item)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything accepted so far is in Redis; False on timeout."""

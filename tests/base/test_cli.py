@@ -2,6 +2,9 @@
 
 import json
 import re
+import socketserver
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -180,8 +183,8 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
     ended = run(*arguments, "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
     assert ended.code == 1
     assert ended.complaint == (
-        f"tracejudge: Redis does not answer (ConnectionError): redis://127.0.0.1:{port}/3;"
-        " start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+        f"tracejudge: nothing listens at redis://127.0.0.1:{port}/3; start Redis there, or correct the address"
+        " (redis_url, TRACEJUDGE_REDIS_URL or --redis-url)"
     )
 
 
@@ -190,7 +193,9 @@ def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, red
     fix = "correct the number at the end of the URL, 0 to 15 as a rule"
     ended = run("account", "--redis-url", url)
     assert ended.code == 1
-    assert ended.complaint == f"tracejudge: Redis has no database of this number: {fix}: {url}"
+    why = "it has no database of this number"
+    place = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
+    assert ended.complaint == f"tracejudge: {url} refuses the connection ({why}); {fix} ({place})"
     parts = {part["name"]: part for part in json.loads(run("doctor", "--redis-url", url, "--json").out)["parts"]}
     assert parts["redis"]["what"] == f"{url} refuses the connection (it has no database of this number)"
     assert parts["redis"]["mend"] == fix
@@ -205,8 +210,8 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
     )
     Path("mine.toml").write_text(cluster, encoding="utf-8")
     complaint = run("account", "--config", "mine.toml").complaint
-    assert "Redis does not answer" in complaint
-    assert complaint.endswith("; start it, or correct redis_url in mine.toml, TRACEJUDGE_REDIS_URL or --redis-url")
+    assert "no connection to redis+cluster://" in complaint
+    assert complaint.endswith(" (redis_url in mine.toml, TRACEJUDGE_REDIS_URL or --redis-url)")
     complaint = run("worker", "--config", "mine.toml", "--partitions", "0,2-8").complaint
     assert complaint == "tracejudge: --partitions: served_partitions: there is no partition 8; the last one is 7"
 
@@ -214,7 +219,47 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
     ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
     assert ended.code == 1
-    assert ended.complaint.endswith("; start it, or correct redis_url, TRACEJUDGE_REDIS_URL or --redis-url")
+    assert "refuses the user or the password" in ended.complaint
+    assert "; correct user and password in the URL" in ended.complaint
+    assert "start" not in ended.complaint
+
+
+@pytest.mark.parametrize(
+    ("answer", "scheme", "cause"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "redis",
+            "is no Redis: another program answers there; correct host and port",
+        ),
+        (b"", "rediss", "use redis:// if it speaks no TLS"),
+    ],
+    ids=["a web server", "no TLS"],
+)
+def test_another_program_at_the_address_is_told_within_three_seconds(
+    run: Run, answer: bytes, scheme: str, cause: str
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
+        server.daemon_threads = True
+        server.answer = answer  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        began = time.monotonic()
+        ended = run("account", "--redis-url", f"{scheme}://127.0.0.1:{server.server_address[1]}/0")
+        server.shutdown()
+    assert ended.code == 1
+    assert cause in ended.complaint
+    assert time.monotonic() - began < 3.0
+
+
+class Answering(socketserver.BaseRequestHandler):
+    """Sends what its server says, or nothing for some seconds."""
+
+    def handle(self) -> None:
+        self.request.recv(1_000)
+        if self.server.answer:  # type: ignore[attr-defined]
+            self.request.sendall(self.server.answer)  # type: ignore[attr-defined]
+        else:
+            self.request.recv(1_000)
 
 
 ENDS = {

@@ -232,8 +232,8 @@ def test_a_trace_published_again_is_a_duplicate(keyspace: Keyspace) -> None:
     assert len(evaluations(keyspace)) == len(chosen.woken) == 1
 
 
-def test_another_publication_of_the_same_trace_is_no_duplicate(keyspace: Keyspace) -> None:
-    chosen = IngestHarness(keyspace)
+def test_with_judge_duplicates_another_publication_of_the_same_trace_is_judged(keyspace: Keyspace) -> None:
+    chosen = IngestHarness(keyspace, judge_duplicates=True)
     for fields in ({}, {"id": "f" * 16}, {"span_id": "f" * 16}, {"id": None}):
         keyspace.add(make_trace(1, **fields))
     chosen.process()
@@ -311,3 +311,55 @@ def test_one_script_call_applies_a_bounded_share_of_a_read(keyspace: Keyspace, m
         chosen.process()
         assert least <= sum(calls) <= most, (rate, calls)
     assert keyspace.counted("sampled", "not_sampled") == {"sampled": 500, "not_sampled": 2_500}
+
+
+def test_an_answer_that_two_telemetries_tell_is_judged_once(keyspace: Keyspace) -> None:
+    asked, answered = "Is it warm?", "It is."
+    tellings: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("the first", {}, "sampled"),
+        ("another span", {"span_id": "b" * 16}, "duplicate"),
+        (
+            "messages and a space",
+            {"input": None, "messages": [{"role": "user", "content": asked}], "output": " It is."},
+            "duplicate",
+        ),
+        ("another answer", {"output": "It is cold."}, "sampled"),
+        ("the first again", {}, "duplicate"),
+        ("another question", {"input": "Is it cold?"}, "sampled"),
+        ("another trace", {"trace_id": "f" * 32}, "sampled"),
+        ("an empty answer", {"output": "", "error": "timeout"}, "sampled"),
+        ("an empty answer again", {"output": "", "error": "timeout"}, "sampled"),
+    )
+    for judge_duplicates in (False, True):
+        trace_id = f"{judge_duplicates + 1:032x}"
+        harness = IngestHarness(keyspace, judge_duplicates=judge_duplicates)
+        for number, (what, fields, expected) in enumerate(tellings):
+            before = keyspace.accounting()
+            told = {"trace_id": trace_id, "input": asked, "output": answered, **fields}
+            keyspace.add(make_trace(100 * judge_duplicates + number, **told))
+            harness.process()
+            outcome = "sampled" if judge_duplicates else expected
+            assert keyspace.accounting()[outcome] == before.get(outcome, 0) + 1, f"{what}, {judge_duplicates=}"
+        key = keyspace.keys.told(trace_id)
+        assert (keyspace.client.ttl(key) > 86_000) is not judge_duplicates
+
+
+def test_a_telling_that_brings_another_judge_is_judged_by_that_one(keyspace: Keyspace) -> None:
+    for number, judges in enumerate((("safety",), ("safety", "relevance_to_query"), ("safety",))):
+        keyspace.add(make_trace(number, trace_id="1"))
+        IngestHarness(keyspace, rules=(Rule(name="r", judges=judges),)).process()
+    assert Counter(judge for _, _, judge in evaluations(keyspace)) == {"safety": 1, "relevance_to_query": 1}
+    assert (keyspace.accounting()["sampled"], keyspace.accounting()["duplicate"]) == (2, 1)
+
+
+def test_what_is_known_of_the_answers_of_a_trace_is_bounded_and_never_stops_ingest(keyspace: Keyspace) -> None:
+    harness, key = IngestHarness(keyspace), keyspace.keys.told("1")
+    for number in range(12):
+        keyspace.add(make_trace(number, trace_id="1", output=f"answer {number}"))
+    harness.process()
+    assert keyspace.client.strlen(key) == 64
+    keyspace.client.delete(key)
+    keyspace.client.rpush(key, "not ours")
+    keyspace.add(make_trace(50, trace_id="1", output="answer 0"))
+    harness.process()
+    assert keyspace.accounting()["sampled"] == 13

@@ -133,7 +133,7 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
     "a huge number": ({**NEEDED, "ended_at": 10**400}, {"output": "It is."}, (("ended_at", "number"),)),
     "no number and one without a bound": (
         encoded(NEEDED)[:-1] + b', "tags": {"a": NaN, "n": 1e999, "m": [-1e999, -Infinity, 1' + b"0" * 5000 + b"]}}",
-        {"tags": {"a": "NaN", "n": "1e999", "m": '["-1e999","-Infinity","1' + "0" * 5000 + '"]'}},
+        {"tags": {"n": "Infinity", "m": '["-Infinity","-Infinity","1' + "0" * 5000 + '"]'}},
         (),
     ),
     "base64 in a text": (
@@ -158,7 +158,7 @@ READ: dict[str, tuple[object, dict[str, Any], tuple[tuple[str, str], ...]]] = {
         {"usage": Usage(1, 0)},
         (("usage", "string"),),
     ),
-    "NaN": ({**NEEDED, "started_at": float("nan")}, {"started_at": None}, (("started_at", "string"),)),
+    "NaN": ({**NEEDED, "started_at": float("nan")}, {"started_at": None}, ()),
     "infinite, in an unknown field": ({**NEEDED, "x": float("inf")}, {"output": "It is."}, ()),
     "half of a surrogate pair": ({**NEEDED, "output": "So \ud83d"}, {"output": "So ?"}, ()),
     "half of one in a name": ({**NEEDED, "tags": {"\udfff": "a"}}, {"tags": {"?": "a"}}, ()),

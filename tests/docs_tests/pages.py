@@ -50,6 +50,7 @@ PAGES: Final = {
 }
 ELSEWHERE: Final = {
     "docs/adding-a-feature.md": "tests/docs_tests/test_adding_a_feature.py",
+    "docs/coming-from.md": "tests/docs_tests/test_coming_from_page.py",
     "docs/examples/README.md": "tests/features/gateway/test_examples.py",
     "docs/python.md": "tests/docs_tests/test_python_page.py",
     "docs/python-judges.md": "tests/docs_tests/test_your_own_judge.py",

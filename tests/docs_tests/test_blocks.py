@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from clients.replay import not_sent
 from pages import ELSEWHERE, PAGES, ROOT, File, blocks, needs, of_kind, read_page
 from redis import Redis
 from support.cases import each_case
@@ -184,7 +185,8 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     sections = text[text.index("## LangChain") :]
     for block in (block for block in blocks(sections) if block.kind in {"python", "js"}):
         assert [line for line in block.text.splitlines() if line not in programs] == []
-    recorded = re.sub(r"\[\w+\]==", "==", programs)
+    recorded = re.sub(r"\[[\w,]+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
+    assert text.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
     common = "".join(block.text for block in blocks(text[: text.index("## LangChain")]) if block.kind == "python")
     compile(common, FRAMEWORKS, "exec")

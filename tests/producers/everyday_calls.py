@@ -143,7 +143,7 @@ TEXTS: Final[dict[str, tuple[Any, Any]]] = {
     "a fraction": (Fraction(1, 3), "1/3"),
     "a complex number": (1 + 2j, "(1+2j)"),
     "a very large number": (10**50, f"{10**50}"),
-    "infinity": (float("inf"), "inf"),
+    "infinity": (float("inf"), "Infinity"),
     "a UUID": (UID, str(UID)),
     "an exception": (ValueError("no tea"), "ValueError: no tea"),
     "a dict": ({"a": 1}, '{"a":1}'),

@@ -1,7 +1,8 @@
+import random
+import signal
 import threading
-from typing import Any
+from typing import NoReturn
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,7 +91,7 @@ def test_only_the_item_the_sender_waits_for_wakes_it() -> None:
 def test_feedback_is_counted_separately() -> None:
     buffer = make_buffer()
     buffer.put(item())
-    buffer.put_feedback(item(kind=Kind.FEEDBACK))
+    buffer.put(item(kind=Kind.FEEDBACK))
     buffer.refuse(Kind.FEEDBACK, Reason.INVALID)
     assert buffer.totals() == Totals(published=1, accepted=1, dropped={})
     assert buffer.totals(Kind.FEEDBACK) == Totals(published=2, accepted=1, dropped={"invalid": 1})
@@ -128,33 +129,36 @@ def test_a_publication_inside_another_of_the_same_thread_does_not_hang() -> None
     assert buffer.totals().accepted == 1
 
 
-class InterruptedLock:
-    """A lock during whose `acquire` a signal handler raises, before or after the lock is held."""
-
-    def __init__(self, lock: Any, *, after: bool) -> None:
-        self._lock = lock
-        self._after = after
-        self.release = lock.release
-        self._is_owned = lock._is_owned
-
-    def acquire(self) -> None:
-        if self._after:
-            self._lock.acquire()
-        raise KeyboardInterrupt
+class InterruptionError(Exception):
+    """What the signal handler of a host raises."""
 
 
-def test_ctrl_c_around_the_lock_leaves_it_free() -> None:
-    for after in (False, True):
-        buffer = make_buffer()
-        lock = buffer._lock
-        buffer._lock = InterruptedLock(lock, after=after)
-        with pytest.raises(KeyboardInterrupt):
-            buffer.put(item())
-        buffer._lock = lock
-        thread = threading.Thread(target=buffer.put, args=(item(),), daemon=True)
-        thread.start()
-        thread.join(10)
-        assert buffer.accepted == 1, f"after={after}"
+def test_what_a_signal_handler_raises_anywhere_loses_no_item_and_leaves_the_lock_free() -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise InterruptionError
+
+    buffer = make_buffer(max_items=10**9, max_bytes=10**12)
+    begun = returned = raised = 0
+    former = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        while raised < 300:
+            begun += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 1e-4))
+                for _ in range(200):
+                    buffer.put(Item(Kind.TRACE, {"output": ["a", 1]}))
+                    returned += 1
+            except InterruptionError:
+                raised += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    thread = threading.Thread(target=buffer.put, args=(item(),), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert returned < buffer.accepted <= returned + raised + 1
+    assert buffer.totals() == (buffer.accepted, buffer.accepted, {})
+    assert buffer.queued == buffer.accepted == len(buffer.take(max_items=10**9, max_bytes=10**12))
 
 
 def test_the_oldest_make_room_for_the_newest() -> None:

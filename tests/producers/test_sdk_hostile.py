@@ -150,7 +150,7 @@ def test_flush_shutdown_and_publish_before_init_take_anything(start: Callable[..
 def test_ctrl_c_and_what_a_signal_handler_raises_pass(sdk: StartedSdk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(act: Callable[[], object]) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(api, "copy_and_measure", lambda _: act())
+            patch.setattr(api, "copy_collections", lambda _: act())
             tracejudge.publish(output="a")
         raise AssertionError("the signal must have come")
 

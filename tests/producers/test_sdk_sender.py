@@ -24,7 +24,7 @@ def test_queued_items_are_sent_as_one_numbered_batch(bench: Bench) -> None:
 
 def test_feedback_travels_in_order_with_the_traces(bench: Bench) -> None:
     bench.put("a")
-    bench.buffer.put_feedback(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
+    bench.buffer.put(Item(Kind.FEEDBACK, {"trace_id": "1", "score": 1}, 1))
     bench.steps(1)
     assert [entry.kind for entry in bench.stream.attempts[0].entries] == [Kind.TRACE, Kind.FEEDBACK]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from support.cases import each_case
 
-from tracejudge.delivery.buffer import MAX_ITEMS, copy_and_measure
+from tracejudge.delivery.buffer import MAX_ITEMS, copy_collections, weigh
 from tracejudge.model import Document, Message
 
 TEXT = "a" * 10_000
@@ -22,50 +22,51 @@ HOLDERS = {
 
 @each_case("value", HOLDERS.values(), ids=HOLDERS.keys())
 def test_text_counts_wherever_it_is(value: object) -> None:
-    assert 10_000 < copy_and_measure({"field": value}) < 12_500
+    assert 10_000 < weigh({"field": value}) < 12_500
 
 
 def test_wide_characters_count_with_what_they_take() -> None:
-    assert copy_and_measure({"field": "\U0001f600" * 1_000}) > 4_000
+    assert weigh({"field": "\U0001f600" * 1_000}) > 4_000
 
 
 def test_a_publication_without_content_has_a_size() -> None:
-    assert copy_and_measure({}) == 600
+    assert weigh({}) == 600
 
 
 def test_long_lists_are_estimated_from_a_part() -> None:
     messages = [Message(role="user", content="word " * 100) for _ in range(MAX_ITEMS)]
     exact = sum(getsizeof(message.content) for message in messages)
-    assert exact * 0.5 < copy_and_measure({"messages": messages}) < exact * 2
+    assert exact * 0.5 < weigh({"messages": messages}) < exact * 2
     rows = ["word " * 20 for _ in range(20_000)]
     exact = sum(map(getsizeof, rows))
-    assert exact * 0.5 < copy_and_measure({"metadata": {"rows": rows}}) < exact * 2
-    assert 8_000_000 < copy_and_measure({"metadata": {"rows": [1] * 1_000_000}}) < 60_000_000
+    assert exact * 0.5 < weigh({"metadata": {"rows": rows}}) < exact * 2
+    assert 8_000_000 < weigh({"metadata": {"rows": [1] * 1_000_000}}) < 60_000_000
 
 
 def test_of_a_very_long_collection_only_what_a_trace_holds_is_copied() -> None:
     numbers = list(range(1_000_000))
     for value in (numbers, tuple(numbers), deque(numbers), set(numbers), dict.fromkeys(numbers).keys()):
         fields = {"context": value}
-        assert copy_and_measure(fields) < 200_000
+        copy_collections(fields)
+        assert weigh(fields) < 200_000
         kept: Any = fields["context"]
         assert [*kept[:1_000], kept[1_000][:4]] == [*range(1_000), "[..."]
         assert type(value) is not list or kept[1_001:] == numbers[-1_000:]
     fields = {"tags": dict.fromkeys(map(str, numbers), "a")}
-    copy_and_measure(fields)
+    copy_collections(fields)
     assert list(fields["tags"].items())[-2:] == [("499", "a"), ("...", "[... 999,500 values cut]")]
 
 
 def test_a_large_text_after_a_thousand_small_values_counts() -> None:
-    assert copy_and_measure({"context": [{"text": ""} for _ in range(1_500)] + [TEXT * 10]}) > 100_000
-    assert copy_and_measure({"context": [TEXT * 10] + [{"text": ""} for _ in range(1_500)]}) > 100_000
+    assert weigh({"context": [{"text": ""} for _ in range(1_500)] + [TEXT * 10]}) > 100_000
+    assert weigh({"context": [TEXT * 10] + [{"text": ""} for _ in range(1_500)]}) > 100_000
 
 
 def test_lists_and_dicts_are_copied_and_what_is_in_them_is_not() -> None:
     inner = {"text": TEXT}
     given = {"context": [inner], "tags": {"a": inner}, "output": TEXT}
     fields = dict(given)
-    copy_and_measure(fields)
+    copy_collections(fields)
     assert fields == given
     assert fields["context"] is not given["context"]
     assert fields["tags"] is not given["tags"]

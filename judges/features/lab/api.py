@@ -13,7 +13,6 @@ Calls work with and without a running event loop (``judges.features.lab.backgrou
 import dataclasses
 import re
 from collections.abc import AsyncIterator, Awaitable, Hashable, Iterable, Mapping, Sequence
-from datetime import date
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -33,10 +32,12 @@ from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
 from judges.endpoints.client import LimitedModel
-from judges.features.lab.background import Model, background, join, wait
-from judges.parsing.rows import ALIASES, as_trace, cell, is_known
+from judges.features.lab.background import Model, background, join, log, wait
+from judges.parsing.rows import as_trace, decode_cells, encoded
 from judges.registry import make_defined, read_judge
 from tracejudge import Trace
+from tracejudge.content.convert import Notes
+from tracejudge.content.field_names import closest_field, field_of, meaning
 
 __all__ = [
     "JudgeFunction",
@@ -57,7 +58,7 @@ _SHOWN_AS: Final = {
     "expected_response": 'expectations["expected_response"]',
     "expected_facts": 'expectations["expected_facts"]',
 }
-_TEXTS: Final = frozenset(field.name for field in msgspec.structs.fields(Trace) if field.type in (str, str | None))
+_LOGGED: Final = set[str]()  # Of this process.
 _RESULTS: Final = frozenset({bool, int, float, str, list, dict})  # Their names are words for a `result`.
 # The key of a judge file for an argument of MLflow's `make_judge`, or of another name in Python.
 _KEYS: Final[Mapping[str, str]] = {
@@ -410,52 +411,41 @@ def _description(judge: Judge) -> str:
     )
 
 
-def _trace(row: Row, number: int | None = None) -> Trace:
+def _traces(rows: Sequence[Row]) -> list[Trace]:
+    """Read rows as traces; names that mean no field are logged once."""
+    unknown: set[str] = set()
+    traces = [_trace(row, number if len(rows) > 1 else None, unknown) for number, row in enumerate(rows)]
+    if fresh := sorted(unknown - _LOGGED)[:20]:
+        _LOGGED.update(fresh)
+        hints = [f"{name} (did you mean {close}?)" if (close := closest_field(name)) else name for name in fresh]
+        log.warning("rows have names that mean no field and become tags: %s", ", ".join(hints))
+    return traces
+
+
+def _trace(row: Row, number: int | None, unknown: set[str]) -> Trace:
     """Read a row as a trace; a value that is missing in a DataFrame is absent."""
     if isinstance(row, Trace):
         return row
     where = "" if number is None else f"row {number}: "
     if not isinstance(row, Mapping):
         raise TypeError(f"{where}must be a dict with inputs, outputs and others, and is of type {type(row).__name__}")
-    try:
-        plain = {str(name): _builtin(name, value) for name, value in row.items()}
-        fields = as_trace({name: value for name, value in plain.items() if value is not None and value == value})  # noqa: PLR0124 - NaN
-        # Tables number their rows, users and sessions.
-        texts = {
-            name: str(value) for name, value in fields.items() if name in _TEXTS and isinstance(value, int | float)
-        }
-        return msgspec.convert({"output": "", **fields, **texts}, Trace)
-    except (msgspec.ValidationError, TypeError) as error:
-        field = match[1] if (match := re.search(r"`\$\.(\w+)", str(error))) else ""
-        name = next((name for name in (field, *ALIASES.get(field, ())) if name in row), f"expectations.{field}")
-        fix = "change the value, or rename a column that is no field of a trace"
-        raise ValueError(f"{where}{str(error).replace(f'$.{field}', name)}; {fix}") from None
-
-
-def _builtin(name: object, value: object) -> object:
-    try:
-        return msgspec.to_builtins(value, enc_hook=_plain)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
-
-
-def _plain(value: Any) -> object:
-    """Convert a value of NumPy, pandas or pydantic, such as a document of LangChain."""
-    for method in ("tolist", "model_dump"):
-        if callable(convert := getattr(value, method, None)):
-            return convert()
-    if type(value).__name__ in {"NAType", "NaTType"}:
-        return None
-    if isinstance(value, date):
-        return value.isoformat()
-    raise TypeError(f"a value of type {type(value).__name__} cannot be read; give a text, number, list or dict")
+    notes = Notes()
+    fields = as_trace(row, notes)
+    for note in notes.entries:
+        if note.reason in ("unreadable", "no_text"):
+            name = next((name for name in row if field_of(str(name)) == note.field), note.field)
+            fix = "change the value, or rename a column that is no field of a trace"
+            raise ValueError(f"{where}{name}: a value of type {note.kind} cannot be read; {fix}")
+        if note.reason == "unknown_name":
+            unknown.add(note.field)
+    return msgspec.json.decode(encoded({"output": "", **fields}), type=Trace)
 
 
 async def _evaluate(
     rows: Sequence[Row], judges: Sequence[JudgeFunction], model: Model | None
 ) -> VerdictList[VerdictDict]:
     """Judge each row with each judge; a conversation is judged once, and all its rows get its verdict."""
-    traces = [_trace(row, number if len(rows) > 1 else None) for number, row in enumerate(rows)]
+    traces = _traces(rows)
     models = [_model_of(judge, model) for judge in judges]
     # One runner a model: judges share its bound.
     runners = {chosen: JudgeRunner(chosen) for chosen in models}
@@ -568,16 +558,14 @@ async def _several(data: Any, selected: JudgeFunction | Iterable[object], model:
     is_pandas, is_polars = hasattr(data, "assign"), hasattr(data, "with_columns")
     if not (is_pandas or is_polars):
         return await _evaluate(list(data), judges, model)
-    rows = data.to_dict("records") if is_pandas else data.to_dicts()
-    # Lists and tables that come from a CSV file are JSON in a cell.
-    decoded = [{name: cell(name, raw) if isinstance(raw, str) else raw for name, raw in row.items()} for row in rows]
-    if decoded and not any(map(is_known, decoded[0])):
+    rows = [decode_cells(row) for row in (data.to_dict("records") if is_pandas else data.to_dicts())]
+    if rows and not any(meaning(str(name)) for name in rows[0]):
         # A judge of tags needs no other column.
-        first = _trace(decoded[0], 0)
+        (first,) = _traces(rows[:1])
         if all(judge.definition.missing(first) is not None for judge in judges):
-            there = ", ".join(map(repr, decoded[0]))
+            there = ", ".join(map(repr, rows[0]))
             raise ValueError(f"no column is a field of a trace; rename some to inputs, outputs, context: {there}")
-    rated = await _evaluate(decoded, judges, model)
+    rated = await _evaluate(rows, judges, model)
     columns: dict[str, list[object]] = {}
     for judge in judges:
         columns |= _columns(judge.definition, [verdicts[judge.name] for verdicts in rated])

@@ -9,7 +9,7 @@ import hashlib  # noqa: F401 - the same, for `bounded`
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timezone
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -25,13 +25,14 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
+from tracejudge.content.nested import unwrapped
 from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
 from tracejudge.dialects.values import CutMark, number_of, structure_of
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, plain_text, trace_id_text
-from tracejudge.log import attributes_of, class_name, report_or_raise
+from tracejudge.log import class_name, report_or_raise
 from tracejudge.model import (
     TIMES,
     Document,
@@ -91,7 +92,7 @@ def convert_trace(fields: Mapping[str, Any], notes: Notes, *, sends_content: boo
     ``fields`` may have any usual names, and values of any type. ``notes`` receive what could not be taken as it was;
     with ``sends_content`` values of unknown names are sent as tags. The trace id is the caller's task.
     """
-    named = _Named(_without_wrapper(fields), notes)
+    named = _Named(unwrapped(fields), notes)
     messages = named.fields.pop("messages", None)
     read = _read_fields(named.fields, notes)
     if named.counts and "usage" not in read and (usage := _guarded(_usage, "usage", named.counts, notes)):
@@ -146,6 +147,13 @@ def _read_fields(fields: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
     return read
 
 
+def in_utc(value: Any) -> Any:
+    """Return a time that another program wrote: without a zone it is UTC, as the zone of that program is unknown."""
+    if type(value) is str:
+        return f"{value.strip()}Z" if _TIME_WITHOUT_ZONE.fullmatch(value.strip()) else value
+    return value.replace(tzinfo=timezone.utc) if is_a(value, datetime) and value.tzinfo is None else value
+
+
 class _Named:
     """Values sorted by the field that their name means; None is left out."""
 
@@ -179,8 +187,10 @@ class _Named:
         elif key in INPUT_TOKENS or key in OUTPUT_TOKENS:
             self.counts[name] = value
         elif field is None:
-            self._notes.add("unknown_name", name, type(value))
-            self.tags[name] = value
+            tag = name.removeprefix("tags.")
+            if tag == name:
+                self._notes.add("unknown_name", name, type(value))
+            self.tags[tag] = value
         elif field not in self.fields:
             self.fields[field] = value
         elif field == "tags":
@@ -190,34 +200,11 @@ class _Named:
             self.tags[name] = value
 
 
-def _without_wrapper(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields of a trace that came as one record, as a model of the service, in place of the input."""
-    first, answer = fields.get("input"), fields.get("output")
-    if answer is not None and not is_a(answer, str):
-        return _without_result(fields, answer)
-    if answer is not None or first is None or is_a(first, str):
-        return fields
-    record = record_of(first)
-    if record is None or not {field_of(name) for name in record} >= {"input", "output"}:
-        return fields
-    return {**record, **{name: value for name, value in fields.items() if name != "input" and value is not None}}
-
-
-def _without_result(fields: Mapping[str, Any], result: Any) -> Mapping[str, Any]:
-    """Return the fields of a trace whose output is the result of a chain: an answer with its documents."""
-    record = result if is_a(result, dict) else attributes_of(result)
-    names = [name for name in record if type(name) is str]
-    by_field = {field: name for name in sorted(names, key=rank, reverse=True) if (field := field_of(name)) is not None}
-    if not {"output", "context"} <= by_field.keys() or not is_a(record[by_field["output"]], str):
-        return fields
-    documents = listed(record[by_field["context"]])
-    # Texts alone may be the names of sources.
-    if documents is None or all(is_a(document, str) for document in documents):
-        return fields
-    taken = {field: record[name] for field, name in by_field.items() if field in {"output", "context", "messages"}}
-    tags = {name: record[name] for name in names if field_of(name) is None}
-    rest = {name: value for name, value in fields.items() if name != "output" and value is not None}
-    return {**(tags if is_a(result, dict) else {}), **taken, **rest}
+def is_missing(value: Any) -> bool:
+    """Return whether a value stands for none: tables have NaN, NA and NaT where there is no value."""
+    if value is None or type(value) is str:
+        return value is None
+    return (is_a(value, float) and math.isnan(value)) or class_name(type(value)) in {"NAType", "NaTType"}
 
 
 def _guarded(read: Callable[[Any, Notes], Any], name: str, value: Any, notes: Notes) -> Any:
@@ -249,8 +236,7 @@ def _copy(value: Any, name: str, notes: Notes) -> Any:
 def _text(value: Any, _: Notes) -> str:
     if type(value) is str:
         return value if len(value) <= TRACE_CHARACTERS else str(copied(value))
-    is_no_json = is_a(value, complex) or (is_a(value, float) and not math.isfinite(value))
-    text = str(value) if is_no_json else text_form(value)
+    text = str(value) if is_a(value, complex) else None if is_missing(value) else text_form(value)
     if text is None:
         raise UnreadableError
     return text
@@ -308,6 +294,9 @@ _ISO: Final = re.compile(
 )
 
 
+_TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
+
+
 def _time(value: Any, _: Notes) -> float | int | None:
     if type(value) not in (int, float):
         if is_a(value, datetime):
@@ -356,7 +345,7 @@ def _usage(value: Any, notes: Notes) -> Usage | None:
         return Usage(**value)
     if type(value) in (tuple, list) and len(value) == _PAIR:
         value = dict(zip(("input_tokens", "output_tokens"), value, strict=True))
-    record = record_of(value)
+    record = record_of(structure_of(value))
     if record is None:
         raise UnreadableError
     record = {snake_case(name): count for name, count in record.items()}
@@ -382,7 +371,7 @@ def _feedback(value: Any, notes: Notes) -> Feedback:
     comment = None
     if type(value) is bool:
         value = 1 if value else -1
-    elif (number_of(value)) is None and (record := record_of(value)) is not None:
+    elif (number_of(value)) is None and (record := record_of(structure_of(value))) is not None:
         record = {snake_case(name): item for name, item in record.items()}
         value = next((record[name] for name in ("score", "value", "rating") if record.get(name) is not None), None)
         words = next((record[name] for name in ("comment", "text", "reason") if record.get(name) is not None), None)
@@ -401,6 +390,10 @@ def _feedback(value: Any, notes: Notes) -> Feedback:
 def _context(value: Any, notes: Notes) -> list[Document | str] | None:
     if type(value) is list and all(type(item) is str and item for item in value):
         return value  # an empty list tells that nothing was found
+    if type(value) is list:
+        value = [
+            {"id": item["doc_uri"], **item} if type(item) is dict and "doc_uri" in item else item for item in value
+        ]
     reader = DocumentReader(reads_rows=True)
     reader.read(value)
     for kind in reader.without_text:
@@ -408,18 +401,21 @@ def _context(value: Any, notes: Notes) -> list[Document | str] | None:
     return reader.documents or None
 
 
-def _texts(value: Any, notes: Notes) -> list[str] | None:
-    if type(value) is list and all(type(item) is str for item in value):
-        return value or None
-    items = _items(value)
-    texts = []
-    for item in [value] if items is None else items:
-        text = item.get("text") if is_a(item, dict) else None
-        if item is not None and (text := text if is_a(text, str) else text_form(item)) is not None:
-            texts.append(text)
-        elif item is not None:
-            notes.add("unreadable", "list", type(item))
-    return texts or None
+def _list_reader(field: str) -> Callable[[Any, Notes], list[str] | None]:
+    def read(value: Any, notes: Notes) -> list[str] | None:
+        if type(value) is list and all(type(item) is str for item in value):
+            return value or None
+        items = _items(value)
+        texts = []
+        for item in [value] if items is None else items:
+            text = item.get("text") if is_a(item, dict) else None
+            if item is not None and (text := text if is_a(text, str) else text_form(item)) is not None:
+                texts.append(text)
+            elif item is not None:
+                notes.add("unreadable", field, type(item))
+        return texts or None
+
+    return read
 
 
 def _items(value: Any) -> Iterable[Any] | None:
@@ -530,6 +526,7 @@ def _span(item: Any, notes: Notes) -> Span | None:
 
 
 def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
+    value = structure_of(value) if type(value) is str else value
     record = value if is_a(value, dict) else record_of(value)
     if record is None:
         items = [value] if is_a(value, str) else _items(value)
@@ -541,9 +538,9 @@ def _tags(value: Any, notes: Notes) -> dict[str, str] | None:
     for key, item in islice(record.items(), MAX_TAGS):
         if type(item) is CutMark:
             notes.add_further(item.names)
-        elif (text := None if item is None else text_form(item)) is not None:
+        elif (text := None if is_missing(item) else text_form(item)) is not None:
             tags[bounded(key_text(key), MAX_NAME_CHARS)] = text
-        elif item is not None:
+        elif not is_missing(item):
             notes.add("unreadable", "tags", type(item))
     return tags or None
 
@@ -632,8 +629,7 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "expected_response": _text,
     "error": _error,
     "context": _context,
-    "expected_facts": _texts,
-    "guidelines": _texts,
+    **{name: _list_reader(name) for name in ("expected_facts", "guidelines")},
     "tool_calls": _tool_calls,
     "spans": _spans,
     "usage": _usage,

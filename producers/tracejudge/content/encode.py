@@ -75,8 +75,11 @@ def plain(value: object, budget: Budget, depth: int = 0) -> object:
     if type(value) is str:
         return limit_text(value, budget)
     budget.take(_VALUE_CHARACTERS)
-    if value is None or value is True or value is False or type(value) is float:
+    if value is None or value is True or value is False:
         return value
+    if type(value) is float:
+        # JSON has neither: no number is absent, and one without a bound is its name.
+        return value if value - value == 0 else None if value != value else f"{'-' * (value < 0)}Infinity"  # noqa: PLR0124
     try:
         return _converted(value, budget, depth)
     except BaseException as error:  # noqa: BLE001 - values of the host may fail in any way

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tracejudge.model import Trace, snake_case
 
 __all__ = [
+    "HOLDERS",
     "INPUT_TOKENS",
     "MAX_TAGS",
     "OTHER_NAMES",
@@ -38,7 +39,7 @@ OTHER_NAMES: Final = {
         "ended_at": "end ended end_time end_timestamp finished_at completed_at",
         "provider": "provider_name vendor llm_provider",
         "model": "model_name model_id response_model llm_model",
-        "input": "question query user_query user_message user_input user_prompt input_text prompt inputs",
+        "input": "question query user_query user_message user_input user_prompt input_text prompt inputs request",
         "output": (
             "answer response completion content reply result generation generated_text outputs output_text "
             "model_output actual_output response_text final_answer"
@@ -50,7 +51,7 @@ OTHER_NAMES: Final = {
         ),
         "expected_response": (
             "expected expected_answer expected_output ground_truth reference reference_answer reference_output "
-            "gold_answer"
+            "reference_outputs gold_answer"
         ),
         "expected_facts": "facts",
         "guidelines": "guideline",
@@ -69,12 +70,17 @@ OUTPUT_TOKENS: Final = (
     *("output_tokens", "completion_tokens", "candidates_token_count", "eval_count", "output_token_count"),
 )
 """Names of the counts in `usage`; they are read at the top of a trace as well."""
+HOLDERS: Final = frozenset(
+    {"inputs", "outputs", "reference_outputs", "expectations", "vars", "item", "sample"}
+    | {"retrieval_context", "retrievalContext"}
+)
+"""Names of evaluation tools whose value holds fields of a trace by name; also what DeepEval retrieved."""
 
 _FIELD_OF: Final = {name: field for field, names in OTHER_NAMES.items() for name in names} | {
     field: field for field in Trace.__struct_fields__
 }
 _RANK: Final = {name: place for names in OTHER_NAMES.values() for place, name in enumerate(names, 1)}
-_BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS})
+_BESIDE_FIELDS: Final = frozenset({*SYSTEM_PROMPTS, *INPUT_TOKENS, *OUTPUT_TOKENS, *HOLDERS})
 MAX_TAGS: Final = 1_000
 """Unknown names of one object that are kept, and tags of one trace: each costs more than its few bytes."""
 _MAX_NAME_CHARS: Final = 64
@@ -122,5 +128,7 @@ def closest_field(name: str) -> str | None:
     import difflib  # noqa: PLC0415
 
     # Below this cutoff, names that were meant as tags resemble fields: `tenant` resembles `content`.
-    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], _FIELD_OF, n=1, cutoff=0.8)
+    # `request_id` is no misspelt `request`.
+    known = _FIELD_OF.keys() - {"request"}
+    close = difflib.get_close_matches(snake_case(name)[:_MAX_NAME_CHARS], known, n=1, cutoff=0.8)
     return _FIELD_OF[close[0]] if close else None

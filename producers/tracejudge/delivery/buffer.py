@@ -6,6 +6,7 @@ First the data that passes through it: an item from caller to sender, an entry o
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import compress, islice, repeat
+from math import inf
 from operator import is_
 from types import MethodDescriptorType
 from typing import Any, Literal, NamedTuple
@@ -18,10 +19,12 @@ from tracejudge.content.truncate import CONTENT_FIELDS
 from tracejudge.delivery.fork import Wakeup, reentrant_lock
 from tracejudge.dialects.values import MAX_ITEMS, SCALARS, SEQUENCES, copied_collection
 from tracejudge.ids import MAX_HASHED_CHARS, plain_text
-from tracejudge.log import attributes_of, member_of
+from tracejudge.log import attributes_of, member_of, report_or_raise
 from tracejudge.model import Document, Message, TextEnum, Trace
 
 _SHELL_BYTES = 600  # the publication itself, its ids and its place in the buffer
+_MAX_ARRIVED = 64
+_ADMITTED_AT_ONCE = 4  # in some 5 µs
 _MAX_STEPS = 100  # at most 0.2 ms; the rest is estimated from what was measured
 _METADATA = frozenset(Trace.__struct_fields__).difference(CONTENT_FIELDS)
 _text_bytes = str.__sizeof__
@@ -41,13 +44,13 @@ class Kind(TextEnum):
 
 # Made in the calling thread, so as cheap as possible. gc=False: the garbage collector would walk over ten thousand of
 # them again and again, and nothing an item holds can lead back to it.
-class Item(Struct, frozen=True, gc=False):
+class Item(Struct, gc=False):
     """A publication in the buffer: neither completed nor checked yet."""
 
     kind: Kind
     fields: dict[str, Any]  # As given, with lists and dicts copied; owned by the sender.
-    size_bytes: int
-    """Estimated. An odd number says that there are values besides texts, numbers and lists or dicts of these."""
+    size_bytes: int = 0
+    """As `weigh` estimates it; 0 until then."""
     published_at_s: float = 0.0  # Seconds since the epoch; with 0 a trace without a time gets none.
     trace_id: str = ""  # The id that `publish` returned.
     span_id: str | None = None  # Id of the current OpenTelemetry span, if it belongs to this trace.
@@ -141,6 +144,9 @@ class Buffer:
 
     An item counts against the caps until its batch is confirmed, so they bound all the memory held, including batches
     that are being sent. One thread takes and settles; any thread may put.
+
+    `put` only appends: what arrived is weighed, counted and accepted or refused by the next taker or reader of the
+    counts, or by publishers that find `_MAX_ARRIVED` of them. So many may be held beyond the caps.
     """
 
     def __init__(
@@ -150,53 +156,82 @@ class Buffer:
         # few steps each time, never during encoding, sending or waiting.
         self._lock = reentrant_lock()
         self._max_items = max_items
-        self._admitted_items = max_items  # 0 when closed, which saves each `put` a check
+        self._admitted_items = max_items  # 0 when closed, which saves each item a check
         self._max_bytes = max_bytes
         self._wake = wake
         self._drops_oldest = drop == "oldest"
+        self._arrived: deque[Item] = deque()
+        self._look_at: float = 1  # Arrived items at which a publisher looks after them.
+        self._is_admitting = False
         self._items: deque[Item] = deque()
         self._traces = Counters()
         self._feedback = Counters()
-        self.accepted = 0  # items of every kind since the start
+        self._accepted = 0  # items of every kind since the start
         self.settled = 0  # position in the order of acceptance up to which no item awaits a confirmation
         self.closed = False  # whether everything is refused
         self._abandoned = 0
         self._held_items = 0
         self._held_bytes = 0
-        self._wake_at = 1
+        self._wake_at: float = 1
         self._final = False
 
     def put(self, item: Item) -> None:
-        """Accept an item, or count why not; wakes the sender only if it waits for this item."""
-        # Written for speed: every publication passes here. A `with` statement takes twice as long as the two calls.
-        lock = self._lock
-        try:
-            lock.acquire()
-            held_bytes = self._held_bytes + item.size_bytes
-            if self._held_items >= self._admitted_items or held_bytes > self._max_bytes:
-                if not self._make_room(item):
-                    lock.release()
-                    return
-                held_bytes = self._held_bytes + item.size_bytes
-            self._held_bytes = held_bytes
-            self._held_items += 1
-            accepted = self.accepted = self.accepted + 1
-            self._items.append(item)
-            lock.release()
-        except BaseException:
-            # A signal handler raised: in `acquire`, before the lock was held, or later.
-            if lock._is_owned():  # noqa: SLF001 - as `threading.Condition` asks it
-                lock.release()
-            raise
-        if accepted == self._wake_at:
+        """Take in an item; wakes the sender only if it waits for this one. An item without a size is weighed later."""
+        # Without a lock, as every publication passes here: appending is one step for all threads.
+        arrived = self._arrived
+        arrived.append(item)
+        if len(arrived) >= self._look_at:
+            self._look()
+
+    def _look(self) -> None:
+        """Wake the sender if it waits for what arrived, and admit a few if many did."""
+        with self._lock:
+            is_awaited = self._accepted + len(self._arrived) >= self._wake_at
+            if is_awaited:
+                self._wake_at = inf
+            self._admit(_MAX_ARRIVED - _ADMITTED_AT_ONCE)
+        if is_awaited:
             self._wake()
 
-    def put_feedback(self, item: Item) -> None:
-        """Put an item of feedback, which is counted separately."""
+    def _admit(self, left: int = 0) -> None:
+        """Accept the items that arrived, but for the last ones, or count why not. The lock is held."""
+        if self._is_admitting:  # A signal handler publishes meanwhile: the loop reaches its items too.
+            return
+        self._is_admitting = True
+        arrived = self._arrived
+        try:
+            while len(arrived) > left:
+                item = arrived[0]
+                try:
+                    size_bytes = item.size_bytes = item.size_bytes or weigh(item.fields)
+                    if self._held_items < self._admitted_items and self._held_bytes + size_bytes <= self._max_bytes:
+                        reason = None
+                    else:
+                        reason = self._make_room(item)
+                except BaseException as error:  # noqa: BLE001 - whatever one item is, the others go on
+                    report_or_raise(error)
+                    reason = Reason.INVALID
+                counters = self._traces if item.kind is Kind.TRACE else self._feedback
+                # Up to `append` no call: a signal handler, which runs after calls only, may raise.
+                del arrived[0]
+                if reason is None:
+                    self._held_bytes += size_bytes
+                    self._held_items += 1
+                    self._accepted += 1
+                    counters.accepted += 1
+                    self._items.append(item)
+                else:
+                    counters.refuse(reason)
+        finally:
+            self._is_admitting = False
+            self._look_at = max(min(self._wake_at - self._accepted, _MAX_ARRIVED), 1)
+
+    @property
+    def accepted(self) -> int:
+        """Items of every kind that were accepted since the start."""
         with self._lock:
-            before = self.accepted
-            self.put(item)
-            self._feedback.accepted += self.accepted - before
+            self._admit()
+            return self._accepted
 
     def refuse(self, kind: Kind, reason: Reason) -> None:
         """Count a publication that never became an item."""
@@ -205,6 +240,8 @@ class Buffer:
 
     def take(self, *, max_items: int, max_bytes: int) -> list[Item]:
         """Remove the oldest items, up to a count and until their size passes `max_bytes`."""
+        with self._lock:
+            self._admit()
         taken: list[Item] = []
         size_bytes = 0
         # Without the lock, one item at a time: publishers must not wait for a whole batch to be taken.
@@ -238,18 +275,27 @@ class Buffer:
     def wake_after(self, count: int) -> bool:
         """Request a wake-up once `count` items are queued; False if they already are."""
         with self._lock:
+            self._look_at = 1  # First: who has read the former value has appended before.
+            self._admit()
             missing = count - len(self._items)
-            self._wake_at = self.accepted + missing if missing > 0 else -1  # never
-            return missing > 0
+            return missing > 0 and self._wake_in(missing)
 
     def wake_on_next_item(self) -> None:
         """Request another wake-up after the last one failed."""
         with self._lock:
-            self._wake_at = self.accepted + 1
+            self._look_at = 1
+            self._admit()
+            self._wake_in(1)
+
+    def _wake_in(self, missing: int) -> bool:
+        self._wake_at = self._accepted + missing
+        self._look_at = min(missing, _MAX_ARRIVED)
+        return True
 
     def close(self) -> bool:
         """Refuse everything from now on; False if it was closed before."""
         with self._lock:
+            self._admit()
             was_open, self.closed = not self.closed, True
             self._admitted_items = 0
             return was_open
@@ -257,6 +303,7 @@ class Buffer:
     def abandon_queued(self) -> None:
         """Drop the items that are in no batch yet."""
         with self._lock:
+            self._admit()
             while self._drop_oldest(Reason.ABANDONED):
                 self._abandoned += 1
 
@@ -266,9 +313,10 @@ class Buffer:
         Return the number of entries abandoned since the start.
         """
         with self._lock:
+            self._admit()
             self._final = True
             self._items.clear()
-            both = (self._counters(Kind.TRACE), self._counters(Kind.FEEDBACK))
+            both = (self._traces, self._feedback)
             for counters in both:
                 counters.drop(Reason.ABANDONED, counters.waiting)
             return sum(counters.dropped.get(Reason.ABANDONED, 0) for counters in both)
@@ -276,6 +324,7 @@ class Buffer:
     def totals(self, kind: Kind = Kind.TRACE) -> Totals:
         """Copy the counts of a kind at one moment."""
         with self._lock:
+            self._admit()
             return self._counters(kind).totals()
 
     @property
@@ -300,33 +349,32 @@ class Buffer:
     @property
     def queued(self) -> int:
         """Items that are in no batch yet."""
-        return len(self._items)
+        with self._lock:
+            self._admit()
+            return len(self._items)
 
     def _counters(self, kind: Kind) -> Counters:
-        # Accepted traces are not counted in `put`, which would cost each of them: they are what is not feedback.
-        self._traces.accepted = self.accepted - self._feedback.accepted
         return self._traces if kind is Kind.TRACE else self._feedback
 
-    def _make_room(self, item: Item) -> bool:
-        """Drop the oldest items until this one fits, if so configured; else refuse it."""
+    def _make_room(self, item: Item) -> Reason | None:
+        """Drop the oldest items until this one fits, if so configured; else return why it is refused."""
         while True:
             if self.closed:
-                reason = Reason.SHUTDOWN
-            elif self._held_items >= self._max_items:
+                return Reason.SHUTDOWN
+            if self._held_items >= self._max_items:
                 reason = Reason.BUFFER_FULL
             elif self._held_bytes + item.size_bytes > self._max_bytes:
                 reason = Reason.BUFFER_BYTES
             else:
-                return True
+                return None
             # An item of less than an eighth of the buffer is not worth adding up the queue.
             could_fit = item.size_bytes * 8 <= self._max_bytes
             if self._drops_oldest and not could_fit:
                 # Else queued items would be dropped for nothing: batches that are being sent keep their room.
                 queued_bytes = sum(item.size_bytes for item in list(self._items))
                 could_fit = self._held_bytes - queued_bytes + item.size_bytes <= self._max_bytes
-            if reason is Reason.SHUTDOWN or not (self._drops_oldest and could_fit and self._drop_oldest(reason)):
-                self._counters(item.kind).refuse(reason)
-                return False
+            if not (self._drops_oldest and could_fit and self._drop_oldest(reason)):
+                return reason
 
     def _drop_oldest(self, reason: Reason) -> bool:
         try:
@@ -393,44 +441,56 @@ class Flushes:
         return self.latest.ticket > self.completed
 
 
-def copy_and_measure(fields: dict[str, Any]) -> int:
-    """Copy the lists, dicts and other collections among the values in place, and estimate the bytes of all values.
+def copy_collections(fields: dict[str, Any]) -> None:
+    """Copy the lists, dicts and other collections among the values in place, one level deep.
 
-    Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. Of a
-    long collection, id or name only the part that is read is copied. The number is odd if a value may have code.
+    Runs no code of a value. Of a long collection only the part that is read is copied.
+    """
+    # Written for speed: every publication passes here.
+    for name, value in fields.items():
+        kind = type(value)
+        if kind is str:
+            continue
+        if (kind is list or kind is dict) and len(value) <= 2 * _MAX_STEPS:
+            fields[name] = value.copy()
+        elif id(kind) not in SCALARS:
+            fields[name] = copied_collection(value)
+
+
+def weigh(fields: dict[str, Any]) -> int:
+    """Estimate the bytes of all values, and cut enormous ids and names in place to the part that is read.
+
+    Runs no code of a value, not even to count it: known are built-in types and what subclasses of them inherit. The
+    number is odd if there are values besides texts, numbers and lists or dicts of these, which may have code.
 
     Not guaranteed: the sizes of foreign objects, and of values in containers after the first thousand. A string shared
     by several publications counts for each.
     """
-    # Written for speed: every publication passes here.
     total = _SHELL_BYTES
-    containers: tuple[Any, ...] = ()
-    for name, value in fields.items():
+    containers: list[Any] = []
+    for value in fields.values():
         kind = type(value)
         if kind is str:
             total += value.__sizeof__()
-        elif kind is list and len(value) <= 2 * _MAX_STEPS:
-            fields[name] = own = value.copy()
-            size = own.__sizeof__()
-            for inner in own:
+        elif kind is list:
+            size = value.__sizeof__()
+            for inner in value:
                 if type(inner) is not str:
-                    containers += (own,)
+                    containers.append(value)
                     break
                 size += inner.__sizeof__()
             else:
                 total += size
-        elif kind is dict and len(value) <= 2 * _MAX_STEPS:
-            fields[name] = own = value.copy()
-            total += own.__sizeof__()
-            for inner in own.values():
+        elif kind is dict:
+            total += value.__sizeof__()
+            for inner in value.values():
                 if id(type(inner)) not in SCALARS:
-                    containers += (own,)
+                    containers.append(value)
                     break
         elif id(kind) not in SCALARS:
-            fields[name] = copied = copied_collection(value)
-            containers += (copied,)
+            containers.append(value)
     total = (total + estimate_bytes(containers)) | 1 if containers else total & -2
-    return copy_and_measure(fields) if total > MAX_HASHED_CHARS and _cut_names(fields) else total
+    return weigh(fields) if total > MAX_HASHED_CHARS and _cut_names(fields) else total
 
 
 def _cut_names(fields: dict[str, Any]) -> bool:

@@ -122,7 +122,7 @@ def result_of(value: object) -> JSONValue:
 def tool_result(value: object) -> object:
     """Return what a tool returned, where its span holds the record or the message in which it was passed on."""
     if is_list(value) and value and all((mapping_of(part) or {}).keys() == {"text"} for part in value):
-        return result_of(value)
+        return structure_of(result_of(value))
     record = mapping_of(value)
     if record is None:
         return value

@@ -5,15 +5,17 @@ import io
 import json
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from support.cases import each_case
 from support.cli_parts import Run, scripted, write_lines
 
-from judges.parsing.rows import as_trace, cell
+from judges.parsing.rows import as_trace, decode_cells, encoded
 from tracejudge import Trace
 from worker.base.commands.trace_files import read_traces
 
@@ -54,7 +56,7 @@ ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     ),
     "columns as labels": (
         {"output": "So.", "human_label": True, "grade": 4, "tags": {"grade": "5"}, "other": {"a": 1}, "empty": None},
-        {"output": "So.", "tags": {"human_label": "yes", "grade": "5"}},
+        {"output": "So.", "tags": {"human_label": "true", "grade": "5", "other": '{"a":1}'}},
     ),
     "retrieved documents": (
         {
@@ -81,7 +83,7 @@ How?,"You idiot.",,,no,
 
 def test_a_row_becomes_the_trace_that_it_stands_for() -> None:
     for name, (row, expected) in ROWS.items():
-        trace = as_trace(row)
+        trace = json.loads(encoded(as_trace(row)))
         assert len(str(trace.pop("trace_id"))) == 32, name
         assert trace == {"service": "offline", **expected}, name
 
@@ -91,6 +93,15 @@ def test_a_trace_stays_as_it_is_and_equal_rows_have_one_id() -> None:
     assert as_trace(trace) == trace
     rows = [as_trace({"output": "So.", "input": "Why?"}), as_trace({"input": "Why?", "output": "So."})]
     assert rows[0]["trace_id"] == rows[1]["trace_id"] != as_trace({"output": "No."})["trace_id"]
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "TZ", "Asia/Tokyo")
+    time.tzset()
+    for value in ("2023-11-14T22:13:20", datetime(2023, 11, 14, 22, 13, 20)):  # noqa: DTZ001 - without a zone
+        assert as_trace({"output": "a", "startTime": value})["started_at"] == 1.7e9
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_evaluate_reads_csv_and_rows_without_ids(run: Run) -> None:
@@ -209,7 +220,7 @@ def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: 
         ("['a', \"b's\"]", ["a", "b's"]),
         ("[ 'a, b' ]", ["a, b"]),
         ("['a' 'b'\n 'c']", ["a", "b", "c"]),
-        ("[{'text': 'a', 'score': None}]", [{"text": "a", "score": None}]),
+        ("[{'text': 'a', 'score': None}]", [{"text": "a"}]),
         ("[]", []),
         ("[1] The first note.", ["[1] The first note."]),
         ("[...]", ["[...]"]),
@@ -220,11 +231,7 @@ def test_an_error_of_the_reading_thread_ends_the_command(run: Run, monkeypatch: 
     ],
 )
 def test_a_list_that_is_written_as_text_is_a_list(text: str, documents: list[object]) -> None:
-    for row in (
-        as_trace({"output": "a", "contexts": text}),
-        as_trace({"output": "a", "context": cell("context", text)}),
-    ):
-        assert row["context"] == documents
+    assert json.loads(encoded(as_trace(decode_cells({"output": "a", "contexts": text}))))["context"] == documents
 
 
 def test_judges_test_skips_and_counts_rows_without_an_output(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,6 +215,18 @@ STEPS = [
         Reading(role=Role.CHAIN, input=SpanInput("Is it open?")),
     ),
     case(
+        "a_question_beside_the_turns_before",
+        "CHAIN",
+        {"input.value": json.dumps(["Is it open?", {"role": "user", "content": "Where is it?"}]), **JSON},
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?")),
+    ),
+    case(
+        "an_object_as_the_only_argument",
+        "CHAIN",
+        {"input.value": '{"step": "Step(number=1)"}'},
+        Reading(role=Role.CHAIN),
+    ),
+    case(
         "what_cannot_be_told_stays_raw",
         "CHAIN",
         {"input.value": '{"a": "x", "b": "y"}', "output.value": '{"a": [1, 2]}', **JSON},

@@ -24,7 +24,7 @@ from judges.core.prompt import neutralise
 from judges.custom.definition import nearest
 from judges.registry import check_tables, display, find_file, load_judges, read_judge
 from worker.core.config.loading import load
-from worker.core.config.reading import config_path, place_of, redis_fix, unknown_variables
+from worker.core.config.reading import config_path, place_of, redis_place, unknown_variables
 from worker.core.config.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> "Store":
     from worker.core.storage.client import StoreError, find_wrong_count, make_stores  # noqa: PLC0415 - not every command
 
     stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
+    if settings.redis_url.startswith("rediss"):
+        # A Redis without TLS takes the handshake for the beginning of a command, and a worker waits longer for it.
+        _explain_absence(settings, stores[0])
     if len(stores) > 1 and (context := click.get_current_context(silent=True)) is not None:
         for store in stores:
             context.call_on_close(store.close)
@@ -159,12 +162,21 @@ def open_store(settings: Settings, *, needs_all: bool = False) -> "Store":
         except StoreError as error:
             text = f"{error}: {error.address}"
             if store is stores[0] or needs_all:
-                # Where Redis answers, the error says what to do.
-                fix = f"; {redis_fix(config_file())}" if store.is_away else ""
-                raise StoreError(f"{text}{fix}") from error
+                _explain_absence(settings, store)
+                raise StoreError(text) from error
             note(f"partition {store.partition}: {text}; what it holds is missing here")
             store.is_away = True
     return stores[0]
+
+
+def _explain_absence(settings: Settings, store: "Store") -> None:
+    """Raise ``StoreError`` with the cause and its fix, as the doctor finds them, if Redis cannot be used."""
+    from worker.base.doctor.redis_server import reach  # noqa: PLC0415 - only after an error, but for TLS
+    from worker.core.storage.client import StoreError  # noqa: PLC0415 - not every command
+
+    finding = reach("redis", settings.redis_url, store.keys.layout)
+    if finding.result == "broken":
+        raise StoreError(f"{finding.what}; {finding.fix} ({redis_place(config_file())})")
 
 
 def config_file() -> str | None:

@@ -16,6 +16,7 @@ from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, n
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import MIB, Settings
+from worker.core.selection.lenient import LeftOut
 from worker.core.storage.client import StoreError
 
 _CHUNK: Final = 500
@@ -40,7 +41,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
         partition.close()
     sender = _Sender(settings)
     wrong = 0
-    unknown: Counter[str] = Counter()
+    unknown: Counter[str | LeftOut] = Counter()
     columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
     with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
         task = progress.add_task("publishing", total=None)
@@ -52,7 +53,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                     if wrong <= _MAX_SHOWN:
                         note(f"line {line.number}: {entry}")
                     continue
-                unknown.update(entry.unknown)
+                unknown.update((*entry.unknown, *entry.left_out))
                 place = place_of(entry.trace.trace_id, entry.trace.session_id)
                 if sender.add(Entry(Kind.TRACE, line.payload, place)):
                     progress.update(task, completed=sender.published)

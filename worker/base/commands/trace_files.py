@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import stat
 import sys
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, NamedTuple, TextIO
 
@@ -16,18 +18,20 @@ import msgspec
 from msgspec.structs import replace
 
 from judges.core.sessions import in_order, join, part, session_id_of
-from judges.custom.definition import nearest
-from judges.parsing.rows import as_trace, csv_rows, encoding_fault, is_csv, text_lines
+from judges.parsing.rows import EMPTY_OUTPUT, as_trace, csv_rows, encoded, encoding_fault, is_csv, text_lines
 from tracejudge import Trace
+from tracejudge.content.convert import Notes
+from tracejudge.content.field_names import closest_field
 from worker.base.commands.options import amount, note
-from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
+from worker.core.config.settings import MAX_SESSION_BYTES, MIB, SESSION_MAX, Settings
 from worker.core.queue.batch import Session
-from worker.core.selection.lenient import NO_OUTPUT, NoTraceError, decode_repaired
+from worker.core.selection.lenient import NO_OUTPUT, LeftOut, NoTraceError, decode_repaired, losses
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 
 # `tracejudge export` adds it to each trace.
 _VERDICTS: Final = "verdicts"
 _ROW: Final = msgspec.json.Decoder(dict[str, Any])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Line(NamedTuple):
@@ -36,7 +40,8 @@ class Line(NamedTuple):
     number: int
     payload: bytes
     end: int
-    error: str | None = None  # Of a row of a CSV file that is no trace.
+    error: str | None = None  # Of a row of a CSV file, or an item of an array, that is no trace.
+    without_output: str = "is not a trace: Object missing required field `output`"
 
 
 @contextlib.contextmanager
@@ -91,35 +96,30 @@ async def lines(source: BinaryIO, max_bytes: int) -> AsyncIterator[Line]:
         places.release()
 
 
-def read_traces(file: TextIO) -> Iterator[tuple[int, Trace | str]]:
-    """Yield the number of each line of JSON lines or CSV that is not empty, with its trace or the error in it.
+def read_traces(
+    file: TextIO, max_bytes: int = 4 * MIB, unknown: Counter[str | LeftOut] | None = None
+) -> Iterator[tuple[int, Trace | str]]:
+    """Yield the number of each line of a file of traces or rows that is not empty, with its trace or the error in it.
 
-    Rows of labelled data, as those without ids, are read as traces too (``judges.parsing.rows``).
+    ``unknown`` counts names that mean no field, and fields that cannot be read.
     """
-    buffer = getattr(file, "buffer", None)
-    lines = file if buffer is None else text_lines(buffer)
-    if is_csv(file):
-        for row in csv_rows(lines):
-            yield row.number, row.error or _convert(row.fields)
-        return
-    for number, text in enumerate(lines, 1):
-        if text.strip():
-            yield number, encoding_fault(text) or _decode(text.encode(), as_trace)
+    source = getattr(file, "buffer", None) or io.BytesIO(file.read().encode("utf-8", "surrogateescape"))
+    for line in csv_lines(source) if is_csv(file) else split_lines(source, max_bytes):
+        entry = trace_of_row(line, max_bytes)
+        if isinstance(entry, TraceEntry) and unknown is not None:
+            unknown.update((*entry.unknown, *entry.left_out))
+        yield line.number, entry if isinstance(entry, str) else entry.trace
 
 
-def _decode(payload: bytes, as_fields: Callable[[dict[str, Any]], object] = lambda row: row) -> Trace | str:
+def _error_of(payload: bytes) -> str:
+    """Return why a line is no trace."""
     try:
-        row = decode_repaired(payload)
+        msgspec.convert(decode_repaired(payload), Trace)
     except NoTraceError:
         return "is not JSON"
-    return _convert(as_fields(row) if isinstance(row, dict) else row)
-
-
-def _convert(fields: object) -> Trace | str:
-    try:
-        return msgspec.convert(fields, Trace)
     except msgspec.ValidationError as error:
         return f"is not a trace: {error}"
+    return "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
 
 
 def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
@@ -137,37 +137,60 @@ def trace_of(line: Line, max_bytes: int) -> TraceEntry | str:
     if isinstance(entry, TraceEntry) and NO_OUTPUT not in entry.left_out:
         return entry
     # The stream only counts invalid entries; here the user needs the reason.
-    error = _decode(line.payload)
-    unknown = "is not a trace: an empty or overlong trace_id or service, or nested too deeply"
-    return error if isinstance(error, str) else unknown
+    return _error_of(line.payload)
 
 
 def trace_of_row(line: Line, max_bytes: int) -> TraceEntry | str:
-    """Read a trace, or a row of labelled data as a trace, or return the error in the line."""
-    if line.error:
-        return line.error
-    entry = trace_of(line, max_bytes)
-    if isinstance(entry, TraceEntry) or len(line.payload) > max_bytes:
+    """Read a trace as `trace_of`, or a row of labelled data, or return the error in the line.
+
+    Unknown names are labels: they become tags, as in `publish`.
+    """
+    entry = line.error or trace_of(line, max_bytes)
+    if line.error or len(line.payload) > max_bytes or (isinstance(entry, TraceEntry) and not entry.unknown):
         return entry
+    notes = Notes()
     try:
-        row = as_trace(decode_repaired(line.payload.decode().encode(), _ROW.decode))
+        row = decode_repaired(line.payload.decode().encode(), _ROW.decode)
+        if isinstance(entry, str) and row.get("trace_id") == "":
+            return entry
+        fields = as_trace(row, notes)
     except (NoTraceError, UnicodeDecodeError):
         return entry
-    return trace_of(line._replace(payload=msgspec.json.encode(row)), max_bytes)
+    if "output" not in fields:
+        return line.without_output
+    read = read_entry((b"-", {b"v": b"1", b"t": encoded(fields)}), max_bytes)
+    if not isinstance(read, TraceEntry):
+        return _error_of(line.payload)
+    unknown = tuple(note.field for note in notes.entries if note.reason == "unknown_name")
+    left_out = (*losses(notes.entries), *read.left_out)
+    return replace(read, payload=line.payload, left_out=left_out, unknown=unknown)
 
 
-def note_unknown_fields(counts: Mapping[str, int]) -> None:
-    """Print the most frequent fields that no trace has, each with a suggestion."""
+def note_unknown_fields(counts: Mapping[str | LeftOut, int]) -> None:
+    """Print the most frequent fields that no trace has, each with a suggestion, and those that could not be read."""
     unknown = Counter({name: count for name, count in counts.items() if name != _VERDICTS})
     for name, count in unknown.most_common(5):
-        close = nearest(name, Trace.__struct_fields__) if name.isprintable() else ""
-        note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{close.partition('; known')[0]}")
+        if isinstance(name, LeftOut):
+            note(f"left out {name.field!r} of JSON type {name.kind} in {amount(count, 'trace')}: it cannot be read")
+            continue
+        close = closest_field(name) if name.isprintable() else None
+        hint = "" if close is None else f"; did you mean {close}?"
+        note(f"unknown field {name[:40]!r} in {amount(count, 'trace')}{hint}")
 
 
 def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
-    """Yield the lines that are not empty; of one longer than ``max_bytes`` only as much as shows that it is."""
+    """Yield the lines that are not empty, or the items of a JSON array, which is read as a whole.
+
+    Of a line longer than ``max_bytes`` only as much is kept as shows that it is.
+    """
     most, end, number, part = max_bytes + 2, 0, 0, b""
-    parts = (text.encode("utf-8", "surrogateescape") for text in text_lines(source, most))
+    texts, head = text_lines(source, most), list[str]()
+    while not "".join(head[-1:]).strip() and (text := next(texts, None)) is not None:
+        head.append(text)
+    if "".join(head[-1:]).lstrip().startswith("["):
+        yield from _array_items("".join((*head, *texts)).encode("utf-8", "surrogateescape"))
+        return
+    parts = (text.encode("utf-8", "surrogateescape") for text in chain(head, texts))
     for first in parts:
         if first == b"\n" and part.endswith(b"\r"):
             continue  # one line end, divided because the line became too long
@@ -180,11 +203,27 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
             yield Line(number, payload, end)
 
 
+def _array_items(data: bytes) -> Iterator[Line]:
+    """Yield the items of a JSON array, each with the number of the line where it begins."""
+    number, end = 1, 0
+    try:
+        items = decode_repaired(data, _ITEMS.decode)
+    except NoTraceError:
+        yield Line(number, b"[", end, "begins an array that is no JSON; complete it, or write one object a line")
+        return
+    for item in map(bytes, items):
+        # The texts of a repaired array are not in the file: then it is the line of the last one that is.
+        start = max(data.find(item, end), end)
+        number, end = number + data.count(b"\n", end, start), start + len(item)
+        yield Line(number, item, end)
+        number += item.count(b"\n")
+
+
 def csv_lines(source: BinaryIO) -> Iterator[Line]:
-    """Yield the rows of a CSV file as traces in JSON."""
+    """Yield the rows of a CSV file as objects in JSON."""
     is_pipe = not source.seekable()
-    for number, fields, error in csv_rows(text_lines(source)):
-        yield Line(number, msgspec.json.encode(fields), 0 if is_pipe else source.tell(), error)
+    for number, cells, error in csv_rows(text_lines(source)):
+        yield Line(number, msgspec.json.encode(cells), 0 if is_pipe else source.tell(), error, EMPTY_OUTPUT)
 
 
 class Output:

@@ -6,14 +6,20 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import redis
-from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url, parse_redis_url
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
 from worker.core.config.checks import addresses
 from worker.core.config.settings import MIB, Settings
-from worker.core.queue.broker import broker as celery_broker
 from worker.core.storage.client import Store, find_wrong_keys, with_master
 from worker.core.storage.keys import Keys
 
@@ -52,26 +58,41 @@ def reach(name: str, url: str, key: str = "") -> Finding:
         return ok(name, with_master(mask_url(url), client.connection_pool) if is_cluster else mask_url(url))
 
 
+_ANSWERS: Final[Sequence[tuple[type[RedisError], str, str]]] = (
+    (
+        InvalidResponse,
+        "{where} is no Redis: another program answers there",
+        "correct host and port; if it is a Redis with TLS, use rediss://",
+    ),
+    (
+        BusyLoadingError,
+        "{where} is still loading its data",
+        "wait until it has finished; large files take minutes",
+    ),
+)
+
+
 def _answer(error: RedisError, where: str) -> Cause | None:
     """Explain an answer of Redis itself."""
     text = str(error)
     if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         fix = "correct user and password in the URL, as redis://user:password@host:6379/0"
         return Cause(f"{where} refuses the user or the password, or asks for one", fix)
-    if isinstance(error, BusyLoadingError):
-        return Cause(f"{where} is still loading its data", "wait until it has finished; large files take minutes")
+    for kind, what, fix in _ANSWERS:
+        if isinstance(error, kind):
+            return Cause(what.format(where=where), fix)
     if "max number of clients" in text:
         return Cause(f"{where} accepts no further client", "raise maxclients there, or find who holds so many")
     if isinstance(error, ResponseError):
-        kind, fix = text.split(" ", 1)[0][:32], "see its log"
+        said, fix = text.split(" ", 1)[0][:32], "see its log"
         if "cluster support" in text:
-            kind, fix = "it is no cluster", "set redis_url to redis://host:port"
+            said, fix = "it is no cluster", "set redis_url to redis://host:port"
         elif "DB index" in text:
-            kind, fix = (
+            said, fix = (
                 "it has no database of this number",
                 "correct the number at the end of the URL, 0 to 15 as a rule",
             )
-        return Cause(f"{where} refuses the connection ({kind})", fix)
+        return Cause(f"{where} refuses the connection ({said})", fix)
     if "closed by server" in text and not any(isinstance(link, OSError) for link in chain(error)):
         return Cause(f"{where} closes the connection", "perhaps it speaks TLS: use rediss://")
     return None
@@ -177,6 +198,8 @@ def broker(settings: Settings) -> Sequence[Finding]:
 def _connect_by_kombu(settings: Settings, where: str) -> Finding:
     from kombu import Connection  # type: ignore[attr-defined] # noqa: PLC0415 - for a broker beside Redis alone
     from kombu.exceptions import KombuError  # noqa: PLC0415 - as above
+
+    from worker.core.queue.broker import broker as celery_broker  # noqa: PLC0415 - as above
 
     url, transport_options, use_ssl = celery_broker(settings)
     options = {"connect_timeout": _CONNECT_S, "ssl": use_ssl, "transport_options": transport_options}

@@ -131,9 +131,9 @@ def place_of(key: str, environment: Mapping[str, str], path: str | None) -> str:
     return variable if is_set else path or "defaults"
 
 
-def redis_fix(path: str | None) -> str:
-    """Return how to correct the address of Redis; ``path`` is the configuration file."""
-    return f"start it, or correct redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
+def redis_place(path: str | None) -> str:
+    """Return where the address of Redis is set; ``path`` is the configuration file."""
+    return f"redis_url{f' in {path}' if path else ''}, {_PREFIX}REDIS_URL or --redis-url"
 
 
 def unconfigured(settings: Settings, path: str | None) -> str | None:

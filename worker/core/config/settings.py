@@ -192,6 +192,8 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
         proxy: The HTTP proxy for judge endpoints and receivers, as `http://host:port`; `none` for no proxy.
             Unless set, the environment decides: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY.
         export_explanations: Put rationales, which may quote traces, on spans and events.
+        judge_duplicates: Judge an answer again that was published before with the same trace id and question, within a
+            day, as where the SDK and OpenTelemetry tell of the same call.
         sampling_key: Changes which traces a rate samples; the same for all workers.
         user_key: Key of the hash that replaces an end user's id in verdicts; the same for all workers. Unless given,
             a random key is made once and kept in Redis.
@@ -247,6 +249,7 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
     metrics_tls_key: str | None = None
     proxy: str | None = None
     export_explanations: bool = False
+    judge_duplicates: bool = False
     sampling_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] = "tracejudge"
     user_key: HashKey | None = None
     user_key_file: str | None = None

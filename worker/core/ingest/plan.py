@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from worker.core.config.settings import Settings
 from worker.core.features import IngestHook, collect_limits, find_single
 from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed
+from worker.core.selection.evaluations import EvaluationFactory, leave_out_shed, told_marks
 from worker.core.selection.sampling import RuleTally, Sampler, Sampling
 from worker.core.selection.stream_entry import FeedbackEntry, InvalidEntry, ReportEntry, StreamEntry, TraceEntry
 from worker.core.storage.keys import Keys
@@ -190,6 +190,9 @@ class Planner:
             written["shed"] = dict(shed_models)
         if sampling.session_choices and self._gather is not None:
             written["session"] = self._gather(plan.writer, entry, sampling.session_choices)
+        if entry.trace.output.strip() and not self._settings.judge_duplicates:
+            written["told"] = plan.writer.key(self._keys.told(entry.trace.trace_id))
+            written["marks"] = told_marks(entry.trace, chosen, in_session="session" in written)
         plan.chosen.append(written)
 
     def _feedback(self, plan: Plan, entry: FeedbackEntry) -> None:

@@ -181,7 +181,7 @@ class JudgingConsumer:
         self.loop = loop or EventLoopThread("tracejudge-judging")
         self.held_leases = HeldLeases(self.leases, lambda task: self.loop.call(task.cancel))
         self._fetcher = BatchFetcher(self.leases, ledger)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._current: dict[str, Shift] = {}
         self._running: dict[str, list[Shift]] = {}
         self._started = self._stopping = self._ended = False
@@ -336,18 +336,30 @@ class JudgingConsumer:
         window = self.windows.get(judge_model)
         return window is not None and window.is_blocked
 
+    def has_shift(self, label: str) -> bool:
+        """Return whether a shift of a queue label runs that no message would replace by another."""
+        current = self._current.get(label)
+        if current is None or self._stopping:
+            return False
+        return current.seconds < self._settings.shift_s or len(self._running[label]) >= _MAX_SHIFTS
+
+    def look_again(self, label: str) -> bool:
+        """Make the running shift of a queue label look for ready batches; False if there is none."""
+        with self._lock:
+            is_running = self.has_shift(label)
+            if is_running:
+                current = self._current[label]
+                current.windows_to_look_at.update(current.windows)
+                current.wake()
+            return is_running
+
     def _begin(self, label: str) -> Shift | None:
         windows = [window for window in self.windows.values() if window.label == label]
         with self._lock:
-            if self._stopping or not self._started or not windows:
+            if self._stopping or not self._started or not windows or self.look_again(label):
                 return None
             running, current = self._running.setdefault(label, []), self._current.get(label)
-            is_full = len(running) >= _MAX_SHIFTS
-            if current is not None and (current.seconds < self._settings.shift_s or is_full):
-                current.windows_to_look_at.update(windows)
-                current.wake()
-                return None
-            if is_full:
+            if len(running) >= _MAX_SHIFTS:
                 return None
             shift = self._current[label] = Shift(windows)
             running.append(shift)

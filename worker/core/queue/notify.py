@@ -3,6 +3,9 @@
 A broker that hangs takes ten seconds per message, and neither ingest nor judging has that time. A lost notification
 costs about a second: the sweeper sends another where batches are ready and the queue is empty.
 
+A running shift of this process is woken without a message. Other workers then get one now and then, since they may be
+idle while this one is busy.
+
 A queue holds about two messages per worker. Checking its length and sending are not one step: when N workers send at
 once, up to N - 1 messages more than 2 * workers may wait. A surplus message finds nothing ready, and ends at once.
 """
@@ -11,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 from celery import Celery
@@ -34,6 +37,8 @@ _LOOK_S: Final = 0.5
 # This pause after sending combines requests, because a message costs sender and receiver a millisecond of CPU each.
 _GATHER_S: Final = 0.01
 _COUNT_WORKERS_S: Final = 2.0
+# Between two messages for other workers while this one has a running shift.
+_TELL_PEERS_S: Final = 0.5
 # Pause between two messages of a label if the broker cannot count messages.
 _UNCOUNTED_QUEUE_PAUSE_S: Final = 1.0
 # They have no types in kombu.
@@ -96,12 +101,25 @@ def queue_of(settings: Settings, label: str) -> Any:
     return _queue(name, _exchange(f"{settings.prefix}.judge", type="direct"), routing_key=name)
 
 
+class Shifts(Protocol):
+    """The running shifts of this process; any thread may ask."""
+
+    def has_shift(self, label: str) -> bool:
+        """Return whether a shift of a queue label runs that takes what is ready."""
+        ...
+
+    def look_again(self, label: str) -> bool:
+        """Make that shift look for ready batches; False if there is none."""
+        ...
+
+
 class Notifier(ServiceThread):
     """Accepts queue labels from any thread, and sends one message for each while its queue is short enough.
 
     Attributes:
         dropped: Notifications that were never sent.
         workers: Workers that judge, as last counted; at least one.
+        shifts: Those of this process; None if it does not judge.
     """
 
     role = "judge"
@@ -119,6 +137,8 @@ class Notifier(ServiceThread):
         super().__init__("notify", self._has_requests)
         self.dropped = 0
         self.workers = 1
+        self.shifts: Shifts | None = None
+        self._told_at: dict[str, float] = {}
         self._labels = {judge_model_hash(name): queue_label(name) for name in judge_models}
         self._judge_models = tuple(judge_models)
         self._store = store
@@ -139,8 +159,14 @@ class Notifier(ServiceThread):
         self._has_requests.set()
 
     def ready_labels(self) -> frozenset[str]:
-        """List labels with ready batches, for which a message was sent before; empty if Redis does not answer."""
-        names, keys = self._judge_models, self._store.keys
+        """List labels with ready batches, for which a message was sent before; empty if Redis does not answer.
+
+        Without those of shifts here, which need no message.
+        """
+        keys, shifts = self._store.keys, self.shifts
+        names = [name for name in self._judge_models if shifts is None or not shifts.has_shift(queue_label(name))]
+        if not names:
+            return frozenset()
         try:
             counts = self._store.pipeline(lambda pipe: [pipe.zcard(keys.ready(name)) for name in names])
         except StoreError:
@@ -148,8 +174,13 @@ class Notifier(ServiceThread):
         return frozenset(queue_label(name) for name, ready in zip(names, counts, strict=True) if ready)
 
     def notify_batches(self, batch_ids: Iterable[str], except_labels: Collection[str] = ()) -> None:
-        """Request notifications for new batches; ``except_labels`` had ready batches before."""
+        """Wake shifts or request notifications for new batches; ``except_labels`` had ready batches before."""
         for label in {self._labels[hash_in_id(batch_id)] for batch_id in batch_ids}.difference(except_labels):
+            if self.shifts is not None and self.shifts.look_again(label):
+                now = time.monotonic()
+                if self.workers == 1 or now - self._told_at.get(label, 0.0) < _TELL_PEERS_S:
+                    continue
+                self._told_at[label] = now
             self.notify(label)
 
     def run_once(self) -> None:

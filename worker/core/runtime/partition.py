@@ -106,6 +106,7 @@ class Partition:
             slots=process.slots,
             loop=process.loop,
         )
+        self._notifier.shifts = self.judging if self._judges else None
         # Panels add no backlog of their own, because their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)

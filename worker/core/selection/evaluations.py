@@ -1,5 +1,6 @@
 """Evaluations: their ids, periods and members."""
 
+import base64
 import hashlib
 import time
 from collections import Counter
@@ -113,6 +114,25 @@ def period_of(entry: TraceEntry) -> str:
 def publication_parts(entry: TraceEntry) -> bytes:
     """Encode the identity of one publication of a trace."""
     return joined_parts(entry.trace.trace_id, entry.trace.span_id or "", entry.publication_id)
+
+
+def question_of(trace: Trace) -> str:
+    """Return the question of a trace: its input, else the last message of its user."""
+    messages = (message.content for message in reversed(trace.messages or ()) if message.role == "user")
+    return trace.input or next(filter(None, messages), "")
+
+
+def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: bool) -> str:
+    """Return a mark of 8 characters for each evaluation, and one for the trace in its conversation.
+
+    Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
+    """
+    told = joined_parts(question_of(trace).strip(), trace.output.strip())
+    parts = [joined_parts(each.judge, each.version, grader.judge_model) for grader, each in chosen]
+    if in_session:
+        parts.append(joined_parts(trace.session_id or ""))
+    marks = (hashlib.blake2b(told + part, digest_size=6) for part in parts)
+    return "".join(base64.b64encode(mark.digest()).decode() for mark in marks)
 
 
 def _id(prefix: bytes, suffix: bytes) -> str:

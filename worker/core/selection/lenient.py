@@ -14,18 +14,18 @@ import msgspec
 from msgspec import Meta
 
 from tracejudge import LateFeedback, Trace
-from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace
-from tracejudge.content.field_names import bound_names, field_of, meaning, rank, snake_case
+from tracejudge.content.convert import Note, Notes, convert_feedback, convert_trace, in_utc
+from tracejudge.content.field_names import bound_names, field_of, meaning, rank
 from tracejudge.ids import MAX_ID_CHARS, trace_id_text
 from tracejudge.model import TIMES
 
 _FIELDS: Final = frozenset(Trace.__struct_fields__)
 _MAX_SHOWN_NAMES: Final = 30
 _MAX_INTEGER_DIGITS: Final = 300
+_NAMED: Final = {"Infinity": "Infinity", "-Infinity": "-Infinity"}  # NaN is absent.
 # A name or an id of another form may be a text of a user.
 _SHOWN_NAME: Final = re.compile(r"[A-Za-z_$@][\w.$@-]{0,39}", re.ASCII)
 _SHOWN_ID: Final = re.compile(rf"(?=\D*\d)[\w.:/-]{{1,{MAX_ID_CHARS}}}", re.ASCII)
-_TIME_WITHOUT_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d[^Zz+-]*")
 _LOSSES: Final = frozenset({"unreadable", "no_text", "missing", "too_many"})
 _KINDS: Final = {
     **dict.fromkeys(("str", '"'), "string"),
@@ -128,13 +128,14 @@ def decode_repaired(raw: bytes | msgspec.Raw, decode: Callable[[Any], Any] = msg
     """
     try:
         return decode(raw)
-    except msgspec.ValidationError as error:
-        raise NoTraceError("wrong_type", "no object") from error
-    except _UNREADABLE:
-        try:
-            return decode(repair(bytes(raw)))
-        except _UNREADABLE as error:
-            raise NoTraceError("not_json") from error
+    except _UNREADABLE as error:
+        # A number without a bound, such as 1e999, is no error of the type.
+        if isinstance(error, msgspec.ValidationError) and "out of range" not in str(error):
+            raise NoTraceError("wrong_type", "no object") from error
+    try:
+        return decode(repair(bytes(raw)))
+    except _UNREADABLE as error:
+        raise NoTraceError("not_json") from error
 
 
 def _decode_fields(payload: bytes) -> dict[str, msgspec.Raw]:
@@ -188,10 +189,7 @@ def _decode_value(field: str | None, raw: msgspec.Raw) -> Any:
     if field == "service" and isinstance(value, dict | list):
         # A service is a label of metrics and appears in logs, where the texts of an object must not be.
         raise NoTraceError("wrong_type")
-    if field in TIMES and isinstance(value, str) and _TIME_WITHOUT_ZONE.fullmatch(value.strip()):
-        # The time zone of the machine that wrote it is unknown here.
-        return f"{value.strip()}Z"
-    return value
+    return in_utc(value) if field in TIMES else value
 
 
 def service_name(value: Any) -> Any:
@@ -207,15 +205,11 @@ def read_feedback(payload: bytes) -> LateFeedback:
         NoTraceError: It has no trace id or no score.
     """
     record = LenientPayload(payload)
-    values = {snake_case(name): raw for name, raw in record.raw.items()}
+    values, _ = record.decode(keeps_unknown=True)
     trace_id = record.trace_id
     if trace_id is None:
         raise NoTraceError("wrong_type", "no trace id")
-    score, comment = (
-        next((decode_repaired(values[name]) for name in names if name in values), None)
-        for names in (("score", "value", "rating"), ("comment", "text", "reason"))
-    )
-    feedback = convert_feedback({"trace_id": trace_id, "score": score, "comment": comment}, Notes())
+    feedback = convert_feedback({"trace_id": trace_id, "score": values}, Notes())
     if feedback is None:
         raise NoTraceError("wrong_type", "no score from -1 to 1")
     return feedback
@@ -241,7 +235,7 @@ def _make_left_out(field: str, kind: str) -> LeftOut:
 
 
 def repair(text: bytes) -> bytes:
-    """Write JSON again as parsers read it: numbers that are none or have no bound as texts, and all of it as UTF-8.
+    """Write JSON again as parsers read it: NaN as null, numbers without a bound as texts, and all of it as UTF-8.
 
     Left out are a byte order mark, halves of surrogate pairs and bytes of no UTF-8.
 
@@ -250,14 +244,16 @@ def repair(text: bytes) -> bytes:
     """
     try:
         readable = text.decode("utf-8-sig", "replace")
-        value = json.loads(readable, parse_constant=str, parse_float=_to_number, parse_int=_to_number, strict=False)
+        value = json.loads(
+            readable, parse_constant=_NAMED.get, parse_float=_to_number, parse_int=_to_number, strict=False
+        )
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
         raise NoTraceError("not_json") from error
 
 
 def _to_number(digits: str) -> float | int | str:
-    if len(digits) <= _MAX_INTEGER_DIGITS and digits.lstrip("-").isdigit():
-        return int(digits)
+    if digits.lstrip("-").isdigit():
+        return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else digits
     number = float(digits)
-    return number if math.isfinite(number) else digits
+    return number if math.isfinite(number) else "Infinity" if number > 0 else "-Infinity"

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import structlog
 
 from judges.core.backoff import backoff_s
-from worker.core.config.reading import place_of, redis_fix
+from worker.core.config.reading import place_of, redis_place
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import LayoutError, Store, StoreError
 from worker.core.telemetry.health import Pulse
@@ -74,7 +74,7 @@ def open_stores(stores: Iterable[Store], settings: Settings, config: str | None)
     Raises:
         SettingsError: Another version wrote them, or a worker with another number of partitions.
     """
-    OUTAGE.fix = redis_fix(config)
+    OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
         try:
             store.open()

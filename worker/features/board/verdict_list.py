@@ -16,9 +16,9 @@ from judges.requests.redaction import Redaction
 from worker.base.lookup.lookup import TraceLookup
 from worker.base.lookup.verdict_filter import FAILED, VerdictFilter, VerdictOutcome
 from worker.core.config.settings import Settings
+from worker.core.selection.evaluations import question_of
 from worker.core.storage.client import Store
 from worker.features.board.index import IndexedVerdict, VerdictIndex
-from worker.features.board.verdict_page import question_of
 
 NOT_PASSED: Final = "not passed"
 CHOICES: Final[Mapping[str, Sequence[str]]] = {

@@ -18,6 +18,7 @@ from worker.base.lookup.explanation import OUTCOMES, Explanation, Letter, Place,
 from worker.base.lookup.lookup import FoundTrace, TraceLookup
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Settings
+from worker.core.selection.evaluations import question_of
 from worker.core.storage.client import Store
 from worker.features.board.feature import BOARD
 from worker.features.board.texts import MAX_MARKDOWN_CHARS, Part, Span, as_markdown, as_source, divide
@@ -172,12 +173,6 @@ class VerdictPages:
         }
         quoted = {name: quote(value, safe="") for name, value in values.items()}
         return [(name, template.format(**quoted)) for name, template in BOARD.read(self._settings).links.items()]
-
-
-def question_of(trace: Trace) -> str:
-    """Return the question of a trace: its input, else the last message of its user."""
-    messages = (message.content for message in reversed(trace.messages or ()) if message.role == "user")
-    return trace.input or next(filter(None, messages), "")
 
 
 def summary(verdict: Verdict, trace: Trace | None) -> str:

@@ -41,7 +41,7 @@ from worker.base.commands.options import (
     print_line,
     print_table,
 )
-from worker.base.commands.trace_files import Conversations, read_traces
+from worker.base.commands.trace_files import read_traces
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.lab.measuring import Comparison, compared
 from worker.features.lab.offline import TRIES, open_graders
@@ -150,7 +150,7 @@ def align(
     _check_out(out, judge.name, judge_name, settings, force=force)
     _toml(table)
     tag = label or _only_tag(traces, judge, metric, invert=invert)
-    labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
+    labelled = labelled_traces(traces, tag, settings, judge)
     comparison = compared(judge, metric, labelled, tag, invert=invert)
     divided = _divided(comparison)
     graders = open_graders(settings, (judge,), (model,), DelayNotes(OFFLINE_PATIENCE_S), combine=None, tries=tries)

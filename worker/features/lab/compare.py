@@ -145,7 +145,7 @@ class Comparison(Offline):
             if isinstance(entry, str):
                 self.skip(line.number, f"{entry} (in {name})")
                 continue
-            self.unknown.update(entry.unknown)
+            self.unknown.update((*entry.unknown, *entry.left_out))
             traces.append(entry.trace)
         return traces
 

@@ -31,6 +31,7 @@ from worker.core.config.reading import place_of
 from worker.core.config.serving import configured_user_key
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
+from worker.core.selection.lenient import LeftOut
 from worker.core.selection.stream_entry import TraceEntry
 from worker.features.lab.summary import JudgeSum
 
@@ -243,7 +244,7 @@ class Offline:
             for grader in graders.by_judge[judge.name]
         ]
         self.traces = self.skipped = 0
-        self.unknown: Counter[str] = Counter()
+        self.unknown: Counter[str | LeftOut] = Counter()
         self._begun_to = self._kept_to = 0
         self._written = asyncio.Event()
         self._by_name = {(row.judge.name, row.judge_model): row for row in self.sums}
@@ -306,7 +307,7 @@ class Offline:
             if of_sessions and has_text(entry.trace.session_id):
                 conversations.add(entry.trace, len(line.payload))
                 judges = of_traces
-            self.unknown.update(entry.unknown)
+            self.unknown.update((*entry.unknown, *entry.left_out))
             # Wait while evaluations of too many bytes of the file are under way.
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
                 self._written.clear()

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TextIO
 
@@ -10,12 +11,14 @@ import msgspec
 
 from judges.agreement.labelled import Labelled, agreement
 from judges.core.combine import Combine
-from judges.core.judge import has_text
+from judges.core.judge import Judge, has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
 from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, note, offline_judges
-from worker.base.commands.trace_files import Conversations, read_traces
+from worker.base.commands.trace_files import Conversations, note_unknown_fields, read_traces
+from worker.core.config.settings import Settings
+from worker.core.selection.lenient import LeftOut
 from worker.features.lab.measuring import (
     Comparison,
     Measured,
@@ -128,7 +131,7 @@ def test(
     if max_unscored is not None and accuracy is None:
         raise click.UsageError("--max-unscored needs --min")
     settings, (judge,) = offline_judges(config, judge_name, models=model_names)
-    labelled = labelled_traces(traces, tag, Conversations(settings) if judge.unit == "session" else None)
+    labelled = labelled_traces(traces, tag, settings, judge)
     if label:
         comparison = compared(judge, metric, labelled, tag, invert=invert)
     else:
@@ -158,11 +161,12 @@ class TracesError(click.ClickException):
     exit_code = 2
 
 
-def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversations | None) -> list[Labelled]:
+def labelled_traces(files: Sequence[TextIO], tag: str, settings: Settings, judge: Judge) -> list[Labelled]:
     """Read the traces with a tag, or the conversations of which a trace has it; rows without an output are skipped."""
-    labelled, tags, skipped = [], set[str](), 0
+    conversations = Conversations(settings) if judge.unit == "session" else None
+    labelled, tags, skipped, unknown = [], set[str](), 0, Counter[str | LeftOut]()
     for file in files:
-        for number, trace in read_traces(file):
+        for number, trace in read_traces(file, settings.max_trace_bytes, unknown):
             if trace == EMPTY_OUTPUT:
                 skipped += 1
                 continue
@@ -173,6 +177,8 @@ def labelled_traces(files: Sequence[TextIO], tag: str, conversations: Conversati
                 conversations.add(trace, len(msgspec.json.encode(trace)))
             elif trace.tags and tag in trace.tags:
                 labelled.append(Labelled(trace, trace.tags[tag]))
+    del unknown[tag]
+    note_unknown_fields(unknown)
     if skipped:
         note(f"{amount(skipped, 'row')} skipped: no output")
     joined = () if conversations is None else conversations.joined()

@@ -10,6 +10,7 @@
 -- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
 -- KEYS[11] sessions:due · KEYS[12] sessions, see sessions.lua
 -- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL in the end · ready:<judge model> sorted set, no TTL
+--                          same:<hash of trace id> string, marks of what of a trace was chosen, 8 characters each; TTL of a day
 --                          producer:<id> hash, TTL set by the producer, else plan.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account
@@ -62,8 +63,12 @@ for index, producer in ipairs(plan.producers) do
   writes[#writes + 1] = index > 1 and {KEYS[producer], 'hash'}
     or {KEYS[producer], 'hash', 'HGET', 'HMGET', 'HSET', 'HINCRBY', 'TTL', 'EXPIRE', 'EXISTS'}
 end
-local sessions = {}
-for _, trace in ipairs(plan.traces) do sessions[#sessions + 1] = trace.session end
+local sessions, told = {}, nil
+for _, trace in ipairs(plan.traces) do
+  sessions[#sessions + 1] = trace.session
+  told = told or trace.told
+end
+if told then writes[#writes + 1] = {KEYS[told], false, 'SET'} end
 if sessions[1] then
   for _, write in ipairs({session_writes(KEYS[11], KEYS[12], KEYS[sessions[1].key])}) do writes[#writes + 1] = write end
 end
@@ -137,13 +142,34 @@ local function gather_trace(session)
   return gather({due = KEYS[11], all = KEYS[12], session = KEYS[session.key]}, session, now, plan.sessions)
 end
 
+-- Leaves out what was chosen of the same answer before, as another telemetry of one call told it; true if that is all.
+local TOLD_S, MARK, MAX_MARKS = 86400, 8, 64
+local function leave_out_told(trace)
+  local key, marks, known, fresh = KEYS[trace.told], trace.marks, {}, {}
+  -- One command. It fails on a key of another type, which then knows nothing.
+  local former = redis.pcall('SET', key, marks:sub(1, MAX_MARKS), 'EX', TOLD_S, 'GET')
+  if type(former) ~= 'string' then return false end
+  for first = 1, #former, MARK do known[former:sub(first, first + MARK - 1)] = true end
+  for index = 1, #marks / MARK do
+    local mark, evaluation = marks:sub((index - 1) * MARK + 1, index * MARK), trace.evaluations[index]
+    if not known[mark] then
+      fresh[#fresh + 1] = mark
+    elseif evaluation and evaluation.state == '' then
+      evaluation.state = 'told'
+    end
+  end
+  if former ~= marks then redis.call('SET', key, (table.concat(fresh) .. former):sub(1, MAX_MARKS), 'EX', TOLD_S) end
+  return #fresh == 0
+end
+
 -- Chosen traces: every evaluation that was not chosen before goes into its batch.
 local outcomes = {}
 for index, trace in ipairs(plan.traces) do
   if acknowledge({trace.id}) == 1 then
+    local is_told = trace.told and leave_out_told(trace)
     local is_new = choose(trace.evaluations) > 0
     -- These are two statements, because `or` would not gather a trace of which something was chosen.
-    if trace.session and gather_trace(trace.session) then is_new = true end
+    if trace.session and not is_told and gather_trace(trace.session) then is_new = true end
     outcomes[index] = is_new and 'sampled' or 'duplicate'
     count(outcomes[index], 1)
     if trace.shed then shed_all(trace.shed, 1) end
