@@ -292,15 +292,18 @@ def test_spans_that_no_dialect_reads_are_counted_and_told_once(
                 ("web", {"http.route": secret}),
                 ("cart", {"cart.total": 3}),
                 ("genai", {"gen_ai.operation.name": "chat"}),
+                ("adk", {"gen_ai.operation.name": "generate_content", "gcp.vertex.agent.event_id": "e1"}),
             ):
                 provider.get_tracer(scope).start_span("call", attributes=attributes).end()
             exporter.force_flush()
     assert {reason: count for reason, count in exporter.losses().items() if count} == {"no_model_call": 9}
     advice = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
     setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
+    older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
         ("INFO", f"OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total; {advice}"),
         ("WARNING", f"OpenTelemetry spans of 'genai' hold no content; set {setting}"),
+        ("WARNING", f"OpenTelemetry spans of 'adk' hold no content; set {setting}{older}"),
     ]
-    assert len(sdk.traces()) == 3
+    assert len(sdk.traces()) == 6
