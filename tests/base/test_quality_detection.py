@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.stage_parts import Keyspace, make_judged, settings_of
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
@@ -18,8 +19,7 @@ from worker.base.monitor.detection import Detection, Detector, add_sessions
 from worker.base.monitor.detector import Moments, Session
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S
@@ -337,7 +337,8 @@ def test_judgements_of_one_trace_count_as_a_group() -> None:
     sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
     detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
     add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
-    size = 2 * 100 / 99
+    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
+    size = 1 + 100.5 / 102
     expected = Moments()
     expected.add(Session(size, 0, 0.9), 180 / size)
     expected.add(Session(0, size, 0.9), 20 / size)

@@ -14,6 +14,8 @@ from msgspec import structs
 from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
 
+from judges.agreement import cascade_share
+from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
@@ -22,7 +24,6 @@ from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merge_sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import COMBINE, NANO, Rule, Settings
@@ -35,6 +36,7 @@ from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
     factor_field,
+    floor_field,
     rate_field,
     read_factors,
     second_rate,
@@ -119,7 +121,9 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
     for _ in range(2):
         # What is delivered twice counts once.
         sums.deliver(expected)
-    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).run_due()
+    # The hour of the verdicts is in the window once it ended an hour ago.
+    later = time.time() + 2 * HOUR_S
+    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings)), lambda: later).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -136,40 +140,40 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
     judge_all(keyspace, worker, 600)
     first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
     assert 250 < len(first) < 350
-    rates, weighted, corrections, variance = {}, 0.0, 0.0, 0.0
+    rates = {}
     for verdict in first:
         g = g_of(place_of(verdict))
         assert verdict.scores[0].probability == pytest.approx(g)
         assert verdict.weight == 2.0
         # Before there is history the factor is twice the rate.
-        rate = rates[place_of(verdict)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
+        rate = rates[place_of(verdict)] = min(1.0, max(0.85 * RATE, 2 * RATE * math.sqrt(g * (1 - g))))
         is_chosen = position(f"cascade:both:{verdict.evaluation_id}", "key of the test") < rate
         step = verdict.details["cascade"]
         assert isinstance(step, dict)
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
-        weighted += 2 * g
     chosen = [each for each in first if each.details["cascade"]["is_chosen"]]  # type: ignore[index]
     assert {each.trace_id for each in second} == {each.trace_id for each in chosen}
     assert {each.origin for each in second} == {"live"}
     for verdict in second:
-        rate, z, g = rates[place_of(verdict)], is_good(place_of(verdict)), g_of(place_of(verdict))
-        assert verdict.probability == pytest.approx(0.5 * rate)
-        assert verdict.scores[0].passed is z
+        assert verdict.probability == pytest.approx(0.5 * rates[place_of(verdict)])
+        assert verdict.scores[0].passed is is_good(place_of(verdict))
         assert verdict.judge_version != first[0].judge_version
-        corrections += 2 / rate * (z - g)
-        variance += (1 - rate) / rate**2 * 4 * (z - g) ** 2
     assert_settled(keyspace, scored=len(first) + len(second))
-    share, total = (weighted + corrections) / (2 * len(first)), 2 * len(first)
-    # Σ w(w - 1)(z - share)²; w is 2.
-    variance += (1 - 2 * share) * (weighted + corrections) + share**2 * total
+    answers = {verdict.trace_id: "pass" if verdict.scores[0].passed else "fail" for verdict in second}
+    estimate = cascade_share(
+        [verdict.scores[0].probability or 0.0 for verdict in first],
+        [rates[place_of(verdict)] for verdict in first],
+        [answers.get(verdict.trace_id) for verdict in first],
+        weight=[2.0] * len(first),
+    )
+    assert estimate is not None
     gauge_values = gauges(keyspace, worker.settings)
-    assert gauge_values["quality_corrected_share", "cascade"] == pytest.approx(share, abs=1e-6)
-    low, high = gauge_values["quality_corrected_lower", "cascade"], gauge_values["quality_corrected_upper", "cascade"]
-    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(variance) / total, rel=0.02)
+    names = ("quality_corrected_share", "quality_corrected_lower", "quality_corrected_upper")
+    # The sums are counted in millionths.
+    assert [gauge_values[name, "cascade"] for name in names] == pytest.approx(estimate.interval, abs=1e-5)
+    assert gauge_values["quality_unknown_ratio", ""] == 0
     truth = sum(map(is_good, range(600))) / 600
-    # Four standard errors.
-    assert abs(share - truth) < high - low
-    assert gauge_values["cascade_first_share", ""] == pytest.approx(weighted / total, abs=1e-6)
+    assert estimate.low < truth < estimate.high
     assert gauge_values["cascade_second_verdicts", "scored"] == len(second)
     assert gauge_values["cascade_second_verdicts", "waiting"] == 0
     series = {stored.judge_model: name for name, stored in read_series(keyspace.store).items()}
@@ -180,10 +184,14 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
         assert sums.judgements == len(judged)
         assert sums.weight == pytest.approx(sum(each.weight for each in judged))
     factors = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)
-    (factor,) = factors.values()
     version = first[0].details["cascade"]["version"]  # type: ignore[index]
-    assert factors == {factor_field("both", "safety", version).encode(): factor}
-    mean = sum(min(1, max(RATE / 4, float(factor) * rate / 2 / RATE)) for rate in rates.values()) / len(rates)
+    fields = [make("both", "safety", version).encode() for make in (factor_field, floor_field)]
+    factor, floor = (factors.pop(field) for field in fields)
+    assert not factors
+    # Some 125 fails of 120 second verdicts of a mediocre share.
+    assert 0.5 <= float(floor) < 0.6
+    uncertain = [math.sqrt(g * (1 - g)) for g in map(g_of, rates)]
+    mean = sum(min(1, max(float(floor) * RATE, float(factor) * each)) for each in uncertain) / len(rates)
     assert mean == pytest.approx(RATE, rel=0.03)
 
 
@@ -259,11 +267,13 @@ def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace,
     assert {letter.v for letter in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
     worker.sweep()
     gauge_values = gauges(keyspace, worker.settings)
-    first = verdicts(keyspace, "cheap")
-    share = sum(g_of(place_of(verdict)) for verdict in first) / len(first)
-    assert gauge_values["cascade_first_share", ""] == pytest.approx(share, abs=1e-6)
     assert gauge_values["cascade_second_verdicts", "waiting"] == len(waiting) > 10
-    assert ("quality_corrected_share", "cascade") not in gauge_values
+    assert ("quality_corrected_share", "cascade") not in gauge_values, "what is not known has no share"
+    assert [gauge_values[name, ""] for name in ("quality_unknown_ratio", "quality_lowest", "quality_highest")] == [
+        1,
+        0,
+        1,
+    ]
     worker.models["strong"]._steps = itertools.cycle([YES])
     keyspace.make_due(*waiting)
     while keyspace.batches():

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from judges.agreement.intervals import Interval, difference
+from judges.agreement.shares import estimate_share
 from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
-from worker.base.monitor.shares import pass_share
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
 from worker.features.board.overview import Panel
@@ -124,7 +124,7 @@ def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     rows = []
     for each in segments:
         sums = divide(buckets[each.id], row)
-        before, since = (None if (share := pass_share(part)) is None else share.interval for part in sums)
+        before, since = (None if (share := estimate_share(part)) is None else share.interval for part in sums)
         fell = before is not None and since is not None and difference(since, before).high < 0
         rows.append(Segment(each.segment_name, before, since, sums[1].total.judgements, fell))
     return sorted(rows, key=lambda each: (not each.is_bad, 1.0 if each.since is None else each.since.value))

@@ -27,7 +27,7 @@ class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
         then: Name of the `[models.NAME]` that judges some of them a second time.
         rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
-            the second judging; it is never less probable than a quarter of the rate.
+            the second judging; it is never less probable than half of the rate.
         usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
             first verdicts of the last hour and the mean cost of a second one.
         uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,

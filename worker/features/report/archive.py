@@ -16,9 +16,9 @@ from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from judges.agreement.shares import Sums, Unjudged, sum_unjudged
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, segment_value, sum_unjudged
-from worker.base.monitor.shares import Sums
+from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, is_unknown, segment_value
 from worker.features.report.figures import Cost, Labels, Part, Scope
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -122,7 +122,7 @@ class _Counts(Struct):
 
     sums: Sums = msgspec.field(default_factory=Sums)
     abstained: Unjudged = Unjudged()
-    unscored: Unjudged = Unjudged()
+    inapplicable: Unjudged = Unjudged()
 
 
 class Tally:
@@ -203,9 +203,11 @@ class Tally:
         if verdict.outcome == "scored":
             before = self._grown(group, verdict, at, passed=bool(passed))
             counts.sums.count(verdict.weight, passed=bool(passed), before=before)
+        elif is_unknown(verdict):
+            counts.sums.count_unknown(verdict.weight)
         else:
             count = Unjudged(1, verdict.weight, verdict.weight**2)
-            kind = "abstained" if verdict.outcome == "abstained" else "unscored"
+            kind = "abstained" if verdict.outcome == "abstained" else "inapplicable"
             setattr(counts, kind, sum_unjudged((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:

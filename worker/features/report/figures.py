@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from judges.agreement.intervals import difference, wilson
+from judges.agreement.shares import ShareEstimate, Sums, estimate_share, merge_sums, sum_unjudged
 from worker.base.monitor.baseline import HISTORY_DAYS
-from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, sum_unjudged
-from worker.base.monitor.shares import PassShare, Sums, merge_sums, pass_share
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket
 from worker.core.config.settings import SeriesLabel
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -117,7 +117,7 @@ class Scope(NamedTuple):
                 min(bucket.begins_at for bucket in group),
                 merge_sums(bucket.sums for bucket in group),
                 sum_unjudged(bucket.abstained for bucket in group),
-                sum_unjudged(bucket.unscored for bucket in group),
+                sum_unjudged(bucket.inapplicable for bucket in group),
             )
             for group in grouped.values()
         ]
@@ -327,7 +327,7 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     history, grouped = merge_sums(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
     for bucket in inside:
         grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
-    shares = ((begins_at, pass_share(merge_sums(sums), history)) for begins_at, sums in sorted(grouped.items()))
+    shares = ((begins_at, estimate_share(merge_sums(sums), history)) for begins_at, sums in sorted(grouped.items()))
     return Row(
         labels=dict(labels),
         share=None if share is None else Estimate(*share.interval),
@@ -350,11 +350,11 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     )
 
 
-def _share_of(buckets: Sequence[Bucket], period: Period) -> PassShare | None:
+def _share_of(buckets: Sequence[Bucket], period: Period) -> ShareEstimate | None:
     """Return the share of a period; all other verdicts steady its design effect, earlier or not."""
     window = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at in period)
     history = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at not in period)
-    return pass_share(window, history if history.total.weight > 0 else None)
+    return estimate_share(window, history if history.total.weight > 0 else None)
 
 
 def _limits(

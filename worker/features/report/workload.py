@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from rich.table import Table
 
 from judges.agreement.intervals import wilson
+from judges.agreement.shares import estimate_share, merge_sums
 from judges.calling.evaluation import prepared
 from judges.core.judge import BYTES_PER_TOKEN, MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatRequest, ModelSettings
@@ -27,7 +28,6 @@ from judges.models.registry import is_heuristic, most_tokens
 from judges.requests.request import truncate_to_context
 from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merge_sums, pass_share
 from worker.base.scans import sum_counts
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
@@ -253,7 +253,7 @@ def _read_shares(
         if series.segment or series.service not in services or key in shares:
             continue
         (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
-        share = pass_share(merge_sums(bucket.sums for bucket in buckets))
+        share = estimate_share(merge_sums(bucket.sums for bucket in buckets))
         if share is not None:
             shares[key] = (share.interval.value, share.design_effect)
     return shares

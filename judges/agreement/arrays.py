@@ -1,0 +1,135 @@
+"""Shares of verdicts in arrays, by the estimators of the monitor: for notebooks and the release gate, without Redis."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, Literal
+
+from judges.agreement.cascade import CascadeSums, ClassKey, class_key, estimate_cascade
+from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share
+
+SecondOutcome = Literal["pass", "fail", "refused", "waiting"]
+_OUTCOMES: Final = (None, "pass", "fail", "refused", "waiting")
+
+
+def pass_share(
+    passed: Iterable[bool | None],
+    *,
+    weight: Iterable[float] | None = None,
+    session: Iterable[Hashable] | None = None,
+) -> ShareEstimate | None:
+    """Return the share of verdicts that pass, as the monitor, the report and the board compute it.
+
+    Args:
+        passed: Of each verdict whether it passes; None for one that was asked for and not given.
+        weight: 1 / probability of being judged; 1 unless given.
+        session: The conversation of each verdict, None for one without; each is its own unless given.
+
+    Returns:
+        The share with its interval; None without a verdict that passes or fails.
+
+    Raises:
+        ValueError: Arguments of different lengths, or a value out of its range; the text names argument and index.
+    """
+    verdicts = list(passed)
+    _check("passed", verdicts, lambda value: value is None or value in {True, False}, "True, False or None")
+    weights, sessions = _weights(weight, len(verdicts)), _sessions(session, len(verdicts))
+    return estimate_share(_fold(verdicts, weights, sessions))
+
+
+def cascade_share(
+    first: Iterable[float],
+    chosen: Iterable[float],
+    outcome: Iterable[SecondOutcome | None],
+    *,
+    weight: Iterable[float] | None = None,
+    hour: Iterable[Hashable] | None = None,
+    session: Iterable[Hashable] | None = None,
+) -> ShareEstimate | None:
+    """Return the share that the second model of a cascade would find on all traces, as the monitor computes it.
+
+    Args:
+        first: Of each first verdict the probability of a pass by the first model.
+        chosen: The probability with which its second judging was drawn.
+        outcome: None if it was not drawn, `pass`, `fail`, `refused` (answered without a usable score) or `waiting`.
+        weight: 1 / probability of being judged the first time; 1 unless given.
+        hour: The hour of each first verdict, by which hours without the second model are found; one unless given.
+        session: The conversation of each first verdict, only where these are drawn by conversation.
+
+    Returns:
+        The share with its interval; None with fewer than ten second verdicts.
+
+    Raises:
+        ValueError: Arguments of different lengths, or a value out of its range; the text names argument and index.
+    """
+    probabilities, rates, outcomes = list(first), list(chosen), list(outcome)
+    count = len(probabilities)
+    _check_length("chosen", rates, count)
+    _check_length("outcome", outcomes, count)
+    _check("first", probabilities, lambda value: 0 <= value <= 1, "from 0 to 1")
+    _check("chosen", rates, lambda value: 0 < value <= 1, "above 0 and at most 1")
+    _check("outcome", outcomes, lambda value: value in _OUTCOMES, "None, pass, fail, refused or waiting")
+    # Numbers of arrays become Python's own.
+    probabilities, rates = list(map(float, probabilities)), list(map(float, rates))
+    weights = _weights(weight, count)
+    names = [None] * count if hour is None else list(hour)
+    _check_length("hour", names, count)
+    hours: defaultdict[Hashable, dict[ClassKey, CascadeSums]] = defaultdict(dict)
+    for g, rate, end, w, name in zip(probabilities, rates, outcomes, weights, names, strict=True):
+        of_hour, key = hours[name], class_key(g, w / rate)
+        of_hour[key] = of_hour.get(key, CascadeSums()).plus(sums_of_verdict(w, w / rate, end))
+    effect = 1.0
+    if session is not None and count:
+        effect = design_effect(_fold([g >= 0.5 for g in probabilities], weights, _sessions(session, count)))  # noqa: PLR2004
+    return estimate_cascade(list(hours.values()), effect)
+
+
+def sums_of_verdict(w: float, u: float, outcome: SecondOutcome | None) -> CascadeSums:
+    """Return the sums of one first verdict of weight w, with what became of a second judging of weight u."""
+    first = CascadeSums(first=1, weight=w, spread=w * (w - 1))
+    if outcome in {"pass", "fail"}:
+        return first._replace(second=1, second_weight=u, passed=u * (outcome == "pass"), squares=u * u)
+    if outcome == "refused":
+        return first._replace(refused=1, refused_weight=u, refused_squares=u * u)
+    return first if outcome is None else first._replace(waiting=1, waiting_weight=u, waiting_squares=u * u)
+
+
+def _fold(passed: Sequence[bool | None], weights: Sequence[float], sessions: Sequence[Hashable]) -> Sums:
+    sums, grown = Sums(), dict[Hashable, tuple[float, float]]()
+    for verdict, w, name in zip(passed, weights, sessions, strict=True):
+        if verdict is None:
+            sums.count_unknown(w)
+            continue
+        before = grown.get(name, (0.0, 0.0))
+        sums.count(w, passed=bool(verdict), before=before)
+        if name is not None:
+            grown[name] = before[0] + w, before[1] + w * bool(verdict)
+    return sums
+
+
+def _weights(weight: Iterable[float] | None, count: int) -> list[float]:
+    weights = [1.0] * count if weight is None else list(weight)
+    _check_length("weight", weights, count)
+    _check("weight", weights, lambda value: 1 <= value < math.inf, "1 / probability, so at least 1")
+    return [float(w) for w in weights]
+
+
+def _sessions(session: Iterable[Hashable] | None, count: int) -> list[Hashable]:
+    sessions: list[Hashable] = [None] * count if session is None else list(session)
+    _check_length("session", sessions, count)
+    return sessions
+
+
+def _check_length(name: str, values: Sequence[object], count: int) -> None:
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values):,} values, and not {count:,} as the first argument")
+
+
+def _check(name: str, values: Sequence[object], holds: Callable[..., bool], expected: str) -> None:
+    for index, value in enumerate(values):
+        try:
+            is_right = bool(holds(value))
+        except TypeError:
+            is_right = False
+        if not is_right:
+            raise ValueError(f"{name}[{index}] is {value!r}, and not {expected}")
