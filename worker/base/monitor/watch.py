@@ -139,9 +139,11 @@ class QualityWatch(Watch):
             yield metrics.quality_lower, labels, share.low
             yield metrics.quality_upper, labels, share.high
             yield metrics.quality_effective_n, labels, share.effective
-        lowest, highest = (0.0, 1.0) if share is None else (share.lowest, share.highest)
-        unknown = unknown_part(window.sums)
-        yield from metrics.unknown_samples(labels, unknown, lowest, highest, UNKNOWN_MENTIONED)
+        # A metric without a pass rule never has a judgement, and no share that could be unknown.
+        if share is not None or (detector.history is not None and detector.history.classes):
+            lowest, highest = (0.0, 1.0) if share is None else (share.lowest, share.highest)
+            unknown = unknown_part(window.sums)
+            yield from metrics.unknown_samples(labels, unknown, lowest, highest, UNKNOWN_MENTIONED)
         yield metrics.quality_judgements, labels, window.sums.total.judgements
         yield metrics.quality_window, labels, window.length_s
         yield metrics.quality_abstained_share, labels, window.abstained.weight / window.weight

@@ -4,6 +4,7 @@
 ended an hour ago: until then second verdicts that are under way would look as if they were missing.
 """
 
+import datetime as dt
 import math
 import time
 from collections import defaultdict
@@ -75,6 +76,18 @@ class CascadeShare(Struct, frozen=True):
         if self.estimate is None:
             return f"{self.sums.second:,.0f} second verdicts are too few for a share"
         return self.estimate.unknown_text(0.0)
+
+    @property
+    def sentence(self) -> str:
+        """The share with its name and what is not known of it."""
+        series, times = self.series, (dt.datetime.fromtimestamp(at, dt.UTC) for at in (self.since, self.until))
+        metric = "" if series.metric == series.judge else f" {series.metric}"
+        name = f"{series.judge}{metric} of {series.service} by {series.judge_model}"
+        known = self.estimate is not None and self.estimate.known
+        parts = [self.estimate.interval.percent if self.estimate is not None and known else "", self.text]
+        numbers = f"{self.sums.second:,.0f} second verdicts of {self.sums.first:,.0f} first ones"
+        span = " to ".join(f"{time:%Y-%m-%d %H:%M}" for time in times)
+        return f"{name}: {'; '.join(filter(None, parts))}; {numbers}, {span} UTC"
 
 
 def uncertainty(probabilities: Mapping[str, float]) -> float:
