@@ -141,7 +141,9 @@ def numbers_of(row: Row) -> list[float]:
             return [dt.datetime.fromisoformat(value).timestamp()]
         return [-1 if value is None else value]
 
-    return flat({key: value for key, value in msgspec.to_builtins(row).items() if key != "labels" and "_text" not in key})
+    return flat(
+        {key: value for key, value in msgspec.to_builtins(row).items() if key != "labels" and "_text" not in key}
+    )
 
 
 def test_an_interval_widens_with_sessions_that_agree(keyspace: Keyspace) -> None:

@@ -81,17 +81,21 @@ class Row(NamedTuple):
 
     @property
     def change(self) -> Interval | None:
-        """The difference of both shares; None if one of them is unknown or of very few judgements."""
+        """The difference of both shares; None if one of them is not known or of very few judgements."""
         now, before = self.now, self.before
         if now is None or before is None or min(now.judgements, before.judgements) < _LEAST_COMPARED:
+            return None
+        if not (now.known and before.known):
             return None
         return difference(now.interval, before.interval)
 
     @property
     def is_bad(self) -> bool:
         """Whether an incident is open, or the share fell beyond the interval of the change."""
-        change = self.change
-        fell = change is not None and change.high < 0 and change.value <= -_FALL
+        change, fell = self.change, False
+        if change is not None and change.value <= -_FALL and self.now is not None and self.before is not None:
+            # A fall is one also if all unknown verdicts had passed.
+            fell = difference(self.now.interval._replace(high=self.now.highest), self.before.interval).high < 0
         return self.incident is not None or self.is_fall or fell
 
     @property
@@ -235,8 +239,11 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
         if limits is not None:
             # Where rates fell, one judgement must not count as many.
             unit = max(judged.squares / judged.weight, past.squares / past.weight)
-            passed, number = judged.passed / unit, int(bucket.begins_at) // TEN_SECONDS_S
-            change = step(state, number, passed, judged.weight / unit - passed, expected=expected, limits=limits)
+            failed, number = (judged.weight - judged.passed) / unit, int(bucket.begins_at) // TEN_SECONDS_S
+            # As in the monitor unknown verdicts pass until there is a fall.
+            unknown = bucket.sums.unknown.weight if state.since is None else 0.0
+            passed = (judged.passed + unknown) / unit
+            change = step(state, number, passed, failed, expected=expected, limits=limits)
             if change is not None and change.kind == "recovery":
                 pending = Sums()
     return None if state.since is None else state.since * float(TEN_SECONDS_S)
