@@ -106,6 +106,16 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
         yield Fault(f"{key}.uncertain", "the first probability must be below the second, as [0.2, 0.8]")
 
 
+def find_needless(settings: Settings) -> Iterator[Fault]:
+    """Find cascades whose rate is so low that they do not pay."""
+    from judges.agreement.cascade import plain_is_as_good
+
+    for name, cascade in CASCADES.read(settings).items():
+        if cascade.rate is not None and (text := plain_is_as_good(cascade.rate)):
+            fix = "raise the rate, or name the second model in the rules, with a lower rate there"
+            yield Fault(f"cascades.{name}.rate", text, fix, "needless-cascade")
+
+
 def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
     if not CASCADES.read(context.settings):
         return None
@@ -123,4 +133,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.cascades.shares.CascadeMetrics",
     watch="worker.features.cascades.shares.CascadeWatch",
     after_verdict=_after_verdict,
+    warnings="worker.features.cascades.feature.find_needless",
 )
