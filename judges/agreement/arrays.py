@@ -3,7 +3,8 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final, Literal
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 from judges.agreement.cascade import CascadeSums, ClassKey, class_key, estimate_cascade
 from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share
@@ -31,10 +32,9 @@ def pass_share(
     Raises:
         ValueError: Arguments of different lengths, or a value out of its range; the text names argument and index.
     """
-    verdicts = list(passed)
-    _check("passed", verdicts, lambda value: value is None or value in {True, False}, "True, False or None")
-    weights, sessions = _weights(weight, len(verdicts)), _sessions(session, len(verdicts))
-    return estimate_share(_fold(verdicts, weights, sessions))
+    verdicts = _checked("passed", passed, None, (True, False, None).__contains__, "True, False or None")
+    count = len(verdicts)
+    return estimate_share(_fold(verdicts, _weights(weight, count), _checked("session", session, count)))
 
 
 def cascade_share(
@@ -62,25 +62,21 @@ def cascade_share(
     Raises:
         ValueError: Arguments of different lengths, or a value out of its range; the text names argument and index.
     """
-    probabilities, rates, outcomes = list(first), list(chosen), list(outcome)
+    probabilities = _checked("first", first, None, lambda value: 0 <= value <= 1, "from 0 to 1")
     count = len(probabilities)
-    _check_length("chosen", rates, count)
-    _check_length("outcome", outcomes, count)
-    _check("first", probabilities, lambda value: 0 <= value <= 1, "from 0 to 1")
-    _check("chosen", rates, lambda value: 0 < value <= 1, "above 0 and at most 1")
-    _check("outcome", outcomes, lambda value: value in _OUTCOMES, "None, pass, fail, refused or waiting")
+    rates = _checked("chosen", chosen, count, lambda value: 0 < value <= 1, "above 0 and at most 1")
+    outcomes = _checked("outcome", outcome, count, _OUTCOMES.__contains__, "None, pass, fail, refused or waiting")
+    weights, names = _weights(weight, count), _checked("hour", hour, count)
     # Numbers of arrays become Python's own.
     probabilities, rates = list(map(float, probabilities)), list(map(float, rates))
-    weights = _weights(weight, count)
-    names = [None] * count if hour is None else list(hour)
-    _check_length("hour", names, count)
     hours: defaultdict[Hashable, dict[ClassKey, CascadeSums]] = defaultdict(dict)
     for g, rate, end, w, name in zip(probabilities, rates, outcomes, weights, names, strict=True):
         of_hour, key = hours[name], class_key(g, w / rate)
         of_hour[key] = of_hour.get(key, CascadeSums()).plus(sums_of_verdict(w, w / rate, end))
     effect = 1.0
     if session is not None and count:
-        effect = design_effect(_fold([g >= 0.5 for g in probabilities], weights, _sessions(session, count)))  # noqa: PLR2004
+        sessions = _checked("session", session, count)
+        effect = design_effect(_fold([g >= 0.5 for g in probabilities], weights, sessions))  # noqa: PLR2004
     return estimate_cascade(list(hours.values()), effect)
 
 
@@ -108,28 +104,24 @@ def _fold(passed: Sequence[bool | None], weights: Sequence[float], sessions: Seq
 
 
 def _weights(weight: Iterable[float] | None, count: int) -> list[float]:
-    weights = [1.0] * count if weight is None else list(weight)
-    _check_length("weight", weights, count)
-    _check("weight", weights, lambda value: 1 <= value < math.inf, "1 / probability, so at least 1")
-    return [float(w) for w in weights]
+    weights = [1.0] * count if weight is None else weight
+    return list(map(float, _checked("weight", weights, count, lambda value: 1 <= value < math.inf, "at least 1")))
 
 
-def _sessions(session: Iterable[Hashable] | None, count: int) -> list[Hashable]:
-    sessions: list[Hashable] = [None] * count if session is None else list(session)
-    _check_length("session", sessions, count)
-    return sessions
-
-
-def _check_length(name: str, values: Sequence[object], count: int) -> None:
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values):,} values, and not {count:,} as the first argument")
-
-
-def _check(name: str, values: Sequence[object], holds: Callable[..., bool], expected: str) -> None:
-    for index, value in enumerate(values):
-        try:
-            is_right = bool(holds(value))
-        except TypeError:
-            is_right = False
-        if not is_right:
-            raise ValueError(f"{name}[{index}] is {value!r}, and not {expected}")
+def _checked(
+    name: str,
+    values: Iterable[Any] | None,
+    count: int | None,
+    holds: Callable[[Any], bool] = lambda _: True,
+    expected: str = "",
+) -> list[Any]:
+    """Return values as a list, ``count`` times None if there are none, or raise ``ValueError``."""
+    listed = [None] * (count or 0) if values is None else list(values)
+    if count is not None and len(listed) != count:
+        raise ValueError(f"{name} has {len(listed):,} values, and not {count:,} as the first argument")
+    for index, value in enumerate(listed):
+        with suppress(TypeError):
+            if holds(value):
+                continue
+        raise ValueError(f"{name}[{index}] is {value!r}, and not {expected}")
+    return listed

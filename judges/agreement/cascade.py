@@ -8,10 +8,12 @@ and not its coverage.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add, mul
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, Z, wilson
-from judges.agreement.shares import ShareEstimate
+from judges.agreement.shares import MOST_UNKNOWN, ShareEstimate
 
 LEAST_SECOND: Final = 10
 """Second verdicts below which a cascade has no share."""
@@ -59,7 +61,7 @@ class CascadeSums(NamedTuple):
 
     def plus(self, other: "CascadeSums") -> "CascadeSums":
         """Return the sums of both."""
-        return CascadeSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return CascadeSums(*map(add, self, other))
 
     def answered(self, *, passed: bool) -> "CascadeSums":
         """Return the sums with all refused and waiting ones as second verdicts that pass or fail."""
@@ -73,16 +75,8 @@ class CascadeSums(NamedTuple):
 
     def scaled(self, factor: float) -> "CascadeSums":
         """Return the sums without the waiting ones, whose part the weights of the others take over."""
-        return self._replace(
-            second_weight=self.second_weight * factor,
-            passed=self.passed * factor,
-            squares=self.squares * factor**2,
-            refused_weight=self.refused_weight * factor,
-            refused_squares=self.refused_squares * factor**2,
-            waiting=0,
-            waiting_weight=0,
-            waiting_squares=0,
-        )
+        squared = factor * factor
+        return CascadeSums(*map(mul, self, (1, 1, 1, 1, factor, factor, squared, 1, factor, squared, 0, 0, 0)))
 
 
 def class_key(probability: float, weight: float) -> ClassKey:
@@ -102,10 +96,7 @@ def add_sums(hours: Iterable[Mapping[ClassKey, CascadeSums]]) -> dict[ClassKey, 
 
 def total_sums(classes: Mapping[ClassKey, CascadeSums]) -> CascadeSums:
     """Add up the sums of all classes."""
-    total = CascadeSums()
-    for sums in classes.values():
-        total = total.plus(sums)
-    return total
+    return reduce(CascadeSums.plus, classes.values(), CascadeSums())
 
 
 def estimate_cascade(hours: Sequence[Mapping[ClassKey, CascadeSums]], effect: float = 1.0) -> ShareEstimate | None:
@@ -123,28 +114,16 @@ def estimate_cascade(hours: Sequence[Mapping[ClassKey, CascadeSums]], effect: fl
     if total.chosen < LEAST_SECOND or total.weight <= 0:
         return None
     unknown = (total.refused_weight + total.waiting_weight) / total.chosen_weight
-    lowest, highest = (
-        _interval([(key, sums.answered(passed=passed)) for key, sums in classes.items()], effect)
+    if total.second < LEAST_SECOND and unknown <= MOST_UNKNOWN:
+        return None
+    low, high = (
+        _interval([(key, sums.answered(passed=passed)) for key, sums in classes.items()], effect)[1 + passed]
         for passed in (False, True)
     )
-    if total.second < LEAST_SECOND:
-        share = total.passed / total.second_weight if total.second else (lowest.low + highest.high) / 2
-    else:
-        share = _interval(list(classes.items()), effect).value
-    low, high = lowest.low, highest.high
-    estimate = ShareEstimate(
-        min(high, max(low, share)),
-        low,
-        high,
-        unknown,
-        low,
-        high,
-        round(total.second),
-        total.second_weight**2 / total.squares if total.squares else 0.0,
-        effect,
-    )
-    # Of so few answers nothing is shown, unless it is that they are not known.
-    return estimate if total.second >= LEAST_SECOND or not estimate.known else None
+    share = _interval(list(classes.items()), effect).value if total.second else (low + high) / 2
+    effective = total.second_weight**2 / total.squares if total.squares else 0.0
+    share = min(high, max(low, share))
+    return ShareEstimate(share, low, high, unknown, low, high, round(total.second), effective, effect)
 
 
 def _known_waiting(hours: Sequence[Mapping[ClassKey, CascadeSums]]) -> list[Mapping[ClassKey, CascadeSums]]:

@@ -123,6 +123,25 @@ def uneven(chance: Generator, sizes: str, share: float, sessions: int, correlati
     return Window(np.ones(len(shares)), passed, np.repeat(np.arange(len(counts)), counts), share)
 
 
+def uneven_table(
+    runs: int, shares: tuple[float, ...] = (0.8, 0.95), counts: tuple[int, ...] = (20, 60, 200), seed: int = 9
+) -> dict[tuple[str, int, float], tuple[float, float]]:
+    """Return coverage and mean width of windows of uneven sessions, by sizes, number of sessions and share."""
+    table = {}
+    for sizes in SIZES:
+        for count in counts:
+            for share in shares:
+                chance, covered, width = np.random.default_rng(seed), 0, 0.0
+                for _ in range(runs):
+                    window = uneven(chance, sizes, share, count, 0.25)
+                    estimate = estimate_share(sums_of(window.weights, window.passed, window.sessions))
+                    assert estimate is not None
+                    covered += estimate.low <= share <= estimate.high
+                    width += (estimate.high - estimate.low) / runs
+                table[sizes, count, share] = covered / runs, width
+    return table
+
+
 def covers(window: Window, history: Sums | None = None) -> bool:
     """Whether the interval of the product holds the true share."""
     share = estimate_share(sums_of(window.weights, window.passed, window.sessions), history)

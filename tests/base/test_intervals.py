@@ -117,6 +117,13 @@ def test_intervals_cover_in_short() -> None:
         assert 0.92 <= shares <= 0.985, (correlation, shares)
 
 
+def test_intervals_of_uneven_sessions_cover_without_a_history() -> None:
+    for key, (covered, width) in coverage.uneven_table(200, counts=(20, 60)).items():
+        # 94 % less two standard errors; the price is a width that stays useful.
+        assert covered >= 0.906, (key, covered)
+        assert width < 0.55, (key, width)
+
+
 @pytest.mark.endurance("2,000 windows of each design, a minute")
 def test_intervals_cover() -> None:
     bounds = {"uniform": (0.935, 0.97), "errors always": (0.935, 0.97), "rate ÷ 10 half-way": (0.935, 0.975)}

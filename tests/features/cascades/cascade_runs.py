@@ -20,6 +20,9 @@ from tests.base.coverage import sums_of
 from worker.features.cascades.shares import fitted_factor
 
 HOURS = 24
+SHARES = (0.8, 0.9, 0.95, 0.98)
+CELLS = ((200, 0.3, 1.0), (400, 0.2, 1.0), (1000, 0.2, 1.0), (3000, 0.2, 1.0), (400, 0.2, 10.0))
+"""First verdicts of a day, rate of second ones, and weight of the first ones."""
 _DISTANCE = NormalDist().inv_cdf(0.85) + NormalDist().inv_cdf(0.80)
 _BINS = 50
 

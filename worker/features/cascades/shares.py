@@ -26,12 +26,12 @@ from judges.agreement.cascade import (
     second_floor,
     total_sums,
 )
-from judges.agreement.shares import ShareEstimate, design_effect, merge_sums
+from judges.agreement.shares import ShareEstimate, design_effect
 from judges.core.verdict import PASSING_REASONS, Verdict
 from worker.base.monitor.counts import Increment, read_counts, step_of
 from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.gauges import QUALITY, MonitorParts, QualityMetrics, Sample, Watch
-from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, Series, read_buckets
+from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, Series
 from worker.core.config.settings import NANO
 from worker.core.queue.batch import CascadeStep
 from worker.core.selection.sampling import is_by_session
@@ -194,9 +194,8 @@ class CascadeWatch(Watch):
         if now >= self._next_shares:
             # The sums of a day are thousands of fields.
             self._next_shares = now + _SHARES_EVERY_S
-            self._shares = self._read(now)
-            if self._write_effects(self._shares):
-                self._shares = self._read(now)
+            shares = read_shares(self._store, now)
+            self._shares = [share for share in shares if share.series.judge_model in self._cascades]
             self.show(sample for share in self._shares for sample in self._samples(share))
         self._fit(now)
 
@@ -204,9 +203,6 @@ class CascadeWatch(Watch):
         """Begin anew."""
         super().clear()
         self._next_shares = 0.0
-
-    def _read(self, now: float) -> list[CascadeShare]:
-        return [share for share in read_shares(self._store, now) if share.series.judge_model in self._cascades]
 
     def _samples(self, share: CascadeShare) -> Iterator[Sample]:
         """Yield the gauges of one cascade; no share that is not known."""
@@ -227,30 +223,16 @@ class CascadeWatch(Watch):
             yield quality.quality_corrected_upper, of_share, estimate.high
             yield quality.quality_corrected_window, of_share, share.until - share.since
 
-    def _write_effects(self, shares: Collection[CascadeShare]) -> bool:
-        """Store the design effects of sessions of the first verdicts, where these are drawn by session."""
-        firsts: dict[str, tuple[CascadeShare, str]] = {}
-        for share in shares:
-            of_first = self._by_session.get((share.series.judge_model, share.series.judge))
-            if of_first is not None:
-                version, model = of_first
-                first = msgspec.structs.replace(share.series, version=version, judge_model=model)
-                firsts[_effect_field(share.series)] = share, first.id
-        if not firsts:
-            return False
-        ids, span = [name for _, name in firsts.values()], shares
-        detectors = read_detectors(self._store, ids)
-        since, until = min(each.since for each in span), max(each.until for each in span)
-        buckets = read_buckets(self._store, ids, since, until, fine=False)
-        effects: dict[Any, float] = {}
-        for field, series_id, of_series in zip(firsts, ids, buckets, strict=True):
-            sums = merge_sums(bucket.sums for bucket in of_series)
-            if sums.total.weight > 0:
-                effects[field] = design_effect(sums, detectors[series_id].history)
-        key = CascadeKeys(self._store.keys.prefix).cascades
-        if effects:
-            self._store.pipeline(lambda pipe: [pipe.hset(key, mapping=effects), pipe.expire(key, DAY_S)])
-        return bool(effects)
+    def _effects(self) -> dict[str, float]:
+        """Return the design effects of sessions of the first verdicts, where these are drawn by session."""
+        firsts: dict[str, str] = {}
+        for series in (share.series for share in self._shares):
+            if of_first := self._by_session.get((series.judge_model, series.judge)):
+                first = msgspec.structs.replace(series, version=of_first[0], judge_model=of_first[1])
+                firsts[_effect_field(series)] = first.id
+        detectors = read_detectors(self._store, list(firsts.values()))
+        pasts = {field: detectors[series_id].history for field, series_id in firsts.items()}
+        return {field: design_effect(past, past) for field, past in pasts.items() if past and past.classes}
 
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
         """Count a first or second verdict of a cascade; both belong to the hour of the first.
@@ -301,7 +283,8 @@ class CascadeWatch(Watch):
         for (*of_cascade, _), in_bin in bins.items():
             if in_bin["number"]:
                 spreads[tuple(of_cascade)].append((in_bin["sum"] / in_bin["number"] / _UNIT, in_bin["number"]))
-        factors: dict[Any, float] = {rate_field(name): rates[name] for name in rates if name not in self._fixed}
+        factors: dict[Any, float] = dict(self._effects())
+        factors |= {rate_field(name): rate for name, rate in rates.items() if name not in self._fixed}
         firsts: defaultdict[tuple[str, str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         for known in self._shares:
             series = known.series
