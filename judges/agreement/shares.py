@@ -190,7 +190,8 @@ class ShareEstimate(NamedTuple):
         limits = f"{self.lowest:.1%} to {self.highest:.1%}"
         if self.known:
             return f"{self.unknown:.1%} of the verdicts are not known: {limits} if all of them fail or pass"
-        return f"not known, {limits}: {self.unknown:.1%} of the verdicts are not known; {self.judged_text}"
+        judged = f"; {self.judged_text}" if self.judgements else ""
+        return f"not known, {limits}: {self.unknown:.1%} of the verdicts are not known{judged}"
 
     @property
     def judged_text(self) -> str:

@@ -15,8 +15,8 @@ from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
-from worker.base.monitor.detection import Detection, Detector, add_sessions
-from worker.base.monitor.detector import Moments, Session
+from worker.base.monitor.detection import Detection, Detector, add_sessions, count
+from worker.base.monitor.detector import Moments, Session, limits_of
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
@@ -330,6 +330,25 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     monitored = Monitored(keyspace, traffic)
     monitored.look({SERIES: 0.9})
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
+
+
+def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:
+    for unknown, is_told in ((0, True), (10, True), (60, False)):
+        norm = flat(0.9, 10_000)
+        detector = Detector(norm=norm, limits=limits_of(norm, Moments(), series=10))
+        sums = Sums(
+            {0: ClassSums(20, 20, 12, 20, 12)}, SessionSums(20, 20, 12, 12), Unjudged(unknown, unknown, unknown)
+        )
+        for number in range(12):
+            count(detector, number, Bucket(number * 300.0, sums, Unjudged(), Unjudged()))
+        assert detector.judged.since is not None, "without the unknown ones it is a drop"
+        assert (detector.state.since is not None) is is_told, unknown
+        assert detector.is_drop_unknown is not is_told, unknown
+        # Unknown verdicts bring no recovery.
+        empty = Sums({0: ClassSums(1, 1, 1, 1, 1)}, SessionSums(1, 1, 1, 1), Unjudged(500, 500, 500))
+        for number in range(12, 18):
+            count(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
+        assert (detector.state.since is not None) is is_told, unknown
 
 
 def test_judgements_of_one_trace_count_as_a_group() -> None:

@@ -85,6 +85,28 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
 
 
 @pytest.mark.usefixtures("_short_reads")
+def test_dead_letters_are_not_known_and_what_a_judge_does_not_apply_to_is(keyspace: Keyspace) -> None:
+    publish(keyspace, 90)
+    publish(keyspace, 30, outcome="unscored", reason="missing_input", scores=())
+    worker = Worker(keyspace)
+    worker.turn()
+    assert (worker.value("unknown_ratio"), worker.value("lowest")) == (0, None)
+    for number in range(10):
+        dead = make_judged(number, outcome="unscored", reason="timeout", scores=(), trace_id=f"d{number}")
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "d": msgspec.json.encode(dead)})
+    worker.sums.tasks[0]._next_run = 0.0
+    worker.turn()
+    assert worker.value("unknown_ratio") == pytest.approx(0.1)
+    assert worker.value("unscored_share") == pytest.approx(40 / 130)
+    assert worker.value("share") == pytest.approx(0.9)
+    lowest, highest = worker.value("lowest"), worker.value("highest")
+    assert lowest is not None
+    assert highest is not None
+    assert lowest < 0.81
+    assert highest > 0.91
+
+
+@pytest.mark.usefixtures("_short_reads")
 def test_intervals_know_how_sessions_agreed_in_the_last_weeks(keyspace: Keyspace) -> None:
     publish(keyspace, 40)
     series = Series(*LABELS.values())
