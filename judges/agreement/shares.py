@@ -233,18 +233,8 @@ def estimate_share(window: Sums, history: Sums | None = None) -> ShareEstimate |
     share, low, high = lowest = highest = _interval(window.classes, effect, z)
     if window.unknown.verdicts:
         lowest, highest = (_interval(_with_unknown(window, passed=passed), effect, z) for passed in (False, True))
-    kish = total.weight**2 / (effect * total.squares)
-    return ShareEstimate(
-        share,
-        low,
-        high,
-        unknown_part(window),
-        min(low, lowest.low),
-        max(high, highest.high),
-        total.judgements,
-        kish,
-        effect,
-    )
+    kish, limits = total.weight**2 / (effect * total.squares), (min(low, lowest.low), max(high, highest.high))
+    return ShareEstimate(share, low, high, unknown_part(window), *limits, total.judgements, kish, effect)
 
 
 def unknown_part(sums: Sums) -> float:

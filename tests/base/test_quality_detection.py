@@ -15,7 +15,8 @@ from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
-from worker.base.monitor.detection import Detection, Detector, add_sessions, count
+from worker.base.monitor.detection import Detection, Detector, add_sessions
+from worker.base.monitor.detection import count as count_bucket
 from worker.base.monitor.detector import Moments, Session, limits_of
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
@@ -340,14 +341,14 @@ def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed
             {0: ClassSums(20, 20, 12, 20, 12)}, SessionSums(20, 20, 12, 12), Unjudged(unknown, unknown, unknown)
         )
         for number in range(12):
-            count(detector, number, Bucket(number * 300.0, sums, Unjudged(), Unjudged()))
+            count_bucket(detector, number, Bucket(number * 300.0, sums, Unjudged(), Unjudged()))
         assert detector.judged.since is not None, "without the unknown ones it is a drop"
         assert (detector.state.since is not None) is is_told, unknown
         assert detector.is_drop_unknown is not is_told, unknown
         # Unknown verdicts bring no recovery.
         empty = Sums({0: ClassSums(1, 1, 1, 1, 1)}, SessionSums(1, 1, 1, 1), Unjudged(500, 500, 500))
         for number in range(12, 18):
-            count(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
+            count_bucket(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
         assert (detector.state.since is not None) is is_told, unknown
 
 

@@ -9,12 +9,14 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import sub
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 from prometheus_client import Gauge
 
+from judges.agreement.arrays import sums_of_verdict
 from judges.agreement.cascade import (
     MOST_FLOOR,
     CascadeSums,
@@ -43,10 +45,9 @@ _KIND: Final = "cascade_sums"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
 _KEEP_DAYS: Final = 3
 _HOURS: Final = 24
-# Sums are counted in whole parts of these sizes; squares of weights are large.
-_UNIT: Final = 10**6
-_UNITS: Final = {"spread": 10**4, "squares": 10**4, "refused_squares": 10**4, "chosen_squares": 10**4} | dict.fromkeys(
-    ("first", "second", "refused", "chosen"), 1
+_UNIT: Final = 10**6  # Sums are counted in whole parts of this size; squares of weights are large.
+_UNITS: Final = dict.fromkeys(("spread", "squares", "refused_squares", "waiting_squares"), 10**4) | dict.fromkeys(
+    ("first", "second", "refused", "waiting"), 1
 )
 _BINS: Final = 50
 _MIN_UNCERTAINTY: Final = 0.005
@@ -71,23 +72,18 @@ class CascadeShare(Struct, frozen=True):
     advice: str  # Where a plain sample is as good; else empty.
 
     @property
-    def text(self) -> str:
-        """What is not known of the share, or why there is none; else empty."""
-        if self.estimate is None:
-            return f"{self.sums.second:,.0f} second verdicts are too few for a share"
-        return self.estimate.unknown_text(0.0)
-
-    @property
     def sentence(self) -> str:
         """The share with its name and what is not known of it."""
-        series, times = self.series, (dt.datetime.fromtimestamp(at, dt.UTC) for at in (self.since, self.until))
+        series, estimate = self.series, self.estimate
         metric = "" if series.metric == series.judge else f" {series.metric}"
-        name = f"{series.judge}{metric} of {series.service} by {series.judge_model}"
-        known = self.estimate is not None and self.estimate.known
-        parts = [self.estimate.interval.percent if self.estimate is not None and known else "", self.text]
-        numbers = f"{self.sums.second:,.0f} second verdicts of {self.sums.first:,.0f} first ones"
-        span = " to ".join(f"{time:%Y-%m-%d %H:%M}" for time in times)
-        return f"{name}: {'; '.join(filter(None, parts))}; {numbers}, {span} UTC"
+        second = f"{self.sums.second:,.0f} second verdicts"
+        parts = [f"{second} are too few for a share"]
+        if estimate is not None:
+            parts = [estimate.interval.percent if estimate.known else "", estimate.unknown_text(0.0)]
+        parts += [f"{second} of {self.sums.first:,.0f} first ones", self.advice]
+        span = " to ".join(f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%d %H:%M}" for at in (self.since, self.until))
+        name = f"{series.judge}{metric} of {series.service} by {series.judge_model}, {span} UTC"
+        return f"{name}: {'; '.join(filter(None, parts))}"
 
 
 def uncertainty(probabilities: Mapping[str, float]) -> float:
@@ -262,8 +258,8 @@ class CascadeWatch(Watch):
         u = verdict.weight if step.first else verdict.weight / step.rate
         for metric, g in probabilities.items():
             side, level = class_key(g, u)
-            sums = _second_sums(u, passed.get(metric)) if step.first else _first_sums(verdict.weight, u, step)
-            for name, value in sums.items():
+            sums = _sums_of(verdict, step, u, passed.get(metric))
+            for name, value in sums._asdict().items():
                 labels = (*of_verdict, step.name, metric, f"{int(side)}{level}", name)
                 if whole := round(value * _UNITS.get(name, _UNIT)):
                     yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
@@ -325,15 +321,12 @@ class CascadeWatch(Watch):
         return rates
 
 
-def _first_sums(w: float, u: float, step: CascadeStep) -> dict[str, float]:
-    sums = {"first": 1.0, "weight": w, "spread": w * (w - 1)}
-    return sums | {"chosen": 1.0, "chosen_weight": u, "chosen_squares": u * u} if step.is_chosen else sums
-
-
-def _second_sums(u: float, passed: bool | None) -> dict[str, float]:  # noqa: FBT001 - a verdict
-    if passed is None:
-        return {"refused": 1.0, "refused_weight": u, "refused_squares": u * u}
-    return {"second": 1.0, "second_weight": u, "passed": u * passed, "squares": u * u}
+def _sums_of(verdict: Verdict, step: CascadeStep, u: float, passed: bool | None) -> CascadeSums:  # noqa: FBT001
+    """Return the sums of a first verdict, or what a second one adds: it no longer waits."""
+    if not step.first:
+        return sums_of_verdict(verdict.weight, u, "waiting" if step.is_chosen else None)
+    answer = sums_of_verdict(0.0, u, "refused" if passed is None else "pass" if passed else "fail")
+    return CascadeSums(*map(sub, answer, sums_of_verdict(0.0, u, "waiting")))
 
 
 def read_shares(store: Store, now: float) -> list[CascadeShare]:
@@ -352,7 +345,8 @@ def read_shares(store: Store, now: float) -> list[CascadeShare]:
     for (service, environment, judge, version, cascade, metric), of_series in sorted(hours.items()):
         series = Series(service, environment, judge, version, cascade, metric)
         by_hour = [
-            {key: _with_waiting(amounts) for key, amounts in of_series[hour].items()} for hour in sorted(of_series)
+            {key: _without_rest(CascadeSums(**amounts)) for key, amounts in of_series[hour].items()}
+            for hour in sorted(of_series)
         ]
         classes = add_sums(by_hour)
         total = total_sums(classes)
@@ -370,15 +364,9 @@ def read_shares(store: Store, now: float) -> list[CascadeShare]:
     return shares
 
 
-def _with_waiting(amounts: Mapping[str, float]) -> CascadeSums:
-    """Return the sums of a class; those chosen and neither scored nor refused wait."""
-    chosen = {name: amounts.get(name, 0.0) for name in ("chosen", "chosen_weight", "chosen_squares")}
-    sums = CascadeSums(**{name: amount for name, amount in amounts.items() if name not in chosen})
-    if (waiting := chosen["chosen"] - sums.second - sums.refused) <= 0:
-        return sums
-    weight = chosen["chosen_weight"] - sums.second_weight - sums.refused_weight
-    squares = chosen["chosen_squares"] - sums.squares - sums.refused_squares
-    return sums._replace(waiting=waiting, waiting_weight=max(waiting, weight), waiting_squares=max(waiting, squares))
+def _without_rest(sums: CascadeSums) -> CascadeSums:
+    """Return the sums without what rounding leaves where nothing waits."""
+    return sums if sums.waiting > 0 else sums._replace(waiting=0, waiting_weight=0, waiting_squares=0)
 
 
 def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:

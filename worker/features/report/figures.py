@@ -157,8 +157,7 @@ class CascadeRow(Struct, frozen=True):
     until: dt.datetime
     share: ShareEstimate | None  # None with too few second verdicts.
     sums: CascadeSums
-    text: str
-    advice: str  # Where a plain sample is as good; else empty.
+    text: str  # All of it in one line, with what is not known, and where a plain sample is as good.
 
 
 class CorrectedShare(Struct, frozen=True):

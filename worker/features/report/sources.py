@@ -192,7 +192,7 @@ def read_cascades(store: Store, scope: Scope, now: float) -> list[CascadeRow]:
             names = ("service", "environment", "judge", "version", "metric")
             labels = {name: getattr(series, name) for name in names} | {"cascade": series.judge_model}
             span = time_of(share.since), time_of(share.until)
-            rows.append(CascadeRow(labels, *span, estimate, share.sums, share.sentence, share.advice))
+            rows.append(CascadeRow(labels, *span, estimate, share.sums, share.sentence))
     return rows
 
 

@@ -40,7 +40,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
     """Return the titles and lines that follow the table."""
     sources = report.sources
     of_figures = (("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage))
-    cascades = [one_line(f"{row.text}; {row.advice}" if row.advice else row.text) for row in report.cascades]
+    cascades = [one_line(row.text) for row in report.cascades]
     return [
         ("Coverage", [one_line(line) for line in _coverage_lines(report.coverage)]),
         *([("Cascades", cascades)] if cascades else []),
