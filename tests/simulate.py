@@ -88,11 +88,18 @@ def second() -> Iterator[str]:
 
 
 def segments() -> Iterator[str]:
-    """Explanations when one of eight segments falls by 20 points, and when all fall, 300 runs."""
+    """Explanations when segments fall, when only their parts change, and when one begins; 300 runs of eight."""
     for rate in (60, 300):
-        for falls in (1, 8):
-            found = fleets.segments(1, rate, 0.2, 300, falls=falls)
-            yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
+        for name, scene in {
+            "one falls by 20 points": fleets.falling(rate, 0.2, falls=1),
+            "all fall by 20 points": fleets.falling(rate, 0.2, falls=8),
+            "two fall by 20 points": fleets.falling(rate, 0.2, falls=2),
+            "one of share .6 grows from 10 to 40 %": fleets.mixed(rate),
+            "one begins with 30 % of the traffic and share .6": fleets.born(rate),
+        }.items():
+            found = fleets.segments(1, *scene, 300)
+            said = ", ".join(f"{answer} {_percent(found.part(answer))}" for answer, _ in found.answers.most_common(3))
+            yield f"{name}, {rate}/h in total: {said}; median {found.median:.2f} h"
 
 
 def volumes() -> Iterator[str]:
