@@ -32,7 +32,7 @@ class Level(_Part, frozen=True):
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
-    severity: Literal["page", "ticket"]
+    severity: Literal["page", "ticket", "info"]
     bound: Share = 0.5
 
 
@@ -95,6 +95,7 @@ class Table(_Part, frozen=True):
     abstained: Level
     unscored: Level
     silent: Level
+    decline: Level
     burn: dict[Speed, Burn]
     objectives: tuple[Objective, ...]
     watcher: Watcher

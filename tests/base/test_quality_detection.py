@@ -262,8 +262,8 @@ def test_a_traffic_mix_and_a_new_segment_are_answers_of_their_own(keyspace: Keys
     traffic.hours(DAYS * 24, healthy)
     monitored.live(2, healthy)
     for segment, cause, shares, said in (
-        ("traffic mix", "traffic_mix", {SERIES: 0.9, parts[0]: 0.95, parts[3]: 0.5}, "no segment fell"),
-        ("model=e", "new_segment", healthy | {parts[4]: 0.1}, "model=e, which has no history"),
+        ("traffic mix", "traffic_mix", {SERIES: 0.9, parts[0]: 0.95, parts[3]: 0.5}, "no segment, but"),
+        ("model=e", "new_segment", healthy | {parts[4]: 0.1}, "model=e, a new segment"),
     ):
         monitored.until(lambda detector: detector.incident, shares)
         incident = monitored.detectors[SERIES.id].incident

@@ -141,7 +141,7 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
     overview = read_overview(keyspace.store, index)
     (first, second) = overview.banners
     assert first.panel.row.series.service == "open"
-    assert "what fell is model=a: the others pass as usual (93 %)" in first.facts
+    assert "what fell: model=a, while the others pass as usual (93 %)" in first.facts
     assert "the monitor's alarm is open" in first.facts
     assert second.panel.row.series.service == "young-fallen"
     assert "no alert: no baseline yet" in second.facts

@@ -81,15 +81,15 @@ def pages(seed: int, judge: Judge, *, series: int, months: int) -> float:
     return count / months
 
 
-def pages_of_a_worse_judge(seed: int, judge: Judge, error: float, *, months: int) -> float:
-    """Return the pages in the month after the judge began to err so many times as often, with rates of each day."""
+def pages_of_a_worse_judge(seed: int, judge: Judge, error: float, *, months: int, known_days: int = 1) -> float:
+    """Return the pages in a month of a judge that errs so many times as often since some days, with daily rates."""
     chance = np.random.default_rng(seed)
     day, count = 24 * BUCKETS_PER_HOUR, 0
     history, length = 29 * day, 60 * day
     for _ in range(months):
         entry = Watched()
         sessions = chance.poisson(judge.per_hour / BUCKETS_PER_HOUR / judge.turns, length)
-        share = np.where(np.arange(length) < history, judge.counted(), judge.counted(error=error))
+        share = np.where(np.arange(length) < history - known_days * day, judge.counted(), judge.counted(error=error))
         failures, counts = chance.binomial(sessions, share), sessions * judge.turns
         for bucket in range(history, length):
             if bucket % day == 0:

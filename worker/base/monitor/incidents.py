@@ -26,10 +26,10 @@ _LEAST_SHIFT: Final = 0.15
 
 Cause = Literal["", "all", "segment", "new_segment", "traffic_mix"]
 CAUSES: Final[dict[Cause, str]] = {
-    "all": "all segments fell alike: look at what they share, as the model, the prompt or a release",
-    "segment": "what fell is {segment}: the others pass as usual",
-    "new_segment": "what fails is {segment}, which has no history: it never passed more often, so look at what began",
-    "traffic_mix": "no segment fell, but those that pass less often have grown: look at where the traffic comes from",
+    "all": "all segments alike: look at what they share, as the model, the prompt or a release",
+    "segment": "{segment}, while the others pass as usual",
+    "new_segment": "{segment}, a new segment without a history: look at what began, as it never passed more often",
+    "traffic_mix": "no segment, but those that pass less often have grown: look at where the traffic comes from",
 }
 """What each answer means for the person on call."""
 
