@@ -150,7 +150,7 @@ PARTS: Final = {
         "deploy/rules/*.py",
         "tests/deploy/test_rule_files.py tests/deploy/test_table.py",
     ),
-    # Rules are made from these tables before the tests run, so promtool must notice a change, not a comparison of files.
+    # Rules are made from these tables before the tests run: promtool must notice, not a comparison of files.
     "alerts": Part(
         60,
         "deploy/rules/alerts.toml deploy/prometheus/objectives.toml",
@@ -345,8 +345,8 @@ _TOML: Final = [
     (r'^severity = "page"', 'severity = "ticket"'),
     (r'^severity = "ticket"', 'severity = "page"'),
     (r'(?<=^kind = ")quality', "watcher"),
-    (r'(?<=^(?:for|window) = ")[1-9]\d*(?=[mhd]")', None),
-    (r"(?<=^bound = )\d+(?:\.\d+)?|(?<=^factor = )\d+(?:\.\d+)?|(?<=^min_count = )\d+", None),
+    *((rf'(?<=^{one} = ")[1-9]\d*(?=[mhd]")', None) for one in ("for", "window")),
+    *((rf"(?<=^{one} = )\d+(?:\.\d+)?", None) for one in ("bound", "factor", "min_count")),
 ]
 """Thresholds, times, labels, operators and exemptions; a number becomes three times as large."""
 
