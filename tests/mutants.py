@@ -481,7 +481,7 @@ def make(root: Path, part: str, place: Place, paths: Sequence[str]) -> Mutant | 
     name = place.function.rpartition(".")[2]
     for path in paths:
         source = (root / path).read_text("utf-8") if (root / path).is_file() else ""
-        if name in source:
+        if name in source or path.endswith(".toml"):
             for other, line, text in mutants_of(path, source):
                 if (other.function.rpartition(".")[2], *other[2:]) == (name, *place[2:]):
                     return Mutant(part, path, line, place.change, text, place.function if ".toml" in path else "")
