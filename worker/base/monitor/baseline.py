@@ -106,10 +106,9 @@ class _Cell:
 
 
 class _Block(NamedTuple):
-    """A day or a part of it: its number, its weight, the mean residual of its verdicts, and what chance gives it."""
+    """A day or a part of it, with the mean residual of its verdicts and the variance that chance gives it."""
 
     number: int
-    weight: float
     residual: float
     variance: float
 
@@ -151,12 +150,9 @@ def baseline(hours: Sequence[Hour]) -> Baseline | None:
         blocks = _blocks(hours, cells, dispersion, 24)
     freedom = max(1.0, len(blocks) - 1 - (sum(kept.values()) if kept else has_weekend))
     mean = sum(block.residual for block in blocks) / len(blocks)
-    spread = math.sqrt(
-        max(
-            _between([block.residual - mean for block in blocks], blocks, freedom),
-            *(_within(_blocks(hours, cells, dispersion, length)) for length in (12, 6)),
-        )
-    )
+    variance = _between([block.residual - mean for block in blocks], blocks, freedom)
+    parts_of_days = (_within(_blocks(hours, cells, dispersion, length)) for length in (12, 6))
+    spread = math.sqrt(max(variance, *parts_of_days))
     weight, squares = sum(hour.weight for hour in hours), sum(hour.squares for hour in hours)
     effective = weight**2 / squares
     return Baseline(
@@ -196,16 +192,8 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
         # Each session counts as one judgement, because so few tell nothing of how sessions agree.
         dispersion = max(dispersion, sum(hour.session_weights for hour in hours) / squares)
     weeks = (hours[-1].hour - hours[0].hour + 1) / _WEEK
-    return Baseline(
-        (share,) * _WEEK,
-        0.0,
-        error,
-        dispersion,
-        HISTORY_DAYS,
-        effective / weeks,
-        squares / weight,
-        sum(hour.judgements for hour in hours) / effective,
-    )
+    norm = flat(share, effective / weeks, dispersion=dispersion, mean_weight=squares / weight)
+    return msgspec.structs.replace(norm, error=error, unevenness=sum(hour.judgements for hour in hours) / effective)
 
 
 def _layers(table: Sequence[_Cell], dispersion: float, *, has_weekend: bool) -> tuple[list[float], float]:
@@ -285,27 +273,21 @@ def _blocks(hours: Iterable[Hour], cells: Sequence[float], dispersion: float, le
         block[2] += hour.squares * p * (1 - p)
     least = _LEAST_WEIGHT * sorted(weight for weight, *_ in sums.values())[len(sums) // 2]
     return [
-        _Block(number, weight, rest / weight, dispersion * variance / weight**2)
+        _Block(number, rest / weight, dispersion * variance / weight**2)
         for number, (weight, rest, variance) in sums.items()
         if weight >= least
     ]
 
 
 def _between(residuals: Sequence[float], blocks: Sequence[_Block], freedom: float) -> float:
-    """Return the variance of the level between days beyond chance, with a prior of one point that is worth three days.
-
-    Few days tell little of how days differ, and each parameter that was fitted to them hides a part of it.
-    """
+    """Return the variance between days beyond chance, with a prior: few days tell little of how days differ."""
     chance = sum(block.variance for block in blocks) / len(blocks)
     excess = max(0.0, sum(residual**2 for residual in residuals) - freedom * chance)
     return (_PRIOR_DAYS * _PRIOR_SPREAD**2 + excess) / (_PRIOR_DAYS + freedom)
 
 
 def _within(blocks: Sequence[_Block]) -> float:
-    """Return the variance beyond chance of parts of days, which shows changes that are not aligned to days.
-
-    One standard error of that part is left out as well.
-    """
+    """Return the variance of parts of days beyond chance and its standard error: of changes not aligned to days."""
     chance = sum(block.variance for block in blocks) * (1 + math.sqrt(2 / len(blocks)))
     return max(0.0, sum(block.residual**2 for block in blocks) - chance) / len(blocks)
 
@@ -330,29 +312,21 @@ def _add_days_of_week(cells: list[float], days: Sequence[_Block]) -> dict[int, f
 def _allowances(
     days: Sequence[_Block], kept: Mapping[int, float], spread: float, freedom: float
 ) -> tuple[tuple[float, float], ...]:
-    """Return for each of DROPS by how much lower than usual a weekday and a day of a weekend may be.
+    """Return for each of DROPS by how much lower than usual a weekday and a day of a weekend may be."""
 
-    A new day differs from a mean of k days by spread·√(1 + 1/k).
-    """
-    weekday, weekend = (
-        spread * _of_a_new_day([day.number % 7 for day in days if (day.number % 7 in _WEEKEND) is is_weekend], kept)
-        for is_weekend in (False, True)
-    )
-    factor = 3.2 + 16 / freedom
+    def deviation(numbers: Sequence[int]) -> float:
+        # A new day differs from a mean of k days; k counts the days that tell of it.
+        count = float(len(numbers))
+        if numbers and kept:
+            own = [(kept[number], numbers.count(number)) for number in set(numbers)]
+            rest = 1 - sum(part for part, _ in own) / len(own)
+            count = min(count, 1 / (sum(part / seen for part, seen in own) / len(own) + rest / count))
+        return spread * math.sqrt(1 + 1 / count) if numbers else math.inf
 
     def lower(deviation: float, drop: float) -> float:
-        return min(_MOST_ALLOWANCE, max(0.0, factor * deviation - _QUIET_PART * drop))
+        return min(_MOST_ALLOWANCE, max(0.0, (3.2 + 16 / freedom) * deviation - _QUIET_PART * drop))
 
+    of_week = [day.number % 7 for day in days]
+    weekday = deviation([number for number in of_week if number not in _WEEKEND])
+    weekend = deviation([number for number in of_week if number in _WEEKEND])
     return tuple((lower(weekday, drop), lower(weekend, drop)) for drop in DROPS)
-
-
-def _of_a_new_day(numbers: Sequence[int], kept: Mapping[int, float]) -> float:
-    """Return √(1 + 1/k) for days of the week that were seen, inf if none was; k counts those that tell of a new one."""
-    if not numbers:
-        return math.inf
-    count = float(len(numbers))
-    if kept:
-        parts = [(kept[weekday], numbers.count(weekday)) for weekday in set(numbers)]
-        mean = sum(part for part, _ in parts) / len(parts)
-        count = min(count, 1 / (sum(part / seen for part, seen in parts) / len(parts) + (1 - mean) / count))
-    return math.sqrt(1 + 1 / count)

@@ -1,6 +1,7 @@
 """Notices of a slow decline: a share that falls by a point a week is no drop, since its baseline follows it."""
 
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
@@ -72,22 +73,24 @@ def find_decline(days: Sequence[Day], today: int) -> Decline | None:
 
 def _slope(days: Sequence[Day]) -> tuple[float, float]:
     """Return by how much the share changes in a week, with its standard error."""
-    of_weekday: dict[int, list[Day]] = defaultdict(list)
-    for day in days:
-        of_weekday[day.number % 7].append(day)
-    means = {
-        weekday: (fmean(day.number for day in some), fmean(day.share for day in some))
-        for weekday, some in of_weekday.items()
-    }
-    weeks = {day.number: (day.number - means[day.number % 7][0]) / 7 for day in days}
-    shares = {day.number: day.share - means[day.number % 7][1] for day in days}
-    squares = sum(week * week for week in weeks.values())
-    slope = sum(week * shares[number] for number, week in weeks.items()) / squares
-    rests = {number: shares[number] - slope * week for number, week in weeks.items()}
-    total = sum(rest * rest for rest in rests.values())
+    weeks = _without_weekdays(days, [day.number / 7 for day in days])
+    shares = _without_weekdays(days, [day.share for day in days])
+    squares = sum(week * week for week in weeks)
+    slope = sum(map(operator.mul, weeks, shares)) / squares
+    rests = [share - slope * week for share, week in zip(shares, weeks, strict=True)]
+    total = sum(rest * rest for rest in rests)
     share = fmean(day.share for day in days)
     chance = share * (1 - share) * fmean(1 / day.effective for day in days)
     variance = max(total / (len(days) - _PARAMETERS), chance)
-    together = sum(rest * rests[number - 1] for number, rest in rests.items() if number - 1 in rests)
+    neighbours = [place for place in range(1, len(days)) if days[place].number == days[place - 1].number + 1]
+    together = sum(rests[place] * rests[place - 1] for place in neighbours)
     agreement = min(_MOST_CORRELATION, max(0.0, together / total + 4 / len(days))) if total > 0 else 0.0
     return slope, math.sqrt(variance / squares * (1 + agreement) / (1 - agreement))
+
+
+def _without_weekdays(days: Sequence[Day], values: Sequence[float]) -> list[float]:
+    of_weekday: dict[int, list[float]] = defaultdict(list)
+    for day, value in zip(days, values, strict=True):
+        of_weekday[day.number % 7].append(value)
+    means = {weekday: fmean(some) for weekday, some in of_weekday.items()}
+    return [value - means[day.number % 7] for day, value in zip(days, values, strict=True)]

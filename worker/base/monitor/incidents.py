@@ -128,13 +128,7 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
 def explain_drop(
     members: Sequence[Member], observed: Sequence[Sequence[Observed]], first: int
 ) -> tuple[int, Cause, float]:
-    """Return the position of the member that explains the drop, 0 for all or none, with its kind and its probability.
-
-    Args:
-        members: The whole series first, then its segments.
-        observed: The buckets of each.
-        first: The bucket in which the drop began.
-    """
+    """Return the position of the member that explains a drop from a bucket on, 0 for all or none, and how surely."""
     evidence, moved, norm = {}, defaultdict[str, float](float), members[0].norm
     for position, (member, buckets) in enumerate(zip(members, observed, strict=True)):
         since = [bucket for bucket in buckets if bucket.bucket >= first]
@@ -147,14 +141,10 @@ def explain_drop(
         if member.series.segment and norm is not None:
             # Shares as they are usual: allowances of segments with little traffic are no change of the mix.
             own = member.norm or norm
-            moved[member.series.segment] += (
-                sum(
-                    (own.usual(hour) - norm.usual(hour)) * (bucket.passed + bucket.failed) * own.mean_weight
-                    for bucket in since
-                    for hour in (bucket.bucket // _PER_HOUR,)
-                )
-                / norm.mean_weight
-            )
+            for bucket in since:
+                hour, judged = bucket.bucket // _PER_HOUR, bucket.passed + bucket.failed
+                weight = judged * own.mean_weight / norm.mean_weight
+                moved[member.series.segment] += weight * (own.usual(hour) - norm.usual(hour))
     whole, limits = evidence.pop("0", Evidence(0, 0, 0)), members[0].limits
     mixes = [max(0.0, whole.expected + passes) for passes in moved.values()]
     explanation = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0, mixes)
