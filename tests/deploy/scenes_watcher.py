@@ -97,6 +97,12 @@ UNSEEN = watcher(ABSENT, "page")
 ONE_UNSEEN = watcher(ABSENT, "ticket", job="tracejudge", instance="b")
 
 
+def lag(values: str) -> World:
+    """The lag of an exporter as a worker sees it; another one saw it last before it grew."""
+    world = World().gauge("tracejudge_outbox_lag", values, exporter="otel", instance="a")
+    return world.gauge("tracejudge_outbox_lag", "0x70", exporter="otel", instance="b")
+
+
 def redis_memory(used: str, most: str) -> World:
     """The memory that Redis uses and its limit, as a worker exports them."""
     world = World().gauge("tracejudge_redis_used_bytes", used)
@@ -219,6 +225,9 @@ SCENES = [
     Scene("verdicts end", World().traces(Minutes(60, 1)).judged(Mix(30, 1), Mix(30)))
     .at(44, not_yet_ended=[NO_VERDICTS])
     .at(50, SILENT_SERVICE, fires=[NO_VERDICTS]),
+    Scene("one trace and no verdict", World().traces(Minutes(20), absent=10, born=1)).at(
+        18, SILENT_SERVICE, one_trace=[NO_VERDICTS]
+    ),
     Scene("all is shed", World().traces(Minutes(40, 1), outcome="shed")).at(15, SILENT_SERVICE, all_shed=[NO_VERDICTS]),
     Scene(
         "one trace and one verdict",
@@ -231,7 +240,7 @@ SCENES = [
     .at(1600, NO_TRACES, fires=[STOPPED])
     .at(1680, ingest_is_behind=[STOPPED]),
     Scene("a week", a_week(), interval="10m", every="30m")
-    .at(10140, as_a_week_ago=[STOPPED])
+    .at(10200, as_a_week_ago=[STOPPED])
     .at(10350, NO_TRACES, unlike_a_week_ago=[STOPPED]),
     # judges
     Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
@@ -241,7 +250,7 @@ SCENES = [
     Scene("circuit that is probed", World().gauge("tracejudge_judge_circuit_open", "1 0 " * 15, judge_model=MODEL)).at(
         20, OPEN_CIRCUIT, flaps=[CIRCUIT]
     ),
-    Scene("slow", requests(World(), 60, {"20.48": 8, "40.96": 10, "81.92": 10, "+Inf": 10}))
+    Scene("slow", requests(World(), 60, {"20.48": 2.4, "40.96": 3, "81.92": 3, "+Inf": 3}))
     .at(8, not_yet=[SLOW])
     .at(40, SLOW_MODEL, fires=[SLOW]),
     Scene(
@@ -257,13 +266,21 @@ SCENES = [
     Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
     .at(75, not_yet=[DEAD])
     .at(85, GIVEN_UP, fires=[DEAD]),
+    Scene("as many given up as the bound", World().gauge("tracejudge_dead_letters", "5x70 15x60")).at(
+        85, at_the_bound=[DEAD]
+    ),
     Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120"), every="5m").at(
         110, long_ago=[DEAD]
     ),
     # what holds traces and verdicts
     Scene(
         "stream fills",
-        World().gauge("tracejudge_stream_lag", "0x10 170000x20").gauge("tracejudge_stream_capacity", "200000x30"),
+        # Another worker saw it before, and counts larger entries.
+        World()
+        .gauge("tracejudge_stream_lag", "0x10 170000x20")
+        .gauge("tracejudge_stream_capacity", "200000x30")
+        .gauge("tracejudge_stream_lag", "0x30", instance="b")
+        .gauge("tracejudge_stream_capacity", "400000x30", instance="b"),
     )
     .at(11, not_yet=[STREAM])
     .at(15, NEARLY_FULL, fires=[STREAM]),
@@ -275,7 +292,12 @@ SCENES = [
         "stream not measured yet",
         World().gauge("tracejudge_stream_lag", "0x30").gauge("tracejudge_stream_capacity", "0x30"),
     ).at(15, no_traffic=[STREAM]),
-    Scene("redis fills", redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30"))
+    Scene(
+        "redis fills",
+        redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30")
+        .gauge("tracejudge_redis_used_bytes", f"{2**30}x30", instance="b")
+        .gauge("tracejudge_redis_max_bytes", f"{2**32}x30", instance="b"),
+    )
     .at(11, not_yet=[MEMORY])
     .at(15, LITTLE_MEMORY, fires=[MEMORY]),
     Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(15, LITTLE_MEMORY, all_failed=[MEMORY]),
@@ -295,15 +317,13 @@ SCENES = [
         new_worker_found=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED],
     ),
     Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, TRACES_CUT_OFF, meanwhile=[CUT_OFF]),
-    Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
-    .at(35, not_yet=[BEHIND])
-    .at(50, OTEL_BEHIND, fires=[BEHIND]),
+    Scene("exporter behind", lag("0x10 25000x60")).at(35, not_yet=[BEHIND]).at(50, OTEL_BEHIND, fires=[BEHIND]),
     Scene("exporter catches up", World().gauge("tracejudge_outbox_lag", "25000x10 10 " * 6, exporter="otel")).at(
         60, catches_up=[BEHIND]
     ),
     Scene(
         "exporter behind, little traffic",
-        World().judged(Mix(70, 1)).gauge("tracejudge_outbox_lag", "0x10 100x60", exporter="otel"),
+        lag("0x10 100x60").judged(Mix(70, 1)),
     )
     .at(35, not_yet_few=[BEHIND])
     .at(50, OTEL_BEHIND, fires_few=[BEHIND]),
@@ -328,8 +348,16 @@ SCENES = [
     .at(4, not_yet=[DROPS])
     .at(40, SDK_DROPS, fires=[DROPS]),
     Scene(
+        "one of a hundred dropped",
+        World()
+        .counter("tracejudge_producer_published_total", Minutes(60, 100), service=SERVICE)
+        .counter("tracejudge_producer_dropped_total", Minutes(60, 1), service=SERVICE, reason="buffer_full"),
+    ).at(40, at_the_bound=[DROPS]),
+    Scene(
         "all dropped",
-        World().counter(
+        World()
+        .counter("tracejudge_producer_published_total", Minutes(40), service=SERVICE)
+        .counter(
             "tracejudge_producer_dropped_total", Minutes(40), absent=10, born=40, service=SERVICE, reason="buffer_full"
         ),
     ).at(20, SDK_DROPS, all_failed=[DROPS]),
