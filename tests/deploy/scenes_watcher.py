@@ -201,6 +201,7 @@ def a_day() -> World:
     world = World().without("tracejudge_stream_oldest").traces(Minutes(156, 10), Minutes(26), outcome="no_rule")
     world.traces(Minutes(30), Minutes(120, 10), Minutes(32), service="office", outcome="no_rule")
     world.traces(Minutes(182), service="silent")
+    world.gauge("tracejudge_stream_oldest_seconds", "0x182", instance="b")
     return world.gauge("tracejudge_stream_oldest_seconds", "0x164 1200x6 0x12")
 
 
@@ -243,7 +244,12 @@ SCENES = [
     .at(10200, as_a_week_ago=[STOPPED])
     .at(10350, NO_TRACES, unlike_a_week_ago=[STOPPED]),
     # judges
-    Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
+    Scene(
+        "circuit",
+        World()
+        .gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL)
+        .gauge("tracejudge_judge_circuit_open", "0x100", judge_model=MODEL, instance="b"),
+    )
     .at(14, not_yet=[CIRCUIT])
     .at(20, OPEN_CIRCUIT, fires=[CIRCUIT])
     .at(70, closed=[CIRCUIT]),
@@ -260,10 +266,16 @@ SCENES = [
     Scene("late", ages(World(), 60, {"300": 5, "900": 9, "3600": 10, "+Inf": 10}))
     .at(8, not_yet=[LATE])
     .at(40, LATE_SCORES, fires=[LATE]),
+    Scene("as late as the bound", ages(World(), 60, {"300": 0, "900": 19, "3600": 20, "+Inf": 20})).at(
+        40, at_the_bound=[LATE]
+    ),
     Scene("all late", ages(World(), 60, {"300": 0, "900": 0, "3600": 10, "+Inf": 10})).at(
         40, LATE_SCORES, all_failed=[LATE]
     ),
-    Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
+    Scene(
+        "given up",
+        World().gauge("tracejudge_dead_letters", "5x70 20x60").gauge("tracejudge_dead_letters", "0x130", instance="b"),
+    )
     .at(75, not_yet=[DEAD])
     .at(85, GIVEN_UP, fires=[DEAD]),
     Scene("as many given up as the bound", World().gauge("tracejudge_dead_letters", "5x70 15x60")).at(
@@ -304,6 +316,10 @@ SCENES = [
     Scene("one of two partitions is away", partitions("1x30", "1x10 0x20"))
     .at(11, not_yet=[PARTITION])
     .at(15, PARTITION_1_AWAY, fires=[PARTITION]),
+    Scene(
+        "one worker does not reach a partition",
+        partitions("1x30", "1x10 0x20").gauge("tracejudge_partition_up", "1x30", partition="1", instance="b"),
+    ).at(15, reached=[PARTITION]),
     Scene("both partitions are away", partitions("1x10 0x20", "1x10 0x20")).at(15, all_failed=[PARTITION]),
     Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
@@ -385,9 +401,9 @@ SCENES = [
     ),
     Scene(
         "exempt judges exceed a limit",
-        World().gauge(
-            "tracejudge_budget_spent_ratio", "1.04x10 1.06x30 0x10", budget="support", limit="tokens_per_day"
-        ),
+        World()
+        .gauge("tracejudge_budget_spent_ratio", "1.04x10 1.06x30 0x10", budget="support", limit="tokens_per_day")
+        .gauge("tracejudge_budget_spent_ratio", "0x50", budget="support", limit="tokens_per_day", instance="b"),
     )
     .at(19, not_yet=[OVERSPENT])
     .at(25, OVER_LIMIT, fires=[OVERSPENT])
