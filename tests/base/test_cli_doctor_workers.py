@@ -1,5 +1,6 @@
 """`tracejudge doctor`: whether a worker runs each role, and what workers have had to give up on."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from support.doctor_parts import ROLES, Part, at, be_present, examined
 from worker.base.doctor.command import join_partitions
 from worker.base.doctor.finding import broken, ok
 from worker.base.embedded import EmbeddedRedis
+from worker.core.config.loading import load
 from worker.core.storage.client import LAYOUT, Store
 from worker.core.telemetry.health import Heartbeat
 
@@ -127,3 +129,16 @@ def test_doctor_joins_what_partitions_have_in_common() -> None:
     findings = [ok("packages"), *away, ok("partition 1: redis", "b:1"), ok("partition 1: roles")]
     names = ["packages", "partitions 0, 2: redis", "partition 1: redis", "partition 1: roles"]
     assert [finding.name for finding in join_partitions(findings)] == names
+
+
+def test_a_worker_with_another_configuration_is_named(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    be_present(server.url)
+    assert examined(run, url=server.url)[1]["configurations"].result == "ok", "a worker of 0.2 does not tell it"
+    own = load({}).config_hash
+    Heartbeat(store, config_hash=own).beat({"ingest": True})
+    assert examined(run, url=server.url)[1]["configurations"] == ("ok", "2 programs run with this one", "")
+    Heartbeat(store, config_hash="0123abcd").beat({"judge": True})
+    part = examined(run, url=server.url)[1]["configurations"]
+    assert part.result == "warning"
+    assert re.search(rf"than the variables here \({own}\) run: worker \S+ \(0123abcd\)", part.what), part.what
+    assert "--config" in part.mend

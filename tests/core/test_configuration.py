@@ -306,6 +306,7 @@ VARIABLES: Variables = {
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
+    "judge_duplicates": ("true", True),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -393,7 +394,7 @@ def test_the_configuration_hash_covers_the_settings_that_processes_share() -> No
     }
     assert Settings.from_keys(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
-    left_out |= {"served_partitions"}
+    left_out |= {"served_partitions", "judges_folder"}
     hashes = {
         key: Settings.from_keys(**{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()

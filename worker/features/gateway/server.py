@@ -18,7 +18,7 @@ from worker.core.config.settings import Settings
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer, WebServer
-from worker.core.telemetry.service import open_stores
+from worker.core.telemetry.service import HeartbeatThread, open_stores
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.feature import GATEWAY
@@ -76,7 +76,9 @@ class GatewayServer:
         gatherer = Gatherers(self._stores, GATEWAY.read(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
-        self._threads = [publisher, capacity, Joiner(gatherer.each, Encoder(sdk), publisher, self._losses)]
+        joiner = Joiner(gatherer.each, Encoder(sdk), publisher, self._losses)
+        heartbeat = HeartbeatThread("gateway", self._stores[0], settings.config_hash)
+        self._threads = [publisher, capacity, joiner, heartbeat]
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, "intake", thread)
