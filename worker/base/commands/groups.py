@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from worker.core.features import Command, import_attribute, installed
 
@@ -51,12 +50,6 @@ class LazyGroup(SuggestingGroup):
             return super().get_command(ctx, cmd_name)
         command: click.Command = import_attribute(f"{row.module}.{row.attribute}")
         return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands from the table: click would import each one for its help text."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(name, help=text) for name, text in self._help(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""
