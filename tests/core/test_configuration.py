@@ -350,7 +350,7 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
         "CELERY_CONFIG_MODULE: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_RESULT_BACKEND: is for another program with Celery, and is ignored; take it out of this environment",
         "TRACEJUDGE_MONITOR_SEGMENTS: is no setting; set segments in [monitor], or in JSON in TRACEJUDGE_MONITOR",
-        "TRACEJUDGE_OTHER_PORT: is no setting, and nothing reads it; take it out",
+        "TRACEJUDGE_OTHER_PORT: is no setting; did you mean TRACEJUDGE_METRICS_PORT?",
         "TRACEJUDGE_REDIS_ULR: is no setting; did you mean TRACEJUDGE_REDIS_URL?",
         "TRACEJUDGE_XYZZY: is no setting, and nothing reads it; take it out",
     ]

@@ -160,7 +160,7 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     for name in unknown_names:
         match = _KUBERNETES_VARIABLE.fullmatch(name)
         # A user may write a port as TRACEJUDGE_GATEWAY_PORT; Kubernetes writes a link there.
-        if match is not None and (match[1] != "PORT" or _is_link(name, environment)):
+        if match is not None and (not re.search("(?<!_SERVICE)_PORT$", name) or _is_link(name, environment)):
             continue
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNKNOWN_VARIABLE_FAULT
