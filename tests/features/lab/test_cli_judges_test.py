@@ -411,7 +411,7 @@ def test_no_progress_bar_and_no_wrapped_line_without_a_terminal(run: Run, monkey
 
 
 def test_a_minimum_that_the_heuristic_would_answer_for_want_of_a_configuration_is_wrong_usage(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run,
 ) -> None:
     file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
     arguments = ("judges", "test", "safety", file, "--label", "safe")

@@ -18,7 +18,7 @@ from support.endpoint import ChatEndpoint
 from support.processes import Program
 from support.replies import failing, from_call, slow, yes_no
 
-from judges.core.verdict import Verdict
+from judges.core.verdict import Call, Verdict, seconds_of
 from worker.base.commands import progress
 
 LINE = r"(?m)^ *\d+ s  {task}: \d+ {noun}s?, [\d.,]+/s"
@@ -159,3 +159,29 @@ def test_resume_refuses_files_of_another_configuration_in_one_line(run: Run) -> 
         assert (ended.code, message in words(ended.err)) == (2, True), (name, ended.err)
     assert Path("out.jsonl").read_bytes() == whole
     assert [path.name for path in Path().glob("*.resume")] == []
+
+
+def test_seconds_are_those_of_calls_and_waiting_for_a_place_is_its_own_figure(
+    run: Run, endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def called(*spans: tuple[float, float]) -> float:
+        return seconds_of([Call(began, ended - began, "ok") for began, ended in spans], 10.0)
+
+    assert [seconds_of((), 2.0), called((1, 2), (3, 5)), called((1, 4), (2, 3), (2, 6)), called((0, 20))] == [
+        2,
+        3,
+        5,
+        10,
+    ]
+    monkeypatch.setenv("TRACEJUDGE_MODELS", models_at(endpoint))
+    endpoint.behaviour = slow(0.2, yes_no())
+    document = run(
+        "evaluate", write_lines("t.jsonl", rows(6)), "--judge", "safety", "--json", "--output", "out.jsonl"
+    ).document
+    (judge,) = document["judges"]
+    waits = [verdict.duration_s - verdict.seconds for verdict in verdicts()]
+    assert max(waits) > 0.15, "only one call at a time"
+    assert judge["mean_waited_seconds"] == pytest.approx(sum(waits) / 6)
+    assert judge["mean_seconds"] == pytest.approx(sum(verdict.calls[0].duration_s for verdict in verdicts()) / 6)
+    line = run("evaluate", "t.jsonl", "--judge", "safety").out
+    assert re.search(r"[\d.]+ s each and [\d.]+ s of waiting", line), line

@@ -18,6 +18,7 @@ from judges.agreement.intervals import Interval
 from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.calling.runs import JudgeRunner
+from judges.core.faults import install_command
 from judges.core.judge import Judge, is_name
 from judges.core.model import CallTotals
 from judges.core.verdict import Assessment
@@ -102,7 +103,7 @@ class Aligned(NamedTuple):
     type=click.Choice(get_args(Optimizer)),
     default="memory",
     show_default=True,
-    help="How guidance is searched; gepa needs `pip install 'tracejudge-worker[gepa]'`.",
+    help="How guidance is searched; gepa needs the extra of this name.",
 )
 @click.option(
     "--rounds",
@@ -145,7 +146,7 @@ def align(
     """
     settings, (judge,) = offline_judges(config, judge_name)
     if optimizer == "gepa" and find_spec("gepa") is None:
-        raise SettingsError("--optimizer gepa needs a further package: pip install 'tracejudge-worker[gepa]'")
+        raise SettingsError(f"--optimizer gepa needs a further package: {install_command('gepa')}")
     table = _table(judge, settings)
     _check_out(out, judge.name, judge_name, settings, force=force)
     _toml(table)
