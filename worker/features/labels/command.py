@@ -245,7 +245,7 @@ def command() -> None:
     \b
     Examples:
       tracejudge labels import labels.jsonl --judge groundedness --drawn 0.05
-      tracejudge labels import golden.jsonl --judge safety --label safe --drawn golden --verdicts verdicts.jsonl
+      tracejudge labels import golden.jsonl --judge safety --drawn golden
       tracejudge labels list
       tracejudge labels export --traces --output labels.jsonl
     """  # noqa: D301 - click's mark for lines that stay as they are
