@@ -14,7 +14,7 @@ import structlog
 
 from worker.base.input.unusable import UnusableInput
 from worker.core.config.serving import Listen, Tls
-from worker.core.config.settings import Settings
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer, WebServer
@@ -128,7 +128,11 @@ class GatewayServer:
             timeout_graceful_shutdown=int(self._settings.grace_s),
         )
         self._metrics.connections.set_function(lambda: server.open_connections)
-        page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
+        try:
+            page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
+        except SettingsError:
+            listener.close()
+            raise
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()

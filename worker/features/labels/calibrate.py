@@ -91,7 +91,7 @@ def command(
     \b
     Examples:
       tracejudge calibrate --judge groundedness
-      tracejudge calibrate --judge safety --model m --labels l.jsonl --precision 0.9
+      tracejudge calibrate --judge tone --model m --labels l.jsonl --precision 0.9
       tracejudge calibrate --judge safety --model m --from-audit --write new.toml
 
     Exit code 0 on success, 1 if no label has a verdict or nothing can be fitted, 2 on wrong usage.
