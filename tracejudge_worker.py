@@ -71,6 +71,10 @@ def main() -> None:
     wrong = other_package()
     if wrong is None:
         try:
+            if "_TRACEJUDGE_COMPLETE" in os.environ:
+                from worker.base.commands.completion import complete  # noqa: PLC0415 - after the check
+
+                complete()
             from worker.cli import main as run  # noqa: PLC0415 - after the check
 
             run()

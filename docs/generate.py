@@ -15,7 +15,20 @@ from typing import Final
 import msgspec
 
 from deploy import generated
-from docs import agreement, answers, charts, commands, configuration, errors, metrics, prompts, spine, stub, wire
+from docs import (
+    agreement,
+    answers,
+    charts,
+    commands,
+    completion,
+    configuration,
+    errors,
+    metrics,
+    prompts,
+    spine,
+    stub,
+    wire,
+)
 from judges.core.verdict import FINAL_REASONS, MEANINGS, REASONS, Verdict
 from judges.custom import custom_prompt, guidance, instructions, template
 from judges.custom import template as filling
@@ -121,6 +134,8 @@ def main(given: list[str]) -> int:
     page_folder = _FOLDER.parent if is_here else asked.into
     found.append(generated.run(page_folder, {"spine.md": _page(spine.page)}, check=asked.check, alone=False))
     found.append(generated.run(charts_folder, charts.pages(), check=asked.check))
+    table_folder = completion.FOLDER if is_here else asked.into
+    found.append(generated.run(table_folder, completion.pages(), check=asked.check, alone=False))
     return max(found)
 
 

@@ -14,7 +14,11 @@ from worker.base.commands.groups import LazyGroup
 _FIRST_PROCESS: Final = 1
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n  tracejudge demo",
+)
 @click.version_option(package_name="tracejudge-worker", prog_name="tracejudge")
 def cli() -> None:
     """Judge production traces of LLM features and export the scores."""

@@ -1,6 +1,7 @@
 """Is what the answer says supported by the retrieved documents, and by nothing else?"""
 
 import dataclasses
+import re
 from typing import Final
 
 from msgspec import Struct
@@ -8,6 +9,7 @@ from msgspec import Struct
 from judges.core.judge import Judge
 from judges.core.prompt import blocks_of, history_rules, texts_of
 from judges.forms import yes_no
+from judges.parsing.refusal import is_refusal
 from judges.parsing.sentences import split
 from judges.parsing.words import content_words, coverage, numbers
 from tracejudge import Trace
@@ -44,6 +46,7 @@ likely. Facts that the user gave need no support, unless the document says other
 refusals state nothing."""
 
 _MIN_COVERAGE: Final = 0.5
+_KNOWS_NOTHING: Final = re.compile(r"(?:\w+, )?i (?:do not|don['\u2019]t) know\W*$", re.IGNORECASE)
 
 
 def heuristic(trace: Trace) -> tuple[bool, str]:
@@ -52,6 +55,8 @@ def heuristic(trace: Trace) -> tuple[bool, str]:
     question = trace.input or ""
     words, known_numbers = content_words(source) | content_words(question), numbers(f"{source} {question}")
     for number, sentence in enumerate(split(trace.output), 1):
+        if is_refusal(sentence) or _KNOWS_NOTHING.match(sentence):
+            continue
         if not numbers(sentence) <= known_numbers:
             return False, f"Sentence {number} contains a number that the document does not."
         share = coverage(content_words(sentence), words)

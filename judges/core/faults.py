@@ -4,8 +4,13 @@ A check, or a step of loading, is a generator of faults that returns its result;
 rest can be checked with.
 """
 
+import json
+import os
 from collections.abc import Callable, Generator
+from contextlib import suppress
+from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct, structs
 
@@ -16,7 +21,7 @@ Kind = Literal[
     "wrong-value", "conflict",
     # Allowed, and probably a mistake.
     "chooses-nothing", "never-wins", "unused", "budget-not-kept", "shared-label", "unset-variable", "unknown-variable",
-    "heuristic-judges", "stale-calibration", "canary-without-labels", "ending-model", "needless-cascade",
+    "heuristic-judges", "stale-calibration", "canary-without-labels", "ending-model", "needless-cascade", "near-service",
 ]  # fmt: skip
 """The kinds of mistakes, by their names in docs/reference/lint.md."""
 
@@ -108,3 +113,19 @@ def catch_fault(action: Callable[[], T]) -> Faults[T | None]:
     except SettingsError as error:
         yield error.fault
         return None
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs extras: from the checkout that runs or was installed, else from the index."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - 50 ms, for an error alone
+
+    name, folders = "tracejudge-worker", [Path(__file__).parents[2]]
+    with suppress(PackageNotFoundError, ValueError):
+        address = urlsplit(json.loads(distribution(name).read_text("direct_url.json") or "{}").get("url", ""))
+        folders += [Path(unquote(address.path))] if address.scheme == "file" else []
+    for folder in folders:
+        if (folder / "producers" / "pyproject.toml").is_file():
+            place = min(f"./{os.path.relpath(folder)}", str(folder), key=len).removesuffix("/.")
+            # pip takes the SDK from here too: no index has this version before it is released.
+            return f"pip install {place}/producers '{place}[{','.join(extras)}]'"
+    return f"pip install '{name}[{','.join(extras)}]'"

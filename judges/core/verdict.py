@@ -7,7 +7,7 @@ outbox and the line that ``tracejudge evaluate`` prints.
 import builtins
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Final, Literal, NamedTuple, Never, get_args
 
@@ -168,7 +168,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         calls: These requests with status, times and tokens.
         trace_ended_at: End of the judged call; seconds since the epoch.
         started_at: Start of this evaluation; seconds since the epoch.
-        duration_s: Duration of this evaluation.
+        duration_s: Duration of this evaluation: its calls, and waiting for a place among others.
     """
 
     evaluation_id: str
@@ -206,6 +206,11 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     duration_s: float
 
     @property
+    def seconds(self) -> float:
+        """The time of its calls; ``duration_s`` less this was waiting."""
+        return seconds_of(self.calls, self.duration_s)
+
+    @property
     def probabilities(self) -> dict[str, float]:
         """The probability that each metric with a pass rule passes, by metric; empty if the model gives none."""
         return {
@@ -223,6 +228,17 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
                     name = row.get("response_sentence_key") or row.get("sentence_key") or number
                     lines.append(f"Sentence {name}: {reason}")
         return "\n".join(filter(None, (reasons, *(line for line in lines if line not in reasons)))) or None
+
+
+def seconds_of(calls: Sequence[Call], duration_s: float) -> float:
+    """Return for how long a call of an evaluation was under way; calls may overlap. Without calls it is the whole."""
+    if not calls:
+        return duration_s
+    seconds = end = 0.0
+    for call in sorted(calls, key=lambda call: call.started_at):
+        seconds += max(0.0, call.started_at + call.duration_s - max(end, call.started_at))
+        end = max(end, call.started_at + call.duration_s)
+    return min(seconds, duration_s)
 
 
 class ReasonBudget:

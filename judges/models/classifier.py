@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from judges.core.decision import Question
+from judges.core.faults import install_command
 from judges.core.model import (
     ChatModel,
     ChatRequest,
@@ -262,7 +263,7 @@ def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | N
         try:
             from judges.models.local import LocalClassifier  # noqa: PLC0415 - an extra
         except ImportError as error:
-            fix = "install the extra: pip install 'tracejudge-worker[local]'"
+            fix = f"install the extra: {install_command('local')}"
             raise ModelSettingsError(f"backend: onnx needs onnxruntime and tokenizers ({error.name}); {fix}") from error
         return OnnxClassifier(settings, LocalClassifier(settings.path or "", description))
     if description.task == "token":

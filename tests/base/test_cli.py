@@ -181,7 +181,7 @@ def test_an_absent_redis_is_exit_code_one_and_one_line_that_says_where_it_was_so
 ) -> None:
     port = free_port()
     ended = run(*arguments, "--redis-url", f"redis://user:{SECRET}@127.0.0.1:{port}/3")
-    assert ended.code == 1
+    assert ended.code == (3 if arguments[0] == "account" else 1)
     assert ended.complaint == (
         f"tracejudge: nothing listens at redis://127.0.0.1:{port}/3; start Redis there, or correct the address"
         " (redis_url, TRACEJUDGE_REDIS_URL or --redis-url)"
@@ -192,7 +192,7 @@ def test_a_database_that_redis_does_not_have_is_named_with_its_fix(run: Run, red
     url = f"{redis_url.rpartition('/')[0]}/9999"
     fix = "correct the number at the end of the URL, 0 to 15 as a rule"
     ended = run("account", "--redis-url", url)
-    assert ended.code == 1
+    assert ended.code == 3
     why = "it has no database of this number"
     place = "redis_url, TRACEJUDGE_REDIS_URL or --redis-url"
     assert ended.complaint == f"tracejudge: {url} refuses the connection ({why}); {fix} ({place})"
@@ -218,7 +218,7 @@ def test_an_absent_redis_of_a_file_is_corrected_in_that_file(run: Run) -> None:
 
 def test_a_redis_that_refuses_the_password_is_not_told_it_on_screen(run: Run, redis_url: str) -> None:
     ended = run("account", "--redis-url", redis_url.replace("redis://", f"redis://:{SECRET}@"))
-    assert ended.code == 1
+    assert ended.code == 3
     assert "refuses the user or the password" in ended.complaint
     assert "; correct user and password in the URL" in ended.complaint
     assert "start" not in ended.complaint
@@ -246,7 +246,7 @@ def test_another_program_at_the_address_is_told_within_three_seconds(
         began = time.monotonic()
         ended = run("account", "--redis-url", f"{scheme}://127.0.0.1:{server.server_address[1]}/0")
         server.shutdown()
-    assert ended.code == 1
+    assert ended.code == 3
     assert cause in ended.complaint
     assert time.monotonic() - began < 3.0
 

@@ -1,5 +1,7 @@
 """`tracejudge doctor`: whether a worker runs each role, and what workers have had to give up on."""
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,7 @@ from support.doctor_parts import ROLES, Part, at, be_present, examined
 from worker.base.doctor.command import join_partitions
 from worker.base.doctor.finding import broken, ok
 from worker.base.embedded import EmbeddedRedis
+from worker.core.config.loading import load
 from worker.core.storage.client import LAYOUT, Store
 from worker.core.telemetry.health import Heartbeat
 
@@ -127,3 +130,45 @@ def test_doctor_joins_what_partitions_have_in_common() -> None:
     findings = [ok("packages"), *away, ok("partition 1: redis", "b:1"), ok("partition 1: roles")]
     names = ["packages", "partitions 0, 2: redis", "partition 1: redis", "partition 1: roles"]
     assert [finding.name for finding in join_partitions(findings)] == names
+
+
+def test_a_worker_with_another_configuration_is_named(run: Run, server: EmbeddedRedis, store: Store) -> None:
+    be_present(server.url)
+    assert examined(run, url=server.url)[1]["configurations"].result == "ok", "a worker of 0.2 does not tell it"
+    own = load({}).config_hash
+    Heartbeat(store, config_hash=own).beat({"ingest": True})
+    assert examined(run, url=server.url)[1]["configurations"] == ("ok", "2 programs run with this one", "")
+    Heartbeat(store, config_hash="0123abcd").beat({"judge": True})
+    part = examined(run, url=server.url)[1]["configurations"]
+    assert part.result == "warning"
+    assert re.search(rf"than the variables here \({own}\) run: worker \S+ \(0123abcd\)", part.what), part.what
+    assert "--config" in part.mend
+
+
+def test_rules_that_match_nothing_are_named_with_the_services_seen(
+    run: Run, server: EmbeddedRedis, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = [
+        {"name": "all", "judges": ["safety"]},
+        {"name": "typo", "judges": ["safety"], "where": {"service": "suport-*"}},
+        {"name": "without context", "judges": ["groundedness"], "where": {"has": ["context"]}},
+    ]
+    monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(rules))
+    assert not any(name.startswith("rule") for name in examined(run, url=server.url)[1]), "nothing was published"
+    traces = [("shop", "1"), ("support-bot", "2"), ("support-bot", "3")]
+    yesterday = store.now_ms() - 90_000_000
+    for number, (service, name) in enumerate((("old-service", "0"), *traces)):
+        trace = json.dumps({"trace_id": name, "service": service, "output": "a"})
+        entry_id = f"{yesterday}-1" if service == "old-service" else f"{store.now_ms()}-{number}"
+        store.call(lambda client: client.xadd(store.keys.traces, {"v": 1, "t": trace}, entry_id))  # noqa: B023
+    parts = examined(run, url=server.url)[1]
+    seen = "of 3 traces of the last day; services seen: support-bot, shop"
+    assert parts["rule typo"] == (
+        "warning",
+        f"rule 'typo' matched none {seen}",
+        "did you mean service = 'support-bot'?",
+    )
+    assert parts["rule without context"].what == f"rule 'without context' matched none {seen}"
+    assert "rule all" not in parts
+    monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(rules[:1]))
+    assert examined(run, url=server.url)[1]["rules"] == ("ok", "each matched some of 3 traces of the last day", "")

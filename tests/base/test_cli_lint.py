@@ -1,10 +1,7 @@
 """`tracejudge lint` and `tracejudge init`: all findings at once, each at its line; a file that is right and stays."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -245,16 +242,21 @@ def test_every_commented_line_of_the_file_can_be_switched_on(run: Run) -> None:
     assert msgspec.structs.asdict(price) == known_model("gpt-6-luna")["price"], "from the table of models"
 
 
-def test_the_shell_completes_commands_without_importing_them(tmp_path: Path) -> None:
-    look = "import sys; from worker.cli import main\ntry: main()\n"
-    look += "finally: print('worker.base.lookup.show' in sys.modules)"
-    for words, position, expected in (
-        ("tracejudge sh", "1", ["plain,show", "False"]),
-        ("tracejudge lint --j", "2", ["plain,--json", "False"]),
+def test_a_service_that_differs_by_two_letters_from_another_is_a_warning() -> None:
+    """In long words only, and not by a number: both of `shop-eu` and `shop-us`, `bot-1` and `bot-2` may be meant."""
+    for first, second, meant in (
+        ("support-bot", "suport-bot", "support-bot"),
+        ("support-bot", "suppotr-bot", "support-bot"),
+        ("support-bot", "supportbot", "support-bot"),
+        ("suport-*", "support-bot", "support-bot"),
+        ("support-bot", "suport-*", "support-bot"),
+        ("support-*", "support-bot", None),
+        ("support-bot", "support-bot", None),
+        ("checkout-eu", "checkout-us", None),
+        ("worker-1", "worker-2", None),
+        ("search", "shop", None),
     ):
-        variables = {"_TRACEJUDGE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": position}
-        command = [sys.executable, "-c", look]
-        ended = subprocess.run(
-            command, env=os.environ | variables, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert ended.stdout.splitlines() == expected, ended.stderr
+        rows = [{"name": name, "judges": ["safety"], "where": {"service": name}} for name in (first, second)]
+        rows[1]["name"] += " again"
+        findings = [row for row in lint({"TRACEJUDGE_RULES": json.dumps(rows)}) if row.name == "near-service"]
+        assert [repr(meant) in row.what for row in findings] == [True] * (meant is not None), (first, second, findings)

@@ -114,7 +114,7 @@ class TestOnePartitionAway:
         assert ids(result.lines) == there
         assert "partition 1: Redis does not answer" in words(result.err)
         account = run("account", "--json")
-        assert (account.code, account.document["published"]) == (1, len(there))
+        assert (account.code, account.document["published"]) == (3, len(there))
         assert run("forget", "--user-id", "u-1").code == 1
         assert ids(run("search", "--limit", 100, "--json").lines) == there, "nothing is erased in part"
         ended = run("doctor", "--json")

@@ -306,6 +306,7 @@ VARIABLES: Variables = {
     ),
     "judges": ('{"safety": {}}', {"safety": {}}),
     "judges_folder": (".", "."),
+    "judge_duplicates": ("true", True),
     "rules": (
         '[{"name": "r", "judges": ["safety"], "rate": 0.5, "where": {"has": ["input"]}}]',
         (Rule(name="r", judges=("safety",), rate=0.5, where=Where(has=("input",))),),
@@ -341,12 +342,15 @@ def test_unknown_variables_name_the_close_match_and_known_ones_do_not() -> None:
     names |= {"TRACEJUDGE_CONFIG", "TRACEJUDGE_OPENAI_KEY", "OTHER_PREFX"}
     names |= {"TRACEJUDGE_SERVICE_HOST", "TRACEJUDGE_PORT_9808_TCP_ADDR", "TRACEJUDGE_GATEWAY_SERVICE_PORT_HTTP"}
     celery = ("CELERY_BROKER_READ_URL", "CELERY_RESULT_BACKEND", "CELERY_CONFIG_MODULE", "CELERY_LOG_LEVEL")
-    variables = (*names, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY")
+    variables = (*names, *celery, "TRACEJUDGE_REDIS_ULR", "TRACEJUDGE_XYZZY", "TRACEJUDGE_MONITOR_SEGMENTS")
+    variables += ("TRACEJUDGE_OTHER_PORT",)
     findings = unknown_variables(load({}), dict.fromkeys(variables, "x") | {"CELERY_BROKER_URL": ""})
     assert [str(finding) for finding in findings] == [
         "CELERY_BROKER_READ_URL: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_CONFIG_MODULE: is for another program with Celery, and is ignored; take it out of this environment",
         "CELERY_RESULT_BACKEND: is for another program with Celery, and is ignored; take it out of this environment",
+        "TRACEJUDGE_MONITOR_SEGMENTS: is no setting; set segments in [monitor], or in JSON in TRACEJUDGE_MONITOR",
+        "TRACEJUDGE_OTHER_PORT: is no setting; did you mean TRACEJUDGE_METRICS_PORT?",
         "TRACEJUDGE_REDIS_ULR: is no setting; did you mean TRACEJUDGE_REDIS_URL?",
         "TRACEJUDGE_XYZZY: is no setting, and nothing reads it; take it out",
     ]
@@ -393,7 +397,7 @@ def test_the_configuration_hash_covers_the_settings_that_processes_share() -> No
     }
     assert Settings.from_keys(**same).config_hash == plain
     left_out = {"metrics_host", "broker_url", "otlp_endpoint", "proxy", "user_keys_former", "log_verdicts", *same}
-    left_out |= {"served_partitions"}
+    left_out |= {"served_partitions", "judges_folder"}
     hashes = {
         key: Settings.from_keys(**{key: value}).config_hash
         for key, (_, value) in VARIABLES.items()

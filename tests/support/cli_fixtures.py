@@ -27,6 +27,7 @@ def run(
 ) -> Iterator[Run]:
     """Run a command in an empty folder, in this process; the SDK is left as if it had never been started."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
 
     def run(*arguments: object) -> Ended:
         capsys.readouterr()

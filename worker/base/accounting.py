@@ -19,11 +19,12 @@ from rich.table import Table
 from worker.base.commands.options import JSON, OUT, REDIS, connect, counts_table, print_json
 from worker.core.queue.batch import EvaluationRef
 from worker.core.queue.ledger import evaluation_states
-from worker.core.storage.client import Store
+from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.backlog import measure
 
 _CHUNK_COUNT: Final = 1_000
 _ATTEMPTS: Final = 20
+_REDIS_AWAY: Final = 3  # The exit code.
 _TRACE_ENDS: Final = ("cut_off", "lost_by_redis", "invalid", "duplicate", "no_rule", "not_sampled", "shed", "sampled")
 _EVALUATION_ENDS: Final = ("scored", "abstained", "unscored", "dead", "removed")
 _WITH_REASONS: Final = frozenset({"dropped", "invalid", "shed", "unscored", "dead", "removed", "unreadable", "session"})
@@ -232,15 +233,19 @@ def _count_waiting(store: Store) -> int:
 def command(config: str | None, redis_url: str | None, *, as_json: bool) -> None:
     """Print the accounting, summed over all partitions.
 
-    Exit code 1 when something is lost or counted twice, or when a Redis does not answer.
+    Exit code 1 when something is lost or counted twice, 3 when a Redis does not answer.
     """
-    _, store = connect(config, redis_url)
-    account = sum_accounts([read_account(partition) for partition in store.reachable])
+    try:
+        _, store = connect(config, redis_url)
+        account = sum_accounts([read_account(partition) for partition in store.reachable])
+    except StoreError as error:
+        print(f"tracejudge: {error}", file=sys.stderr)
+        sys.exit(_REDIS_AWAY)
     if as_json:
         print_json(account)
     else:
         OUT.print(_account_table(account))
-    sys.exit(1 if account.lost or len(store.reachable) < len(store.partitions) else 0)
+    sys.exit(1 if account.lost else _REDIS_AWAY if len(store.reachable) < len(store.partitions) else 0)
 
 
 def _account_table(account: Account) -> Table:

@@ -27,7 +27,7 @@ from judges.catalog import catalogue
 from judges.core import sessions
 from judges.core.judge import RESULT, Judge, has_text
 from judges.core.model import CallTotals
-from judges.core.verdict import NoTruth, Outcome, Reason, Score, with_message
+from judges.core.verdict import NoTruth, Outcome, Reason, Score, seconds_of, with_message
 from judges.custom import DefinitionError, define
 from judges.custom.definition import Temperature, check_name, convert, nearest
 from judges.custom.label_scale import passing_of
@@ -132,7 +132,8 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
         output_tokens: Sum over all requests.
         cost_usd: None if the model has no price, or its endpoint does not report tokens.
         attempts: Requests sent, including failed ones.
-        duration_s: Duration of the evaluation, waits for the model included.
+        duration_s: The time of its requests.
+        waited_s: Waits for a place among other requests, and before retries.
     """
 
     judge: str
@@ -152,6 +153,7 @@ class JudgeVerdict(Struct, NoTruth, frozen=True, kw_only=True):
     cost_usd: float | None = None
     attempts: int = 0
     duration_s: float
+    waited_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes as a dict of plain values, for JSON."""
@@ -521,7 +523,8 @@ def _verdict(judge: Judge, timed: TimedAssessment, runner: JudgeRunner) -> Judge
         output_tokens=spent.output_tokens,
         cost_usd=spent.cost_usd,
         attempts=spent.calls,
-        duration_s=timed.duration_s,
+        duration_s=(seconds := seconds_of(assessment.calls, timed.duration_s)),
+        waited_s=timed.duration_s - seconds,
     )
 
 

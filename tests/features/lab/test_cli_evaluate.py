@@ -197,6 +197,7 @@ def test_the_summary_is_one_document(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert document.pop("seconds") > 0
     (row,) = document["judges"]
     assert row.pop("mean_seconds") > 0
+    assert row.pop("mean_waited_seconds") >= 0
     assert document == {
         "file": "t.jsonl",
         "model": "m",

@@ -18,6 +18,7 @@ from support.replies import Call, Reply, answers_json, failing, yes_no
 
 from judges.agreement.labelled import Labelled
 from judges.agreement.paired import halves
+from judges.core.faults import install_command
 from tracejudge import Trace
 
 pytestmark = pytest.mark.usefixtures("_place")
@@ -196,7 +197,7 @@ def test_a_judge_that_cannot_be_aligned_is_refused_before_any_call(
         assert message in " ".join(ended.err.split()), text
     monkeypatch.setattr(importlib.import_module("worker.features.lab.align"), "find_spec", lambda _name: None)
     ended = run(*ALIGN, "--optimizer", "gepa")
-    assert (ended.code, "pip install 'tracejudge-worker[gepa]'" in " ".join(ended.err.split())) == (2, True)
+    assert (ended.code, install_command("gepa") in " ".join(ended.err.split())) == (2, True)
     assert not endpoint.calls
 
 

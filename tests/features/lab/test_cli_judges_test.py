@@ -359,7 +359,12 @@ def test_a_share_without_scores_that_is_just_allowed_is_allowed(run: Run, monkey
     assert run(*arguments, "--max-unscored", "0.28").code == 1
 
 
+def choose_heuristic() -> None:
+    Path("tracejudge.toml").write_text('[models.default]\nprovider = "lexical"\n', encoding="utf-8")
+
+
 def test_too_many_traces_without_needed_fields_fail_the_test(run: Run) -> None:
+    choose_heuristic()
     whole = {"input": "Is it?", "context": ["It is."]}
     lines = [labelled("yes", **whole), labelled("no", **whole, output="Never."), *[labelled("yes")] * 2]
     ended = run(
@@ -377,6 +382,7 @@ def test_an_abstained_verdict_is_an_answer(run: Run, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("label", "group"), [("yes", "fail"), ("no", "pass")])
 def test_a_minimum_without_one_of_the_groups_says_so(run: Run, label: str, group: str) -> None:
+    choose_heuristic()
     file = write_lines("t.jsonl", [labelled(label)])
     ended = run("judges", "test", "safety", file, "--label", "safe", "--min", "0.5")
     assert (ended.code, ended.err) == (
@@ -402,3 +408,17 @@ def test_no_progress_bar_and_no_wrapped_line_without_a_terminal(run: Run, monkey
     ended = run("judges", "test", "safety", file, "--label", "safe")
     assert ended.err == ""
     assert f"safety by {name}" in ended.out
+
+
+def test_a_minimum_that_the_heuristic_would_answer_for_want_of_a_configuration_is_wrong_usage(
+    run: Run,
+) -> None:
+    file = write_lines("t.jsonl", [labelled("yes"), labelled("no")])
+    arguments = ("judges", "test", "safety", file, "--label", "safe")
+    assert run(*arguments).code == 0, "without a minimum it decides nothing"
+    ended = run(*arguments, "--min", "0")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--min measures nothing: no configuration" in words(ended.err)
+    assert "give --config FILE, or set TRACEJUDGE_CONFIG" in words(ended.err)
+    choose_heuristic()
+    assert run(*arguments, "--min", "0").code == 0, "the heuristic was chosen"

@@ -3,12 +3,33 @@
 import difflib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem
 
 from worker.core.features import Command, import_attribute, installed
+
+# Of commands whose description has none; each line fits 80 columns.
+_EXAMPLES: Final = {
+    "account": "account --json",
+    "demo": "demo --seconds 40 --full",
+    "doctor": "doctor --ask",
+    "evaluate": "evaluate traces.jsonl --judge groundedness --output out.jsonl",
+    "gateway": "gateway --port 4318",
+    "init": "init --base-url http://localhost:8000/v1 --model qwen3",
+    "judges": "judges show groundedness",
+    "judges align": "judges align tone labels.jsonl --model m --out judges.d/tone.toml",
+    "judges show": "judges show groundedness --trace traces.jsonl",
+    "judges test": "judges test safety labelled.jsonl --label safe --min 0.8",
+    "labels export": "labels export --judge safety --traces --output labels.jsonl",
+    "labels import": "labels import labels.jsonl --judge safety --drawn 0.05",
+    "labels list": "labels list --judge safety",
+    "plan": "plan --rate 0.1 --rate 0.5 --model chat",
+    "publish": "publish traces.jsonl",
+    "replay": "replay --since 1h --judge safety --dry-run",
+    "tail": "tail --failed --service support-bot",
+    "worker": "worker --roles ingest,judge",
+}
 
 
 @cache
@@ -19,7 +40,19 @@ def commands(prefix: str = "") -> Mapping[str, Command]:
 
 
 class SuggestingGroup(click.Group):
-    """Suggests the command that a misspelt name resembles."""
+    """Suggests the command that a misspelt name resembles; the help of each ends with an example."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, with its example."""
+        command = self.find_command(ctx, cmd_name)
+        example = _EXAMPLES.get(cmd_name if self.name == "cli" else f"{self.name} {cmd_name}")
+        if command is not None and example is not None:
+            command.epilog = f"\b\nExample:\n  tracejudge {example}"
+        return command
+
+    def find_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, or None."""
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -45,18 +78,12 @@ class LazyGroup(SuggestingGroup):
         """List the names of all commands."""
         return sorted([*super().list_commands(ctx), *commands(self._prefix)])
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def find_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command, or return None."""
         if (row := commands(self._prefix).get(cmd_name)) is None:
-            return super().get_command(ctx, cmd_name)
+            return super().find_command(ctx, cmd_name)
         command: click.Command = import_attribute(f"{row.module}.{row.attribute}")
         return command
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands from the table: click would import each one for its help text."""
-        if incomplete.startswith("-"):
-            return super().shell_complete(ctx, incomplete)
-        return [CompletionItem(name, help=text) for name, text in self._help(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands."""

@@ -215,6 +215,8 @@ def output_file(path: str | None) -> "AbstractContextManager[TextIO]":
     """Open the file of `--output`, readable by its owner only; standard output without one."""
     if path is None:
         return nullcontext(sys.stdout)
+    if path.lower().endswith((".csv", ".tsv", ".parquet", ".xlsx")):
+        raise click.UsageError(f"--output: {path}: what is written is a JSON object a line; name it .jsonl")
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8")
     except OSError as error:

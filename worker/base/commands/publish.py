@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Final
 
 import click
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.transport import RedisStream
@@ -13,6 +12,7 @@ from tracejudge.ids import fresh_id
 from tracejudge.log import DeliveryError
 from tracejudge.partitions import place_of
 from worker.base.commands.options import INPUT, NOTES, REDIS, amount, connect, note, with_retries
+from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_source, split_lines, trace_of
 from worker.core.config.reading import producer_settings
 from worker.core.config.settings import MIB, Settings
@@ -42,9 +42,7 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
     sender = _Sender(settings)
     wrong = 0
     unknown: Counter[str | LeftOut] = Counter()
-    columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
-    with open_source(file) as source, Progress(*columns, console=NOTES) as progress:
-        task = progress.add_task("publishing", total=None)
+    with open_source(file) as source, Meter("publishing", "trace", total=file_size(source)) as meter:
         try:
             for line in split_lines(source, settings.max_trace_bytes):
                 entry = trace_of(line, settings.max_trace_bytes)
@@ -56,9 +54,8 @@ def command(file: str, config: str | None, redis_url: str | None) -> None:
                 unknown.update((*entry.unknown, *entry.left_out))
                 place = place_of(entry.trace.trace_id, entry.trace.session_id)
                 if sender.add(Entry(Kind.TRACE, line.payload, place)):
-                    progress.update(task, completed=sender.published)
+                    meter.update(sender.published, done=line.end)
             sender.send()
-            progress.update(task, completed=sender.published)
         except StoreError:
             NOTES.print(f"{amount(sender.published, 'trace')} published; not all arrived")
             raise

@@ -245,6 +245,7 @@ class Output:
         if self._create is not None:
             try:
                 self._file, self._create = self._create(), None
+                self._written = os.fstat(self._file.fileno()).st_size
             except OSError as error:
                 raise click.UsageError(f"{self._name} cannot be created ({error.strerror})") from error
 
@@ -275,7 +276,7 @@ class Output:
             self._file.close()
 
 
-def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
+def open_output(path: str | None, *sources: BinaryIO, force: bool, resume: bool = False) -> Output:
     """Return the file for verdicts, to be opened; `-` is standard output.
 
     Raises:
@@ -290,9 +291,9 @@ def open_output(path: str | None, *sources: BinaryIO, force: bool) -> Output:
     if present is not None:
         if any(os.path.samestat(present, os.fstat(source.fileno())) for source in sources):
             raise click.UsageError(f"{path} is the input; give --output another name")
-        if stat.S_ISREG(present.st_mode) and not force:
-            raise click.UsageError(f"{path} exists; give --output another name, or --force to overwrite it")
-    return Output(None, path, lambda: Path(path).open("wb" if present else "xb", buffering=0))
+        if stat.S_ISREG(present.st_mode) and not (force or resume):
+            raise click.UsageError(f"{path} exists; give --output another name, --force to overwrite it, or --resume")
+    return Output(None, path, lambda: Path(path).open("ab" if resume else "wb" if present else "xb", buffering=0))
 
 
 class Conversation(NamedTuple):

@@ -130,7 +130,7 @@ def list_letters(
     \b
     Examples:
       tracejudge dead list
-      tracejudge dead list --reason judge_unavailable --service 'support-*' --newer-than 2h
+      tracejudge dead list --reason timeout --service 'support-*' --newer-than 2h
       tracejudge dead list --oldest --limit 1000 --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)

@@ -27,17 +27,19 @@ from judges.registry import load_judges
 from tracejudge.dialects.unread import ADVICE
 from tracejudge_worker import replaced_files
 from worker.base.accounting import read_account, sum_accounts
-from worker.base.commands.options import JSON, OUT, REDIS, amount, print_json
+from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, print_json
 from worker.base.dead_letters.store import DeadLetterStore
 from worker.base.delivery.feature import DeliveryKeys
 from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
+from worker.base.doctor.matching import unmatched_rules
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
+from worker.core.config.reading import load_without_judges
 from worker.core.config.settings import Settings
 from worker.core.features import collect_all, find_exporters, import_attribute, installed
 from worker.core.queue.batch import Evaluation
@@ -45,7 +47,7 @@ from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Store, make_stores
 from worker.core.storage.keys import INGEST_GROUP, MONITOR_GROUP
 from worker.core.telemetry.backlog import measure
-from worker.core.telemetry.health import HEARTBEAT_MS, live_circuits, live_workers
+from worker.core.telemetry.health import HEARTBEAT_MS, PROGRAMS, live_circuits, live_workers
 
 _STYLES: Final[Mapping[str, str]] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 _VERSIONS: Final = "judge versions"
@@ -206,12 +208,30 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
     return [
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
+        Check("configurations", partial(configurations, settings, store, config_file())),
+        Check("rules", partial(unmatched_rules, settings, store)),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
         *collect_all(of_features, settings, store),
         Check("model families", partial(same_family, settings, store)),
     ]
+
+
+def configurations(settings: Settings, store: Store, path: str | None) -> Sequence[Finding]:
+    """Check whether running programs have the configuration that the doctor reads, so that its findings are theirs."""
+    # A gateway judges nothing, and reads no judges.
+    own, of_gateway = settings.config_hash, load_without_judges(os.environ, path).config_hash
+    programs, others = live_workers(store), list[str]()
+    for worker in programs:
+        program = next((name for name in PROGRAMS if name in worker.roles), "worker")
+        if worker.config_hash not in {"", of_gateway if program == "gateway" else own}:
+            others.append(f"{program} {worker.process} ({worker.config_hash})")
+    if not others:
+        return [ok("configurations", f"{amount(len(programs), 'program')} run with this one")] if programs else []
+    what = f"of other configuration than {path or 'the variables here'} ({own}) run: {', '.join(others)}"
+    fix = "restart them with this one, or run the doctor with their file (--config) and their variables"
+    return [warning("configurations", what, fix)]
 
 
 def accounting(store: Store) -> Sequence[Finding]:
@@ -274,7 +294,7 @@ def roles(settings: Settings, store: Store) -> Sequence[Finding]:
         if group.role != "monitor" or store is store.first
     }
     backlog = measure(store, groups=tuple(exporters))
-    workers = [worker.roles for worker in live_workers(store)]
+    workers = [worker.roles for worker in live_workers(store) if worker.roles.keys().isdisjoint(PROGRAMS)]
     seen = {"ingest": _is_read(store, store.keys.traces, INGEST_GROUP), "judge": bool(live_circuits(store))}
     lags: dict[str, list[str]] = {}
     for name, group in exporters.items():

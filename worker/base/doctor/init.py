@@ -1,8 +1,10 @@
 """`tracejudge init`: write a commented `tracejudge.toml` to be edited."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -12,6 +14,10 @@ from worker.core.config.reading import CONFIG_NAME
 
 _MODEL, _KNOWN = next((name, fields) for name, fields in known_models().items() if "usual" in fields)
 _PRICE: Final = ", ".join(f"{key} = {usd}" for key, usd in _KNOWN["price"].items())
+_HEURISTIC: Final = """\
+# The model that judges where a rule names none: a built-in heuristic without a language model, to try things out.
+[models.default]
+provider = "lexical\""""
 _TEXT: Final = f"""\
 # Configuration of TraceJudge. Lines that begin with `#` and a key show defaults or examples.
 # All keys: docs/reference/configuration.md. Check it with: tracejudge lint
@@ -27,9 +33,7 @@ redis_url = "redis://localhost:6379/0"
 # [redact]
 # builtin = true
 
-# The model that judges where a rule names none: a built-in heuristic without a language model, to try things out.
-[models.default]
-provider = "lexical"
+{{default}}
 
 # A language model at any OpenAI-compatible endpoint. Rules name it; called `default` it replaces the heuristic.
 # [models.chat]
@@ -60,25 +64,47 @@ rate = 1.0                              # the share of matching traces, 0 to 1
 """
 
 
+def _endpoint(base_url: str, model: str) -> str:
+    lines = [
+        "# The model that judges where a rule names none.",
+        "[models.default]",
+        f"base_url = {json.dumps(base_url)}",
+    ]
+    lines += [f"model = {json.dumps(model)}"]
+    try:
+        address = urlsplit(base_url)
+    except ValueError:
+        address = urlsplit("")
+    if address.scheme not in {"http", "https"} or not address.hostname:
+        raise click.UsageError(f"--base-url: {base_url} is no address; write it as http://localhost:8000/v1")
+    if address.hostname not in {"localhost", "127.0.0.1", "::1"}:
+        lines += ['api_key_env = "OPENAI_API_KEY"        # the name of the variable, never the key']
+    return "\n".join(lines)
+
+
 @click.command("init")
 @click.option("--output", default=CONFIG_NAME, show_default=True, metavar="FILE", help="File or folder to write to.")
+@click.option("--base-url", metavar="URL", help="The OpenAI-compatible endpoint that judges, with its version path.")
+@click.option("--model", metavar="NAME", default=_MODEL, show_default=True, help="With --base-url: its model.")
 @click.option("--force", is_flag=True, help="Replace the file where it exists.")
 @click.option("--print", "prints", is_flag=True, help="Print it, and write nothing.")
-def command(*, output: str, force: bool, prints: bool) -> None:
+def command(*, output: str, base_url: str | None, model: str, force: bool, prints: bool) -> None:
     """Write a commented configuration to edit.
 
-    With it the built-in heuristic judges every trace; a language model, a budget and other keys are there as comments.
+    With it the model at --base-url judges every trace, else the built-in heuristic. A budget and other keys are there
+    as comments. An endpoint of this machine needs no key, every other the one in OPENAI_API_KEY.
     An existing file is never replaced without --force.
     """
+    text = _TEXT.replace("{default}", _HEURISTIC if base_url is None else _endpoint(base_url, model))
     if prints:
-        sys.stdout.write(_TEXT)
+        sys.stdout.write(text)
         return
     path = Path(output)
     if path.is_dir():
         path /= CONFIG_NAME
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(_TEXT)
+            file.write(text)
     except FileExistsError as error:
         raise click.UsageError(
             f"{path} exists; --force replaces it, --print writes nothing, --output names another"

@@ -6,7 +6,8 @@ Nothing is asked over the network. `tracejudge doctor` makes the same checks, an
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -24,6 +25,8 @@ from worker.core.config.reading import ConfigSources, named_variables, read, unc
 from worker.core.config.settings import Rule, Settings
 from worker.core.features import import_attribute, installed
 
+_MAX_LETTERS: Final = 2
+_MIN_WORD: Final = 5  # Of shorter words, as `eu` and `us`, both may be meant.
 Severity = Literal["error", "warning"]
 Step = str | int
 Key = tuple[Step, ...]
@@ -66,6 +69,7 @@ CODES: Final = (
     Code("TJ110", "canary-without-labels", "warning", "The canary has no labelled trace for a judge of the rules."),
     Code("TJ111", "ending-model", "warning", "A model leaves its maker's API."),
     Code("TJ112", "needless-cascade", "warning", "A plain sample is as good as a cascade."),
+    Code("TJ113", "near-service", "warning", "The service of a rule differs from another one by one or two letters."),
 )  # fmt: skip
 """Every code. Codes are stable: scripts and suppressions name them."""
 _BY_NAME: Final = {code.name: code for code in CODES}
@@ -241,6 +245,12 @@ def _rules(settings: Settings) -> Iterator[Fault]:
         elif winners := _winners(settings, number):
             what = f"all that {rule.name!r} chooses is chosen by {' and '.join(map(repr, winners))} already"
             yield Fault(key, what, "take it out, or raise its rate", "never-wins")
+        service, wild = rule.where.service or "*", frozenset("*?[")
+        # Of two names that are near, the later one is reported.
+        others = [other.where.service or "*" for other in settings.rules[: None if wild & set(service) else number]]
+        if (meant := close_service(service, [name for name in others if not wild & set(name)])) is not None:
+            what = f"{service!r} differs by little from the service {meant!r} of another rule"
+            yield Fault(f"{key}.where.service", what, "write it as the service does, or ignore this", "near-service")
 
 
 def _tables(settings: Settings) -> Iterator[Fault]:
@@ -310,3 +320,24 @@ def _includes(settings: Settings, other: Rule, rule: Rule, judge: str) -> bool:
         and ("slow" not in rule.always or other.slow_s <= rule.slow_s)
         and set(other.where.has) <= set(rule.where.has)
     )
+
+
+def close_service(pattern: str, services: Iterable[str]) -> str | None:
+    """Return the service that a pattern misses by one or two letters; None if it matches a service, or is near none."""
+    names = sorted(services)
+    if any(fnmatchcase(name, pattern) for name in names):
+        return None
+    # Of a pattern only what comes before its first wildcard can be compared: with the beginning of a name.
+    literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    lengths = (None,) if literal == pattern else range(len(literal) - 1, len(literal) + 2)
+    return next((name for name in names for end in lengths if _is_near(literal, name[:end])), None)
+
+
+def _is_near(ours: str, theirs: str) -> bool:
+    """Return whether two names differ by at most two letters, in long words only and not by a digit."""
+    same = sum(block.size for block in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks())
+    if max(len(ours), len(theirs)) - same > _MAX_LETTERS or re.sub(r"\d", "", ours) == re.sub(r"\d", "", theirs):
+        return False
+    words = re.split(r"[\W_]+", ours), re.split(r"[\W_]+", theirs)
+    pairs = zip(*words, strict=True) if len(words[0]) == len(words[1]) else (("".join(words[0]), "".join(words[1])),)
+    return all(min(map(len, pair)) >= _MIN_WORD for pair in pairs if pair[0] != pair[1])

@@ -113,13 +113,13 @@ class TraceLookup:
         Raises:
             TraceNotFoundError: No trace begins so, or several do.
         """
-        usable_prefix(prefix)
         names: dict[str, None] = {}
-        for trace_id in self._ids(prefix):
+        for trace_id in self._ids(prefix) if prefix else ():
             if trace_id == prefix:
                 return prefix
             if trace_id.startswith(prefix) and len(names) <= MAX_MATCHES:
                 names[trace_id] = None
+        usable_prefix(prefix)  # A whole id may be short.
         if not names:
             raise TraceNotFoundError(
                 f"no trace begins with {prefix!r}: it may be trimmed from the stream and the outbox, or was never "

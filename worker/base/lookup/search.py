@@ -147,7 +147,7 @@ def export(
 
     \b
     Examples:
-      tracejudge export --judge groundedness --failed --since 24h --output failed.jsonl
+      tracejudge export --judge safety --failed --since 24h --output failed.jsonl
       tracejudge export --labelled > labelled.jsonl
     """  # noqa: D301 - click's mark for lines that stay as they are
     if as_json and path is None:

@@ -231,10 +231,12 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
         _line("  the installed judge has another version: sentences may be cut otherwise", "yellow")
     cost = "unknown cost" if verdict.cost_usd is None else f"{verdict.cost_usd:.6g} USD"
     tokens = f"{verdict.input_tokens:,} + {verdict.output_tokens:,} tokens"
+    waited_s = verdict.duration_s - verdict.seconds
+    waited = f" and {waited_s:.2f} s of waiting" if waited_s >= 0.05 else ""  # noqa: PLR2004 - a trace needs this between calls
     sampled = f"{_ORIGINS[verdict.origin]} {verdict.probability:g}"
     _line(
-        f"  {_time(verdict.started_at)}, {verdict.duration_s:.2f} s, {amount(verdict.attempts, 'attempt')}, {cost}, "
-        f"{tokens}; {sampled}; by {verdict.judge_model}, version {verdict.judge_version[:8]}; "
+        f"  {_time(verdict.started_at)}, {verdict.seconds:.2f} s{waited}, {amount(verdict.attempts, 'attempt')}, "
+        f"{cost}, {tokens}; {sampled}; by {verdict.judge_model}, version {verdict.judge_version[:8]}; "
         f"evaluation {verdict.evaluation_id}",
         "dim",
     )

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from judges.custom.definition import nearest
 from worker.base.commands.options import (
     JSON,
-    NOTES,
     OUT,
     REDIS,
     amount,
@@ -24,6 +22,7 @@ from worker.base.commands.options import (
     print_table,
     with_retries,
 )
+from worker.base.commands.progress import Meter
 from worker.base.lookup.lookup import TraceLookup, TraceNotFoundError
 from worker.base.replay.replay import (
     Chooser,
@@ -224,17 +223,15 @@ class _Run:
             for replay in replays
         ]
         self._as_json = as_json
-        columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
-        self._progress = Progress(*columns, TimeElapsedColumn(), console=NOTES)
         # Progress is measured in stream time, since Redis does not count the entries between two ids.
         length = sum(_distance(run, run.state.question.last) + 1 for run in self._runs)
-        self._task = self._progress.add_task("replaying", total=length, text="")
-        self._waits = False
+        self._meter = Meter("replaying", "trace", total=length)
+        self._waits, self._done = False, 0
 
     def finish(self) -> None:
         """Run to the end; when stopped before, print the result so far and how to resume."""
         try:
-            with self._progress:
+            with self._meter:
                 for run in self._runs:
                     # Retried, so that a short outage of Redis does not end a long replay.
                     while with_retries(run.step, StoreError, 6):
@@ -252,17 +249,20 @@ class _Run:
 
     def _show(self) -> None:
         self._waits = False
-        counts = self._counts
-        text = f"{amount(counts.traces, 'trace')}, {amount(counts.chosen, 'evaluation')}"
         done = sum(
             _distance(run, run.state.question.last) + 1 if run.state.is_finished else _distance(run, run.state.next_id)
             for run in self._runs
         )
-        self._progress.update(self._task, completed=done, text=text)
+        self._update(done)
+
+    def _update(self, done: int | None = None, remark: str = "") -> None:
+        counts, self._done = self._counts, self._done if done is None else done
+        remark = remark or f"{amount(counts.chosen, 'evaluation')} chosen"
+        self._meter.update(counts.traces, done=self._done, remark=remark)
 
     def _wait(self, work: WaitingWork) -> None:
         message = f"waiting: batches for {work.judge_model} hold {work.waiting_bytes / MIB:,.0f} MiB"
-        self._progress.update(self._task, text=message)
+        self._update(remark=message)
         if not self._waits:
             self._waits = True
             note(message)

@@ -157,11 +157,24 @@ def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> lis
     code: Kind = "unknown-variable"
     faults = [fault_of("", _FOREIGN_VARIABLE_FAULT, code, name) for name in foreign_variables(environment)]
     faults += [fault_of("", _SERVICE_LINK_FAULT, code, name) for name in sorted(names) if _is_link(name, environment)]
-    for name in (name for name in unknown_names if _KUBERNETES_VARIABLE.fullmatch(name) is None):
+    for name in unknown_names:
+        match = _KUBERNETES_VARIABLE.fullmatch(name)
+        # A user may write a port as TRACEJUDGE_GATEWAY_PORT; Kubernetes writes a link there.
+        if match is not None and (not re.search("(?<!_SERVICE)_PORT$", name) or _is_link(name, environment)):
+            continue
         close = difflib.get_close_matches(name.removeprefix(_PREFIX), endings, n=1)
         what = f"is no setting; did you mean {endings[close[0]]}?" if close else _UNKNOWN_VARIABLE_FAULT
-        faults.append(fault_of("", what, code, name))
+        faults.append(fault_of("", _in_table(name) or what, code, name))
     return faults
+
+
+def _in_table(variable: str) -> str | None:
+    """Return what to write in place of a variable that is named like a key of a table; None if it is not."""
+    for table, kind in key_types().items():
+        key = variable.removeprefix(f"{_PREFIX}{table.upper()}_").lower()
+        if _is_struct(kind) and key != variable.lower() and key in key_types(kind):
+            return f"is no setting; set {key} in [{table}], or in JSON in {_PREFIX}{table.upper()}"
+    return None
 
 
 def foreign_variables(environment: Mapping[str, str]) -> list[str]:

@@ -28,7 +28,17 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
-_PROCESS_SETTINGS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
+# The definitions in the folder count, and its path may be relative.
+_PROCESS_SETTINGS: Final = (
+    "judges_folder",
+    "roles",
+    "served_partitions",
+    "metrics_host",
+    "metrics_port",
+    "log_level",
+    "log_verdicts",
+)
+_LISTEN: Final = {"host", "port", "metrics_port"}  # Keys of tables that options of a command change.
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -318,7 +328,10 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
         left_out = {"tables", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
         shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
-        shared |= {table.key: table.read(self) for table in installed_tables().values() if not table.is_secret}
+        for table in installed_tables().values():
+            value = msgspec.to_builtins(table.read(self), enc_hook=repr)
+            own = {key: value[key] for key in value.keys() - _LISTEN} if isinstance(value, dict) else value
+            shared |= {} if table.is_secret else {table.key: own}
         document = msgspec.json.encode(shared, enc_hook=repr, order="sorted")
         return hashlib.blake2b(document, digest_size=4).hexdigest()
 

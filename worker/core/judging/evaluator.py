@@ -414,7 +414,8 @@ def _log(verdicts: Sequence[Verdict], which: str, fresh: Sequence[bool]) -> None
             "outcome": verdict.outcome,
             "reason": verdict.reason,
             "scores": {score.metric: score.value for score in verdict.scores},
-            "seconds": round(verdict.duration_s, 4),
+            "seconds": round(verdict.seconds, 4),
+            "waited_seconds": round(verdict.duration_s - verdict.seconds, 4),
             "fresh": is_fresh,
         }
         for verdict, is_fresh in zip(verdicts, fresh, strict=True)

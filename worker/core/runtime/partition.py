@@ -110,7 +110,7 @@ class Partition:
         # Panels add no backlog of their own, because their batches are small, and end with their members.
         called = {CODE.judge_model, *(model.judge_model for model in settings.models.values())}
         self._backpressure = Backpressure(settings.max_waiting_bytes, called)
-        heartbeat = Heartbeat(store, self.judging.circuits if self._judges else dict)
+        heartbeat = Heartbeat(store, self.judging.circuits if self._judges else dict, settings.config_hash)
         self._maintenance = Maintenance(
             settings,
             store,

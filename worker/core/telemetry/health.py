@@ -23,6 +23,10 @@ State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 _STALLED_S: Final = 50.0
 HEARTBEAT_MS: Final = 10_000
 """How long a heartbeat counts; it is renewed every second."""
+PROGRAMS: Final = ("gateway", "board")
+"""Programs that publish a heartbeat beside the workers, as a role of their name."""
+# Beside the roles, because workers of 0.2 read a mapping to booleans.
+_CONFIG: Final = "config:"
 _roles_decoder = msgspec.json.Decoder(dict[str, bool])
 # Workers of 0.1 publish whether a circuit is open, and not for how long.
 _circuits_decoder = msgspec.json.Decoder(dict[str, bool | float | None])
@@ -231,10 +235,11 @@ def flow_positions(store: Store, groups: Sequence[str], capacity: Mapping[str, b
 
 
 class LiveWorker(NamedTuple):
-    """A worker with a recent heartbeat: by role, whether it makes progress."""
+    """A worker, or another program, with a recent heartbeat: by role, whether it makes progress."""
 
     process: str
     roles: Mapping[str, bool]
+    config_hash: str = ""  # Empty of workers of 0.2.
 
 
 class Heartbeat:
@@ -245,7 +250,9 @@ class Heartbeat:
         open_circuits: Seconds for which the circuit of a judge model has been open in every worker that asks it.
     """
 
-    def __init__(self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict) -> None:
+    def __init__(
+        self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict, config_hash: str = ""
+    ) -> None:
         """Make an id for this process.
 
         ``circuits`` returns by judge model the seconds since its circuit is open, 0 while it is closed, None before
@@ -253,13 +260,14 @@ class Heartbeat:
         """
         self._store = store
         self._circuits = circuits
+        self._config = {f"{_CONFIG}{config_hash}": True} if config_hash else {}
         self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.configured_models: frozenset[str] | None = None
         self.open_circuits: dict[str, float] = {}
 
     def beat(self, roles: Mapping[str, bool]) -> None:
         """Publish which roles of this worker make progress."""
-        encoded = msgspec.json.encode(dict(roles))
+        encoded = msgspec.json.encode({**roles, **self._config})
         # Longer than it counts, so that the doctor sees which worker was there a moment ago.
         self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, 60_000))
 
@@ -287,8 +295,14 @@ class Heartbeat:
 
 
 def live_workers(store: Store) -> list[LiveWorker]:
-    """List the workers with a recent heartbeat, by Redis' clock."""
-    return [LiveWorker(process, _roles_decoder.decode(roles)) for process, roles in _recent(store, store.keys.workers)]
+    """List the workers and other programs with a recent heartbeat, by Redis' clock."""
+    workers = []
+    for process, encoded in _recent(store, store.keys.workers):
+        roles = _roles_decoder.decode(encoded)
+        config_hash = "".join(name.removeprefix(_CONFIG) for name in roles if name.startswith(_CONFIG))
+        roles = {name: ready for name, ready in roles.items() if not name.startswith(_CONFIG)}
+        workers.append(LiveWorker(process, roles, config_hash))
+    return workers
 
 
 def live_circuits(store: Store) -> list[dict[str, float | None]]:

@@ -17,7 +17,7 @@ from judges.core.backoff import backoff_s
 from worker.core.config.reading import place_of, redis_place
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import LayoutError, Store, StoreError
-from worker.core.telemetry.health import Pulse
+from worker.core.telemetry.health import Heartbeat, Pulse
 from worker.core.telemetry.logs import error_place
 
 log = structlog.get_logger("tracejudge.service")
@@ -195,6 +195,28 @@ class ServiceThread(ABC):
             self._has_run = True
             self._failures = 0
         return self._next_run
+
+
+class HeartbeatThread(ServiceThread):
+    """Publishes that a program beside the workers runs, and with which configuration, for the doctor."""
+
+    def __init__(self, program: str, store: Store, config_hash: str) -> None:
+        self.role = program
+        super().__init__("heartbeat")
+        self._heartbeat = Heartbeat(store, config_hash=config_hash)
+
+    def run_once(self) -> None:
+        """Publish it; nothing depends on it, so that a Redis that refuses it is no failure."""
+        with contextlib.suppress(StoreError):
+            self._heartbeat.beat({self.role: True})
+        self.pause(2.0)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, and withdraw the heartbeat."""
+        ended = super().stop(timeout_s)
+        with contextlib.suppress(StoreError):
+            self._heartbeat.withdraw()
+        return ended
 
 
 def share_threads(threads: Iterable[ServiceThread]) -> None:

@@ -11,7 +11,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer, WebServer
-from worker.core.telemetry.service import open_stores
+from worker.core.telemetry.service import HeartbeatThread, open_stores
 from worker.features.board.access import Access, BoardMetrics
 from worker.features.board.feature import BOARD
 from worker.features.board.index import VerdictIndex
@@ -34,7 +34,7 @@ class BoardServer:
         open_stores(self._store.partitions, settings, config)
         index = VerdictIndex(self._store)
         overview = OverviewThread(self._store, index, settings)
-        self._threads = (index, overview)
+        self._threads = (index, overview, HeartbeatThread("board", self._store, settings.config_hash))
         metrics = BoardMetrics(settings)
         metrics.indexed.set_function(lambda: float(index.query("SELECT count(*) FROM verdicts")[0][0]))
         self._readiness = Readiness()

@@ -6,6 +6,7 @@ import os
 import click
 import msgspec
 
+from judges.core.faults import install_command
 from worker.base.commands.options import REDIS, note, note_unknown_variables
 from worker.core.config.loading import load
 from worker.core.config.reading import config_path
@@ -38,7 +39,7 @@ def command(
       tracejudge board --port 0 --redis-url redis://localhost:6379/0
     """  # noqa: D301 - click's mark for lines that stay as they are
     if importlib.util.find_spec("jinja2") is None:
-        raise SettingsError("the board needs further packages: pip install 'tracejudge-worker[board]'")
+        raise SettingsError(f"the board needs further packages: {install_command('board')}")
     settings = load(os.environ, config, {"redis_url": redis_url}, needs_rules=False)
     options = (("host", host), ("port", port), ("metrics_port", metrics_port))
     listen = {name: value for name, value in options if value is not None}

@@ -15,11 +15,11 @@ import structlog
 from worker.base.dialects import load_dialects
 from worker.base.input.unusable import UnusableInput
 from worker.core.config.serving import Listen, Tls
-from worker.core.config.settings import Settings
+from worker.core.config.settings import Settings, SettingsError
 from worker.core.storage.client import make_stores
 from worker.core.telemetry.health import Readiness
 from worker.core.telemetry.http_server import HttpServer, WebServer
-from worker.core.telemetry.service import open_stores
+from worker.core.telemetry.service import HeartbeatThread, open_stores
 from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Losses
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.feature import GATEWAY
@@ -80,7 +80,8 @@ class GatewayServer:
         # Stopped from the last to the first: the joiner needs the publisher.
         dialects = load_dialects(config)
         joiner = Joiner(gatherer.each, Encoder(sdk), publisher, self._losses, dialects=dialects)
-        self._threads = [publisher, capacity, joiner]
+        heartbeat = HeartbeatThread("gateway", self._stores[0], settings.config_hash)
+        self._threads = [publisher, capacity, joiner, heartbeat]
         self._readiness = Readiness()
         for thread in self._threads:
             self._readiness.watch(thread.name, "intake", thread)
@@ -131,7 +132,11 @@ class GatewayServer:
             timeout_graceful_shutdown=int(self._settings.grace_s),
         )
         self._metrics.connections.set_function(lambda: server.open_connections)
-        page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
+        try:
+            page = self._pages.start(Listen("gateway.metrics_", self._settings.metrics_host, gateway.metrics_port))
+        except SettingsError:
+            listener.close()
+            raise
         # Spans are short-lived and hold no cycles: with the default thresholds the collector takes a sixth of the time.
         gc.collect()
         gc.freeze()

@@ -18,9 +18,10 @@ from judges.agreement.intervals import Interval
 from judges.agreement.labelled import Judged, Labelled, says_yes
 from judges.agreement.paired import Halves, balanced, halves, improvement, least_shown
 from judges.calling.runs import JudgeRunner
+from judges.core.faults import install_command
 from judges.core.judge import Judge, is_name
 from judges.core.model import CallTotals
-from judges.core.verdict import Assessment, Call
+from judges.core.verdict import Assessment
 from judges.custom import define, is_definition, kind_of
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.features.lab.alignment import Alignment, NotJudgedError, Rules, Trial
@@ -30,7 +31,6 @@ from tracejudge import Trace
 from worker.base.commands.options import (
     CONFIG,
     JSON,
-    NOTES,
     OUT,
     TRACE_FILE,
     amount,
@@ -41,6 +41,7 @@ from worker.base.commands.options import (
     print_line,
     print_table,
 )
+from worker.base.commands.progress import Meter
 from worker.base.commands.trace_files import read_traces
 from worker.core.config.settings import Settings, SettingsError
 from worker.features.lab.measuring import Comparison, compared
@@ -102,7 +103,7 @@ class Aligned(NamedTuple):
     type=click.Choice(get_args(Optimizer)),
     default="memory",
     show_default=True,
-    help="How guidance is searched; gepa needs `pip install 'tracejudge-worker[gepa]'`.",
+    help="How guidance is searched; gepa needs the extra of this name.",
 )
 @click.option(
     "--rounds",
@@ -145,7 +146,7 @@ def align(
     """
     settings, (judge,) = offline_judges(config, judge_name)
     if optimizer == "gepa" and find_spec("gepa") is None:
-        raise SettingsError("--optimizer gepa needs a further package: pip install 'tracejudge-worker[gepa]'")
+        raise SettingsError(f"--optimizer gepa needs a further package: {install_command('gepa')}")
     table = _table(judge, settings)
     _check_out(out, judge.name, judge_name, settings, force=force)
     _toml(table)
@@ -160,11 +161,13 @@ def align(
         raise click.UsageError(
             f"--model: {model} {kind} and writes no guidance; name a model of an endpoint that writes text"
         )
-    calls: list[Call] = []
+    spent = CallTotals()
 
     async def ask(candidate: Judge, trace: Trace) -> Assessment:
         assessment = (await grader.ask(candidate, trace)).assessment
-        calls.extend(assessment.calls)
+        nonlocal spent
+        spent = spent.plus(assessment.calls, grader.price)
+        meter.advance(spent.cost_usd)
         return assessment
 
     def make(rules: Rules) -> Judge:
@@ -175,12 +178,13 @@ def align(
             kept = tuple(table.get("guidance", ()))
             metric_name = out.stem if comparison.metric == judge.name else comparison.metric
             alignment = Alignment(make, metric_name, divided.train, ask, kept)
-            return await _search(alignment, optimizer, rounds, divided, make)
+            return await _search(alignment, optimizer, rounds, divided, make, meter=meter)
         finally:
             await graders.aclose((judge,))
 
     try:
-        aligned = asyncio.run(work())
+        with Meter("judging the traces to learn from", "answer", total=len(divided.train)) as meter:
+            aligned = asyncio.run(work())
     except NotJudgedError as error:
         raise click.ClickException(f"some traces are not judged ({error}): no alignment without them") from error
     text = None
@@ -190,7 +194,7 @@ def align(
         definition = _toml({**table, "guidance": list(aligned.best.rules)})
         text = f"{_HEADING}\n{measured}: agreement {figures}\n{definition}"
         out.write_text(text, encoding="utf-8")
-    report = _Report(judge, comparison.metric, grader, optimizer, divided, aligned, calls)
+    report = _Report(judge, comparison.metric, grader, optimizer, divided, aligned, spent)
     report.print(make(aligned.best.rules), None if text is None else out, as_json=as_json)
     if text is not None and table.get("settings") and out.stem == judge.name:
         note(f"take [judges.{judge.name}] out of the configuration: its settings stand in {out}")
@@ -200,18 +204,23 @@ def align(
 
 
 async def _search(
-    alignment: Alignment, optimizer: Optimizer, rounds: int, divided: Halves, make: Callable[[Rules], Judge]
+    alignment: Alignment,
+    optimizer: Optimizer,
+    rounds: int,
+    divided: Halves,
+    make: Callable[[Rules], Judge],
+    *,
+    meter: Meter,
 ) -> Aligned:
     """Search on one half, and measure on the other only if the search found something."""
-    with NOTES.status("judging the traces to learn from"):
-        first = await alignment.trial(alignment.kept)
-    with NOTES.status("searching guidance"):
-        best = await (alignment.gepa(rounds) if optimizer == "gepa" else alignment.memory(rounds))
+    first = await alignment.trial(alignment.kept)
+    meter.begin("searching guidance", None if optimizer == "gepa" else rounds * (len(divided.train) + 1))
+    best = await (alignment.gepa(rounds) if optimizer == "gepa" else alignment.memory(rounds))
     if best.agreement <= first.agreement:
         return Aligned(first, first, note=alignment.note)
-    with NOTES.status("judging the held-out traces"):
-        before = await alignment.judge(make(alignment.kept), divided.held_out)
-        after = await alignment.judge(make(best.rules), divided.held_out)
+    meter.begin("judging the held-out traces", 2 * len(divided.held_out))
+    before = await alignment.judge(make(alignment.kept), divided.held_out)
+    after = await alignment.judge(make(best.rules), divided.held_out)
     return Aligned(first, best, before, after)
 
 
@@ -292,12 +301,12 @@ class _Report(NamedTuple):
     optimizer: Optimizer
     divided: Halves
     aligned: Aligned
-    calls: Sequence[Call]
+    spent: CallTotals
 
     def print(self, made: Judge, out: Path | None, *, as_json: bool) -> None:
         """Print the agreement before and after, the guidance, and the cost."""
         aligned, gain = self.aligned, self.aligned.gain
-        cost = CallTotals().plus(self.calls, self.grader.price).reported.cost_usd
+        cost = self.spent.reported.cost_usd
         rows = [("traces to learn from", self.divided.train, aligned.first.judged, aligned.best.judged)]
         if gain is not None:
             rows.append(("held-out traces", self.divided.held_out, aligned.before, aligned.after))
@@ -313,7 +322,7 @@ class _Report(NamedTuple):
                 else {**_figures(aligned.before, aligned.after), "gain": gain._asdict()},
                 "least_shown": self.least_shown,
                 "guidance": aligned.best.rules,
-                "calls": len(self.calls),
+                "calls": self.spent.calls,
                 "cost_usd": cost,
                 "written": None if out is None else str(out),
                 "version": None if out is None else made.version,
@@ -338,7 +347,7 @@ class _Report(NamedTuple):
                 few = f"can show no improvement under about {round(100 * least)} points: label more traces"
             print_line(OUT, f"{held_out} {few}")
         price = cost_in_words(cost, has_price=self.grader.price is not None)
-        print_line(OUT, f"calls: {len(self.calls):,}; cost: {price}")
+        print_line(OUT, f"calls: {self.spent.calls:,}; cost: {price}")
         for number, rule in enumerate(aligned.best.rules, 1):
             OUT.print(f"  {number}. {plain(rule)}", highlight=False, soft_wrap=True)
         if out is not None:

@@ -1,8 +1,6 @@
 """`tracejudge evaluate`: the judges of the worker, offline, on the traces of a file, or on pairs from two files."""
 
 import asyncio
-import os
-import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +8,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from judges.core.combine import Combine
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
@@ -25,6 +22,7 @@ from worker.base.commands.options import (
     print_line,
     print_table,
 )
+from worker.base.commands.progress import Meter, file_size
 from worker.base.commands.trace_files import note_unknown_fields, open_output, open_source
 from worker.features.lab.compare import Comparison, comparing
 from worker.features.lab.offline import OFFLINE, Offline, open_graders
@@ -50,6 +48,7 @@ from worker.features.lab.summary import judge_line, judge_row, metric_table, why
 @click.option("--criterion", metavar="TEXT", help="With --compare: what makes an answer better, in words.")
 @click.option("--output", metavar="OUT", help="File for verdicts, a JSON object a line; '-' is standard output.")
 @click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
+@click.option("--resume", is_flag=True, help="Go on with OUT of an interrupted run: what it has is not judged again.")
 @OFFLINE
 def command(
     file: str,
@@ -59,6 +58,7 @@ def command(
     output: str | None,
     *,
     force: bool,
+    resume: bool,
     tries: int,
     model_names: tuple[str, ...],
     combine: Combine | None,
@@ -78,7 +78,8 @@ def command(
     and helpfulness, by --criterion, or by the measure of each --judge. Each pair is asked about twice, with the
     positions swapped; a preference that follows the position is a tie.
 
-    An existing OUT is overwritten with --force only, and FILE never; the same holds for A.
+    An existing OUT is overwritten with --force only, and FILE never; the same holds for A. --resume adds to OUT what it
+    lacks, and judges again what failed for a passing reason; judges, versions and models must be the same.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
     score is written as unscored. Exit code 1 when a line is not a trace or has no partner, or a judge scored nothing;
@@ -86,6 +87,8 @@ def command(
     """
     if as_json and output == "-":
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
+    resumable = None if output in {None, "-"} or compared_file is not None else output
+    _check_resume(resumable, resume=resume, force=force)
     _check_comparison(file, judge_names, compared_file, criterion, combine)
     settings, named = offline_judges(config, *judge_names, models=model_names)
     judges = named if compared_file is None else comparing(named, criterion)
@@ -93,18 +96,14 @@ def command(
         OFFLINE_PATIENCE_S, lambda text, s: note(text if s is None else f"{text}; trying again in {s:.0f} s")
     )
     graders = open_graders(settings, judges, model_names, delays, combine=combine, tries=tries)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[done]}"))
-    # Verdicts and a bar on the same terminal would overwrite each other; a file needs no bar.
-    hidden = not NOTES.is_terminal or (output == "-" and sys.stdout.isatty())
-    bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=NOTES, disable=hidden)
+    # Verdicts and a bar on the same terminal would overwrite each other.
+    hidden = output == "-" and sys.stdout.isatty()
     with ExitStack() as opened:
         source = opened.enter_context(open_source(file))
         first = [] if compared_file is None else [opened.enter_context(open_source(compared_file))]
-        out = opened.enter_context(closing(open_output(output, source, *first, force=force)))
-        progress = opened.enter_context(bar)
-        status = os.fstat(source.fileno())
-        size = status.st_size if stat.S_ISREG(status.st_mode) else None
-        task = progress.add_task(f"by {graders.in_words}", total=size, done="")
+        out = opened.enter_context(closing(open_output(output, source, *first, force=force, resume=resume)))
+        size = file_size(source)
+        meter = opened.enter_context(Meter(f"judging by {graders.in_words}", "verdict", total=size, hidden=hidden))
         began = time.perf_counter()
 
         def invalid(number: int, error: str) -> None:
@@ -112,13 +111,14 @@ def command(
 
         def advance(count: int, end: int) -> None:
             total = offline.total if isinstance(offline, Comparison) else size
-            progress.update(task, completed=end, total=total, done=amount(count, "verdict"))
+            meter.update(count, done=end, total=total, cost_usd=sum(row.cost_usd or 0.0 for row in offline.sums))
 
         offline = (
             Comparison(settings, judges, graders, *first, on_paired=out.open, on_invalid_line=invalid, advance=advance)
             if first
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
+        offline.skip_written(resumable if resume else None)
         interrupted = False
         if not first:
             out.open()
@@ -131,10 +131,17 @@ def command(
             raise click.ClickException(f"{which} cannot be read ({error.strerror})") from error
     files = [Path(name).name for name in (compared_file, file) if name is not None]
     _report(offline, graders.in_words, files, time.perf_counter() - began, as_json=as_json, aside=output == "-")
+    if offline.resumed:
+        note(f"{amount(offline.resumed, 'verdict')} of {output} kept from earlier runs")
     if interrupted:
-        NOTES.print("interrupted: not all traces are judged")
+        note("interrupted: not all traces are judged" + ("; --resume goes on" if resumable else ""))
         raise KeyboardInterrupt
     sys.exit(_exit_code(offline))
+
+
+def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
+    if resume and (force or output is None):
+        raise click.UsageError("--resume needs --output FILE, and goes neither with --force nor with --compare")
 
 
 def _check_comparison(

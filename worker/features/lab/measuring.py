@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 
 import click
 from rich.markup import escape
-from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from judges.agreement.labelled import (
@@ -29,7 +28,6 @@ from judges.core.verdict import Assessment
 from judges.custom.variables import declared_labels, passing
 from judges.parsing.answer import folded
 from worker.base.commands.options import (
-    NOTES,
     OUT,
     chosen_metric,
     print_json,
@@ -37,6 +35,7 @@ from worker.base.commands.options import (
     print_table,
     reasons_in_words,
 )
+from worker.base.commands.progress import Meter
 from worker.features.lab.offline import OfflineGraders, Panel, Question
 from worker.features.lab.summary import cost_in_words
 
@@ -119,9 +118,8 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
     """Judge all traces by all models."""
     asked = graders.by_judge[judge.name]
     assessments = list[Assessment]()
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
-        task = progress.add_task(judge.name, total=len(asked) * len(labelled))
+    spent = 0.0
+    with Meter(f"judging by {graders.in_words}", "verdict", total=len(asked) * len(labelled)) as meter:
 
         async def jobs() -> AsyncIterator[tuple[Question, JudgeRunner | Panel]]:
             for item in labelled:
@@ -130,9 +128,11 @@ async def measure(judge: Judge, metric: str, graders: OfflineGraders, labelled: 
                     yield question, grader
 
         async def ask(job: tuple[Question, JudgeRunner | Panel]) -> Assessment:
-            timed = await job[0].ask(job[1])
-            progress.advance(task)
-            return timed.assessment
+            nonlocal spent
+            assessment = (await job[0].ask(job[1])).assessment
+            spent += CallTotals().plus(assessment.calls, job[1].price).cost_usd or 0.0
+            meter.advance(spent)
+            return assessment
 
         try:
             window = max(1, len(asked) * len(labelled))

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, get_args
 
 import click
@@ -33,6 +34,7 @@ from worker.core.config.settings import Settings, SettingsError
 from worker.core.queue.batch import FREE, Evaluation, Item, Session, make_verdict
 from worker.core.selection.lenient import LeftOut
 from worker.core.selection.stream_entry import TraceEntry
+from worker.features.lab.resume import WrittenVerdicts
 from worker.features.lab.summary import JudgeSum
 
 _MIN_COMBINED: Final = 2
@@ -211,6 +213,15 @@ class Job(NamedTuple):
     end: int
     session: Session | None = None
 
+    @property
+    def evaluation_id(self) -> str:
+        """The id that the worker would give this evaluation."""
+        judge, by = self.grader.form_of(self.question.judge), self.grader.judge_model
+        name, version, trace = judge.name, judge.version, self.entry.trace
+        if self.session is None:
+            return evaluation_id(trace, self.entry.publication_id, judge=name, version=version, judge_model=by)
+        return session_evaluation_id(trace, self.session.generation, judge=name, version=version, judge_model=by)
+
 
 class Offline:
     """One run of `tracejudge evaluate`."""
@@ -255,11 +266,22 @@ class Offline:
         self._graders = graders
         self._on_invalid_line = on_invalid_line
         self._advance = advance
+        self._written_before: WrittenVerdicts | None = None
+        self.resumed = 0
+
+    def skip_written(self, path: str | None) -> None:
+        """Leave out the evaluations whose verdicts a file has, if there is one, and add these to the sums."""
+        if path is None or not Path(path).is_file():
+            return
+        made = {(row.judge.name, row.judge.version, row.judge_model) for row in self.sums}
+        self._written_before = WrittenVerdicts(Path(path), made)
 
     async def run(self, source: BinaryIO, output: Output) -> None:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
 
         def keep(job: Job, timed: TimedAssessment) -> None:
+            if self._is_written(job):
+                return
             try:
                 line = msgspec.json.encode(verdict := self._verdict(job, timed))
             except Exception as error:  # noqa: BLE001 - a verdict that cannot be written must not end the others
@@ -285,6 +307,9 @@ class Offline:
     def write(self, verdict: Verdict, line: bytes, end: int, output: Output) -> None:
         """Write a verdict, and add it to the sums."""
         output.write(line)
+        self._add(verdict, end)
+
+    def _add(self, verdict: Verdict, end: int) -> None:
         self._kept_to = end
         self._written.set()
         self._by_name[verdict.judge, verdict.judge_model].add(verdict)
@@ -312,8 +337,8 @@ class Offline:
             while self._begun_to > self._kept_to and line.end - self._kept_to > _WINDOW_BYTES:
                 self._written.clear()
                 await self._written.wait()
-            self._begun_to = line.end if judges else self._begun_to
             for job in self.jobs_of(entry, judges, line.end):
+                self._begun_to = line.end
                 yield job
         for trace, session in conversations.joined():
             for job in self.jobs_of(TraceEntry("-", None, trace, b""), of_sessions, end, session):
@@ -325,20 +350,31 @@ class Offline:
         """Yield the evaluations of a trace by some judges and all their models."""
         for judge in judges:
             question = Question(judge, entry.trace)
-            for grader in self._graders.by_judge[judge.name]:
-                yield Job(entry, question, grader, end, session)
+            graders = self._graders.by_judge[judge.name]
+            jobs = [Job(entry, question, grader, end, session) for grader in graders]
+            if isinstance(graders[-1], Panel) and not all(map(self._has, jobs)):
+                # It needs the answers of all its models; ``keep`` leaves out those that are written.
+                yield from jobs
+            else:
+                yield from (job for job in jobs if not self._is_written(job))
+
+    def _has(self, job: Job) -> bool:
+        return self._written_before is not None and self._written_before.has(job.evaluation_id, job.session)
+
+    def _is_written(self, job: Job) -> bool:
+        """Return whether the output has the verdict of an evaluation; it is added to the sums."""
+        written = self._written_before and self._written_before.take(job.evaluation_id, job.session)
+        if written:
+            self.resumed += 1
+            self._add(written, job.end)
+        return bool(written)
 
     def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""
         judge, entry, by = job.question.judge, job.entry, job.grader.judge_model
         version = job.grader.form_of(judge).version
-        if job.session is None:
-            name = evaluation_id(entry.trace, entry.publication_id, judge=judge.name, version=version, judge_model=by)
-        else:
-            generation = job.session.generation
-            name = session_evaluation_id(entry.trace, generation, judge=judge.name, version=version, judge_model=by)
         # Chosen by the user and not by chance: no live sample, and of full weight.
-        evaluation = Evaluation(name, "0", judge.name, version, 1.0, "replay", session=job.session)
+        evaluation = Evaluation(job.evaluation_id, "0", judge.name, version, 1.0, "replay", session=job.session)
         return make_verdict(
             timed.assessment,
             Item(entry.trace, (evaluation,)),

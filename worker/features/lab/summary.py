@@ -65,7 +65,8 @@ class JudgeSum:
     cost_usd: float | None = None
     # Verdicts with requests of unknown cost: no price is set, or the endpoint did not report its tokens.
     costless: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # Of calls.
+    waited_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         """Create all metrics and labels, so that one without any score is shown."""
@@ -85,7 +86,8 @@ class JudgeSum:
         self.outcomes[verdict.outcome] += 1
         self.input_tokens += verdict.input_tokens
         self.output_tokens += verdict.output_tokens
-        self.seconds += verdict.duration_s
+        self.seconds += verdict.seconds
+        self.waited_seconds += verdict.duration_s - verdict.seconds
         # A combined verdict costs nothing by itself; a zero would look like the cost of all.
         if verdict.cost_usd is not None and not self.is_combined:
             self.cost_usd = (self.cost_usd or 0.0) + verdict.cost_usd
@@ -116,6 +118,7 @@ def judge_row(row: JudgeSum) -> dict[str, object]:
         "output_tokens": row.output_tokens,
         "cost_usd": row.cost_usd,
         "mean_seconds": row.seconds / row.evaluations if row.evaluations else None,
+        "mean_waited_seconds": row.waited_seconds / row.evaluations if row.evaluations else None,
         "metrics": {
             name: {
                 "scored": metric.scored,
@@ -150,7 +153,9 @@ def judge_line(row: JudgeSum) -> str:
         f"unscored {reasons_in_words(row.unscored)}"
     )
     labels = (", ".join(f"{n:,} {label}" for label, n in each.labels.items() if n) for each in row.metrics.values())
-    spent = f"{row.seconds / row.evaluations if row.evaluations else 0.0:.2f} s each"
+    spent = f"{row.seconds / max(1, row.evaluations):.2f} s each"
+    if (waited_s := row.waited_seconds / max(1, row.evaluations)) >= 0.05 and not row.is_free:  # noqa: PLR2004 - a trace needs this between calls
+        spent += f" and {waited_s:.2f} s of waiting"
     if not row.is_free:
         cost = cost_in_words(row.cost_usd, has_price=row.has_price)
         if row.cost_usd is not None and row.costless:

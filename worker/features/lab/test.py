@@ -15,8 +15,9 @@ from judges.core.judge import Judge, has_text
 from judges.core.verdict import PASSING_REASONS
 from judges.endpoints.client import OFFLINE_PATIENCE_S, DelayNotes
 from judges.parsing.rows import EMPTY_OUTPUT
-from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, note, offline_judges
+from worker.base.commands.options import TRACE_FILE, amount, chosen_metric, config_file, note, offline_judges
 from worker.base.commands.trace_files import Conversations, note_unknown_fields, read_traces
+from worker.core.config.reading import unconfigured
 from worker.core.config.settings import Settings
 from worker.core.selection.lenient import LeftOut
 from worker.features.lab.measuring import (
@@ -119,7 +120,8 @@ def test(
 
     Exit code 0 on success. 1 when nothing was scored and, with --min, when the balanced accuracy is below it, some
     traces were not judged, or too many are unscored. 2 on wrong usage: an error in the judge, the configuration or an
-    option, a line that is not a trace, a tag that no trace has or that cannot be compared.
+    option, a line that is not a trace, a tag that no trace has or that cannot be compared, --min without a
+    configuration: the built-in heuristic would answer.
     """
     tag = label or by
     if tag is None:
@@ -146,6 +148,9 @@ def test(
     graders = open_graders(
         settings, (judge,), model_names, DelayNotes(OFFLINE_PATIENCE_S), combine=combine, tries=tries
     )
+    lost = unconfigured(settings, config_file())
+    if accuracy is not None and lost is not None and any(by.is_free for by in graders.runners) and judge.run is None:
+        raise click.UsageError(f"--min measures nothing: {lost}; give --config FILE, or set TRACEJUDGE_CONFIG")
     measured = asyncio.run(measure(judge, comparison.metric, graders, comparison.labelled))
     if by:
         print_shares(measured, by, as_json=as_json, is_comparable=comparison.is_rated)

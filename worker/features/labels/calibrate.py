@@ -91,8 +91,8 @@ def command(
     \b
     Examples:
       tracejudge calibrate --judge groundedness
-      tracejudge calibrate --judge groundedness --model decider-1 --labels labels.jsonl --precision 0.95
-      tracejudge calibrate --judge groundedness --model decider-1 --from-audit --write tracejudge.toml
+      tracejudge calibrate --judge tone --model m --labels l.jsonl --precision 0.9
+      tracejudge calibrate --judge safety --model m --from-audit --write new.toml
 
     Exit code 0 on success, 1 if no label has a verdict or nothing can be fitted, 2 on wrong usage.
     """  # noqa: D301 - click's mark for lines that stay as they are

@@ -3,13 +3,11 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import click
 import msgspec
-from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from judges.agreement.labelled import is_known_label, says_yes, scale_of
@@ -23,7 +21,6 @@ from judges.registry import load_judges
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import (
     JSON,
-    NOTES,
     OUT,
     REDIS,
     amount,
@@ -37,6 +34,7 @@ from worker.base.commands.options import (
     print_json,
     print_table,
 )
+from worker.base.commands.progress import Meter, file_size
 from worker.base.lookup.label_store import (
     MAX_TEXT_CHARS,
     MAX_VERDICT_BYTES,
@@ -247,7 +245,7 @@ def command() -> None:
     \b
     Examples:
       tracejudge labels import labels.jsonl --judge groundedness --drawn 0.05
-      tracejudge labels import golden.jsonl --judge safety --label safe --drawn golden --verdicts verdicts.jsonl
+      tracejudge labels import golden.jsonl --judge safety --drawn golden
       tracejudge labels list
       tracejudge labels export --traces --output labels.jsonl
     """  # noqa: D301 - click's mark for lines that stay as they are
@@ -309,19 +307,19 @@ def import_labels(
     except LineError as error:
         raise click.UsageError(f"--drawn: a trace {error}") from error
     reader = LineReader(judges, defaults, store.now_ms() / 1000)
-    columns = (*Progress.get_default_columns()[:1], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=NOTES, disable=not NOTES.is_terminal) as progress:
-        task = progress.add_task("importing labels", total=None)
-        advance = partial(progress.update, task)
+    with Meter("importing", "line", total=file_size(file)) as meter:
         run = _Import(store, dry_run=dry_run)
         try:
-            run.read(reader.lines(file), advance)
+            run.read(
+                reader.lines(file), lambda number: meter.update(number, done=file.tell() if file.seekable() else None)
+            )
         except TooManyLabelsError as error:
             raise click.ClickException(f"{error} Labels of earlier lines are stored.") from error
-        run.attach(chain.from_iterable(map(read_verdicts, verdicts)), advance)
+        meter.begin("reading verdicts")
+        run.attach(chain.from_iterable(map(read_verdicts, verdicts)), meter.update)
         if not dry_run and run.labels:
-            advance = partial(progress.update, progress.add_task("searching the outbox", total=None))
-            run.attach(outbox_verdicts(store), advance)
+            meter.begin("searching the outbox")
+            run.attach(outbox_verdicts(store), meter.update)
             run.count_stored(keep_traces(store, settings, {label.trace_id for label in run.labels.values()}))
     wrong, unlabelled = run.counts["wrong"], run.counts["unlabelled"]
     if wrong > _MAX_SHOWN:
@@ -347,7 +345,7 @@ class _Import:
         self._store = store
         self._dry_run = dry_run
 
-    def read(self, lines: _Lines, advance: Callable[..., None]) -> None:
+    def read(self, lines: _Lines, advance: Callable[[int], None]) -> None:
         """Store the labels of a file."""
         chunk: list[ReadLabel] = []
         for number, label in lines:
@@ -362,17 +360,17 @@ class _Import:
             if len(chunk) == _CHUNK:
                 self._store_chunk(chunk)
                 chunk = []
-                advance(completed=number)
+                advance(number)
         self._store_chunk(chunk)
 
-    def attach(self, verdicts: Iterator[Verdict], advance: Callable[..., None]) -> None:
+    def attach(self, verdicts: Iterator[Verdict], advance: Callable[[int], None]) -> None:
         """Add verdicts to the labels of their traces."""
         seen = 0
         while chunk := list(islice(verdicts, _CHUNK)):
             if not self._dry_run:
                 attached = attach(self._store, chunk)
                 self.counts.update(too_large=attached.too_large, too_many=attached.too_many)
-            advance(completed=(seen := seen + len(chunk)))
+            advance(seen := seen + len(chunk))
 
     def count_stored(self, without_copy: int) -> None:
         """Count the imported labels that lack something."""
@@ -385,7 +383,7 @@ class _Import:
         labels = [line.label for line in chunk]
         self.counts += write_labels(self._store, labels, dry_run=self._dry_run)
         self.labels |= {label.id: label for label in labels}
-        self.attach((line.verdict for line in chunk if line.verdict is not None), lambda **_: None)
+        self.attach((line.verdict for line in chunk if line.verdict is not None), lambda _: None)
 
 
 def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import click
 import redis
 
-from judges.core.faults import ReportedError
+from judges.core.faults import ReportedError, install_command
 from judges.models.registry import is_heuristic
 from tracejudge.redis_url import mask_url
 from worker.base.accounting import Account, read_account, sum_accounts
@@ -182,7 +182,7 @@ def _introduction(settings: Settings, parts: list[_Part], what: str) -> Iterator
         )
     missing = [name for name in ("board", "gateway") if name not in ports]
     if missing:
-        yield f"Not installed: {', '.join(missing)} (pip install 'tracejudge-worker[{','.join(missing)}]')."
+        yield f"Not installed: {', '.join(missing)} ({install_command(*missing)})."
     yield f"Logs of the parts are in {_FOLDER}.\n"
 
 

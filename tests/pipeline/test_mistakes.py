@@ -1,0 +1,155 @@
+"""Every mistake of `mistakes.toml` gives the message and exit code that stand there, in few lines, no traceback."""
+
+import json
+import os
+import shlex
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from redis import Redis
+from support.cli_parts import Run, labelled, words, write_lines
+from support.processes import Program, free_port
+from support.redis_kinds import TunedRedis
+
+from worker.base.embedded import find_servers
+
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))["mistake"]
+LEAST = {"run": 60, "python": 17, "post": 6}
+_FEW_LINES = 12
+
+
+class _Answering(socketserver.BaseRequestHandler):
+    """Answers as its server does: with bytes, or not at all."""
+
+    def handle(self) -> None:
+        self.request.recv(10_000)
+        if answer := self.server.answer:  # type: ignore[attr-defined]
+            self.request.sendall(answer)
+        else:
+            self.request.recv(1_000)
+
+
+@pytest.fixture
+def places(redis_url: str) -> Iterator[dict[str, str]]:
+    """Addresses for the braces of the table."""
+    page = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nno"
+    with ExitStack() as stack:
+
+        def serve(answer: bytes) -> str:
+            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Answering))
+            server.daemon_threads = True
+            server.answer = answer  # type: ignore[attr-defined]
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            return str(server.server_address[1])
+
+        secured = stack.enter_context(TunedRedis(find_servers()[0]))
+        with Redis.from_url(secured.url) as client:
+            client.config_set("requirepass", "right")
+        address = urlsplit(redis_url)
+        yield {
+            "closed": str(free_port()),
+            "web": serve(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+            "page": serve(page),
+            "plain": serve(b""),
+            "server": f"redis://{address.hostname}:{address.port}",
+            "server_host": f"{address.hostname}:{address.port}",
+            "secured": urlsplit(secured.url).netloc.rpartition("@")[2],
+        }
+
+
+def filled(value: Any, places: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: filled(each, places) for key, each in value.items()}
+    for name, text in places.items():
+        value = value.replace(f"{{{name}}}", text)
+    return value
+
+
+def make_files(row: Mapping[str, Any], places: Mapping[str, str], folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_file():
+            path.unlink()
+    write_lines("t.jsonl", [labelled("yes"), labelled("no")])
+    write_lines("g.jsonl", [labelled("yes", input="Is it?", context=["It is."])])
+    files = {**row.get("files", {}), **({"tracejudge.toml": row["config"]} if "config" in row else {})}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(filled(text, places), encoding="utf-8")
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len({row["name"] for row in MISTAKES}) == len(MISTAKES) >= 80
+    for kind, least in LEAST.items():
+        assert sum(kind in row for row in MISTAKES) >= least, kind
+
+
+def test_mistakes_of_commands(
+    run: Run, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    wrong = []
+    for row in MISTAKES:
+        if "run" not in row:
+            continue
+        make_files(row, places, tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setenv("TRACEJUDGE_PREFIX", prefix)
+            for name, value in filled(row.get("env", {}), places).items():
+                patch.setenv(name, value)
+            for name in row.get("missing", ()):
+                patch.setitem(sys.modules, name, None)
+            began = time.monotonic()
+            ended = run(*shlex.split(filled(row["run"], places)))
+        text = words(ended.out + ended.err)
+        is_right = ended.code == row["code"] and filled(row["message"], places) in text and "Traceback" not in text
+        is_brief = row["run"].startswith("doctor") or len(ended.err.splitlines()) <= _FEW_LINES
+        if not (is_right and is_brief and time.monotonic() - began < 10):
+            wrong.append((row["name"], row["code"], row["message"], ended.code, text))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_mistakes_in_programs(
+    places: dict[str, str], tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("TRACEJUDGE_")}
+    wrong = []
+    for row in MISTAKES:
+        if "python" not in row:
+            continue
+        make_files(row, places, tmp_path)
+        program = f"import tracejudge\n{filled(row['python'], places)}\ntracejudge.shutdown(1)"
+        variables = {**plain, "TRACEJUDGE_PREFIX": prefix, **row.get("env", {})}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        )
+        last = done.stderr if row["code"] == 0 else "".join(done.stderr.splitlines()[-1:])
+        if done.returncode != row["code"] or filled(row["message"], places) not in last:
+            wrong.append((row["name"], row["code"], row["message"], done.returncode, last))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_mistakes_of_senders(redis_url: str, prefix: str, tmp_path: Path) -> None:
+    gateway = json.dumps({"port": 0, "metrics_port": 0})
+    variables = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix, "TRACEJUDGE_GATEWAY": gateway}
+    wrong = []
+    with Program("-m", "worker.cli", "gateway", folder=tmp_path, env=variables) as program:
+        url = json.loads(program.wait_for(r'^\{.*"gateway started".*\}$').group())["intake"]
+        for row in MISTAKES:
+            if "post" in row:
+                headers = {"Content-Type": row.get("media", "application/json")}
+                reply = httpx.post(url + row.get("path", "/v1/tracejudge"), content=row["post"], headers=headers)
+                if reply.status_code != row["code"] or row["message"] not in reply.text:
+                    wrong.append((row["name"], row["code"], row["message"], reply.status_code, reply.text))
+    assert not wrong, "\n".join(map(str, wrong))
