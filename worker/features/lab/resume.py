@@ -50,7 +50,7 @@ class WrittenVerdicts:
         return bool(self._places.get(_key(evaluation_id, session)))
 
     def take(self, evaluation_id: str, session: object = None) -> Verdict | None:
-        """Return the verdict of an evaluation, and forget it: a trace that is in the input twice has two."""
+        """Return the verdict of an evaluation, once: a trace that is in the input twice has two."""
         if not self.has(evaluation_id, session):
             return None
         start, size = self._places[_key(evaluation_id, session)].pop(0)
