@@ -33,20 +33,14 @@ class Meter:
     def begin(self, task: str, total: float | None = None) -> None:
         """Begin a further part of the work."""
         self._task, self._total, self._began_s = task, total, time.monotonic()
-        self._count, self._done, self._cost_usd, self._remark = 0, 0.0, 0.0, ""
+        self._count, self._done, self._cost_usd = 0, 0.0, 0.0
         self._bar.reset(self._id, description=task, total=total)
 
     def update(
-        self,
-        count: int,
-        *,
-        done: float | None = None,
-        total: float | None = None,
-        cost_usd: float | None = None,
-        remark: str = "",
+        self, count: int, *, done: float | None = None, total: float | None = None, cost_usd: float | None = None
     ) -> None:
-        """Set the number of items, how much of ``total`` they are unless it counts items, the cost, and a remark."""
-        self._count, self._done, self._remark = count, float(count) if done is None else done, remark
+        """Set the number of items, how much of ``total`` they are unless it counts items, and the cost."""
+        self._count, self._done = count, float(count) if done is None else done
         self._total, self._cost_usd = total or self._total, cost_usd or self._cost_usd
         self._bar.update(self._id, completed=self._done, total=self._total, state=self.describe())
 
@@ -55,15 +49,12 @@ class Meter:
         self.update(self._count + 1, cost_usd=cost_usd)
 
     def describe(self) -> str:
-        """Return the count, rate, cost, time left and remark."""
+        """Return the count, rate, cost and time left."""
         seconds = max(time.monotonic() - self._began_s, 0.001)
-        rate = self._count / seconds
-        parts = [amount(self._count, self._noun), f"{rate:,.1f}/s"]
-        parts += [f"{self._cost_usd:.4f} USD"] if self._cost_usd else []
-        if self._total and self._done > 0:
-            left_s = max(0.0, self._total - self._done) * seconds / self._done
-            parts.append(f"{left_s:,.0f} s left")
-        return ", ".join(filter(None, (*parts, self._remark)))
+        cost = f", {self._cost_usd:.4f} USD" if self._cost_usd else ""
+        left_s = max(0.0, self._total - self._done) * seconds / self._done if self._total and self._done else None
+        left = "" if left_s is None else f", {left_s:,.0f} s left"
+        return f"{amount(self._count, self._noun)}, {self._count / seconds:,.1f}/s{cost}{left}"
 
     def _print_lines(self) -> None:
         began_s = time.monotonic()
