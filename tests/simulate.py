@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tests.base import coverage, fleets
+from tests.base.declines import Days, notices
 from tests.base.fleets import Traffic
 from tests.base.weighted import Design, false_alarms, median_delay
 from tests.features.board import young
@@ -16,7 +17,6 @@ from tests.features.cascades import cascade_runs
 from tests.features.labels import labels
 from tests.features.safety import safety_runs
 from tests.features.safety.safety_runs import Judge
-from worker.features.cascades.feature import Cascade
 
 
 def _percent(value: float) -> str:
@@ -88,11 +88,63 @@ def second() -> Iterator[str]:
 
 
 def segments() -> Iterator[str]:
-    """Explanations when one of eight segments falls by 20 points, and when all fall, 300 runs."""
+    """Explanations when segments fall, when only their parts change, and when one begins; 300 runs of eight."""
     for rate in (60, 300):
-        for falls in (1, 8):
-            found = fleets.segments(1, rate, 0.2, 300, falls=falls)
-            yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
+        for name, scene in {
+            "one falls by 20 points": fleets.falling(rate, 0.2, falls=1),
+            "all fall by 20 points": fleets.falling(rate, 0.2, falls=8),
+            "two fall by 20 points": fleets.falling(rate, 0.2, falls=2),
+            "one of share .6 grows from 10 to 40 %": fleets.mixed(rate),
+            "one begins with 30 % of the traffic and share .6": fleets.born(rate),
+        }.items():
+            found = fleets.segments(1, *scene, 300)
+            said = ", ".join(f"{answer} {_percent(found.part(answer))}" for answer, _ in found.answers.most_common(3))
+            yield f"{name}, {rate}/h in total: {said}; median {found.median:.2f} h"
+
+
+def young_series() -> Iterator[str]:
+    """False alarms of 300 series in the week after their history; hours until a fall is told, 200 runs, p .9."""
+    for rate, jitter in ((60, 0.0), (5, 0.0), (300, 0.01), (60, 0.02), (300, 0.02), (300, 0.04)):
+        row = []
+        for history in (1, 2, 4):
+            kind = {"weeks": 1, "history": history, "rate": rate, "jitter": jitter}
+            row.append(f"{np.mean([fleets.false_alarms(seed, **kind) for seed in (41, 42, 43)]):.1f}")
+        yield f"jitter {jitter}, {rate}/h, history of 1, 2 and 4 weeks: {' '.join(row)} false alarms a week of 100"
+    for rate, jitter, drop in (
+        *((60, 0.0, 0.1), (60, 0.0, 0.2), (300, 0.0, 0.1), (10, 0.0, 0.2), (60, 0.01, 0.1), (60, 0.01, 0.2)),
+        *((60, 0.02, 0.1), (60, 0.02, 0.2), (300, 0.02, 0.2)),
+    ):
+        row = []
+        for weeks in (1, 2, 4):
+            traffic = Traffic(rate, 0.9, jitter=jitter)
+            found = fleets.incident(44, traffic, [drop] * 72, 200, quiet=weeks * 168 + 24)
+            late = np.sort(found.delays)[180]
+            row.append(f"{found.median:.1f} / {late:.0f} ({_percent(np.isfinite(found.delays).mean())} %)")
+        yield f"{drop:.0%} at {rate}/h, jitter {jitter}: {'; '.join(row)}"
+
+
+def declines() -> Iterator[str]:
+    """Notices of a slow decline: false ones of 1,000 series in twelve weeks, and days until a decline is told."""
+    kinds = {
+        "jitter 1, 300/h": Days(300, 0.01),
+        "jitter 1, 60/h": Days(60, 0.01),
+        "jitter 2, 300/h": Days(300, 0.02),
+        "none, 10/h": Days(10),
+        "jitter 1, days correlated .3, 60/h": Days(60, 0.01, 0.3),
+        "jitter 1, days correlated .5, 300/h": Days(300, 0.01, 0.5),
+    }
+    for name, kind in kinds.items():
+        yield f"{name}: {notices(1, kind, series=1000).false:.2f} a week of 100 series"
+    for name, kind, slope in (
+        ("jitter 1, 300/h", Days(300, 0.01), -0.01),
+        ("jitter 1, 60/h", Days(60, 0.01), -0.01),
+        ("jitter 1, 20/h", Days(20, 0.01), -0.01),
+        ("jitter 2, 300/h", Days(300, 0.02), -0.01),
+        ("jitter 1, 300/h", Days(300, 0.01), -0.005),
+    ):
+        days = notices(2, kind, series=500, weeks=8, slope=slope).delays
+        told = f"{np.median(days):.0f} / {np.sort(days)[450]:.0f} / {_percent((days <= 28).mean())} %"
+        yield f"{slope:.1%} a week, {name}: {told}"
 
 
 def volumes() -> Iterator[str]:
@@ -129,6 +181,17 @@ def safety() -> Iterator[str]:
     for per_hour in (0.2, 1, 3, 10, 30):
         rare = (safety_runs.pages(1, Judge(per_hour, e, 1.0), series=1, months=150) for e in safety_runs.ERRORS)
         yield f"{per_hour}/h, correlation 1: " + " ".join(f"{one:.2f}" for one in rare) + " pages"
+    for per_hour in (100, 1000):
+        for turns, agreement in ((5, 0.1), (5, 0.25), (5, 0.5), (20, 0.25)):
+            judge = Judge(per_hour, 0.01, 0.5, turns=turns, agreement=agreement)
+            delay = np.median(safety_runs.delays(2, judge, series=1, runs=400))
+            found = safety_runs.pages(1, judge, series=1, months=200)
+            yield f"{per_hour}/h, {turns} turns a session, agreement {agreement}: {found:.2f} pages, {delay:.2f} h"
+        for known in (0, 4):
+            worse = safety_runs.pages_of_a_worse_judge(5, Judge(per_hour, 0.01, 0.5), 1.5, months=120, known_days=known)
+            yield f"{per_hour}/h, error 1.5 times as large since {known} days: {worse:.2f} pages in the month after"
+        steady = safety_runs.pages_of_a_worse_judge(5, Judge(per_hour, 0.01, 0.5), 1.0, months=120)
+        yield f"{per_hour}/h, steady, learned daily: {steady:.2f} pages"
     worst = Judge(100, 0.01, 1.0)
     best = " and ".join(f"{safety_runs.known_rates(3, worst, series=series):.2f} h" for series in (1, 5))
     yield f"{worst}: {best} of a CUSUM that knows both rates, with one page a month for 1 and 5 series"
@@ -169,19 +232,37 @@ def budgets() -> Iterator[str]:
         yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
 
 
+def uneven() -> Iterator[str]:
+    """Coverage of windows of sessions of very different sizes without a history, correlation .25, 2,000 runs."""
+    for (sizes, sessions, share), (covered, width) in coverage.uneven_table(2000).items():
+        yield f"{sizes}, {sessions} sessions, share {share}: coverage {_percent(covered)}, {100 * width:.1f} points"
+
+
 def cascade() -> Iterator[str]:
-    """Coverage, and width beside a plain sample at the same cost, of 2,000 days through a cascade."""
-    for share in cascade_runs.SHARES:
-        band = cascade_runs.simulate(6, share, cascade_runs.BAND, 200)
-        designs = {f"rate {rate}": Cascade("first", "second", rate=rate) for rate in (0.05, 0.1, 0.2)}
-        designs |= {"band .2 to .8, audit .02": cascade_runs.BAND}
-        designs |= {"rate of the band": Cascade("first", "second", rate=band.rate)}
-        for name, design in designs.items():
-            found = cascade_runs.simulate(5, share, design, 2000)
+    """Coverage and width of a cascade beside as many plain verdicts, 1,000 days, whatever the first model says."""
+    for traces, rate, w in cascade_runs.CELLS:
+        for share in cascade_runs.SHARES:
+            found = [
+                cascade_runs.simulate(6, share, traces, rate, 1000, w=w, judge=judge)
+                for judge in cascade_runs.JUDGES.values()
+            ]
+            ratios = [each.width / each.plain for each in found]
             yield (
-                f"share {share}, {name}: coverage {_percent(found.coverage)}, width {found.width:.3f}, "
-                f"second judgings {_percent(found.rate)} %, bias {100 * found.bias:+.3f} points"
+                f"{traces} first verdicts of weight {w:g}, rate {rate}, share {share}: coverage at least "
+                f"{_percent(min(each.coverage for each in found))}, width {min(ratios):.2f} to {max(ratios):.2f}"
             )
+
+
+def missing() -> Iterator[str]:
+    """Coverage, width and unknown part where second verdicts are missing, 2,000 days of 6,000 traces."""
+    for name, scene in cascade_runs.SCENES.items():
+        found = cascade_runs.simulate(
+            7, scene.share, 6000, 0.2, 2000, missing=scene.missing, shares=scene.shares, judge=scene.judge
+        )
+        yield (
+            f"{name}: coverage {_percent(found.coverage)}, width {100 * found.width:.1f} points, "
+            f"not known {_percent(found.unknown)} %"
+        )
 
 
 def first_day() -> Iterator[str]:
@@ -199,8 +280,8 @@ def first_day() -> Iterator[str]:
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
-        *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
-        *(volumes, weighted, safety, corrected, canary, budgets, cascade, first_day),
+        *(intervals, sessions, differences, alarms, young_series, delays, cusum, second, segments, declines),
+        *(volumes, weighted, safety, corrected, canary, budgets, uneven, cascade, missing, first_day),
     )
 }
 

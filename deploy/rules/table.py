@@ -28,12 +28,13 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Level(_Part, frozen=True):
-    """An alert on a gauge of the monitor: how long it must hold, and the bound if the gauge is a share."""
+    """An alert on a gauge of the monitor: how long it must hold, and the bounds if the gauge is a share."""
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
-    severity: Literal["page", "ticket"]
+    severity: Literal["page", "ticket", "info"]
     bound: Share = 0.5
+    unknown: Share = 0.1
 
 
 class Burn(_Part, frozen=True):
@@ -49,8 +50,8 @@ class Burn(_Part, frozen=True):
 class Watch(_Part, frozen=True):
     """Window and bound of one alert of the watcher; comments of the table explain each bound."""
 
-    window: Duration
     holds: Duration = msgspec.field(name="for")
+    window: Duration | Literal[""] = ""
     bound: Positive = 1
     min_count: Count = 1
     baseline: Duration = "1d"
@@ -95,6 +96,7 @@ class Table(_Part, frozen=True):
     abstained: Level
     unscored: Level
     silent: Level
+    decline: Level
     burn: dict[Speed, Burn]
     objectives: tuple[Objective, ...]
     watcher: Watcher

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from deploy.rules.promql import NO_PANELS, PANELS, RATED, SERIES, TimeScale, but_members, by, full_increase
 from deploy.rules.table import Burn, Table, seconds
+from worker.base.monitor.incidents import CAUSES, Cause
 
 _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "percent": (0.001, "humanizePercentage"),
@@ -44,8 +45,8 @@ class Template:
                 self.values |= {key: time(value), f"{key}_name": value} if value else {}
             else:
                 self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
-            if key == "bound":
-                self.values["bound_percent"] = f"{value:.0%}"
+            if key in {"bound", "unknown"}:
+                self.values[f"{key}_percent"] = f"{value:.0%}"
         if self._window:
             self.values["window_s"] = f"{time.seconds(self._window):g}"
             self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"
@@ -86,10 +87,8 @@ class Template:
         if match is None:
             raise ValueError(f"<<{placeholder}>> is no placeholder")
         name, argument, body = match[1], match[2] or "", match[3] or ""
-        if name in values:
-            return values[name]
-        if name in self._texts:
-            return self._texts[name].replace("<<argument>>", body)
+        if (text := values.get(name, self._texts.get(name))) is not None:
+            return text.replace("<<argument>>", body)
         if "." in name:
             value = _lookup(self._table, name)
             return f"{value:g}" if isinstance(value, float) else str(value)
@@ -103,6 +102,8 @@ class Template:
                 filled = by(argument.split(", "), filled) if argument else filled
             case "total":
                 filled = _figure(f"`round({body}", argument)
+            case "cause":
+                filled = CAUSES[cast("Cause", body)].format(segment="{{ .Labels.segment }}")
             case "figure":
                 # Recorded series have no segment, and an empty matcher accepts that.
                 matched = body.replace("{}", '{` $series `,segment=""}')

@@ -15,17 +15,20 @@ Redaction = Callable[[str], str]
 VARIABLES: Final = frozenset(
     f"TRACEJUDGE_{name}"
     for name in (
-        *("CONTENT", "CONTEXT_TOOLS", "DISABLED", "DROP", "ENVIRONMENT", "PREFIX", "REDACT", "REDIS_URL", "RELEASE"),
-        "SERVICE",
+        *("CONTENT", "CONTEXT_TOOLS", "DIALECTS", "DISABLED", "DROP", "ENVIRONMENT", "PREFIX", "REDACT", "REDIS_URL"),
+        *("RELEASE", "SERVICE"),
     )
 )
-"""Every variable that `load_settings` reads."""
+"""Every variable that the SDK reads: `load_settings` all but that of the exporter, `DIALECTS`."""
 # A name instead of the function: `content` imports the settings, and the patterns take 10 ms to compile.
 BUILT_IN: Final = "builtin"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of one client; `init` documents them. Nothing else in the SDK reads the environment."""
+    """The settings of one client; `init` documents them.
+
+    Nothing else in the SDK reads the environment but the exporter, which reads `TRACEJUDGE_DIALECTS`.
+    """
 
     service: str
     """Empty only if the SDK is disabled."""

@@ -2,11 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from support.cli_parts import Run, words
 from support.doctor_parts import be_present, examined
 from support.stage_parts import IngestHarness, Keyspace
+
+from worker.base.input.unusable import UnreadRecord, UnusableInput
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 SECRET = "the parcel holds a kite"  # noqa: S105 - a text
 
@@ -63,3 +68,33 @@ def test_the_doctor_names_field_type_and_trace_id(served: Run, keyspace: Keyspac
     assert "ended_at (string, trace id t1)" in parts["input fields"].what
     assert "tool_calls (number, trace id t1)" in parts["input fields"].what
     assert SECRET not in repr(parts)
+
+
+@pytest.mark.usefixtures("_patient_doctor")
+def test_spans_that_no_dialect_reads_are_listed_with_the_way_to_add_a_table(served: Run, keyspace: Keyspace) -> None:
+    with closing(Store(keyspace.url, Keys(keyspace.prefix))) as store:
+        unusable = UnusableInput(store)
+        for name, names, spans in (
+            ("acme", ("acme.prompt", "acme.engine"), 2),
+            ("bot", ("bot.text",), 7),
+            ("acme", (), 9),
+        ):
+            unusable.add_unread(UnreadRecord(name, names or ("acme.prompt", "acme.engine"), spans))
+        unusable.write(at_end=True)
+    ended = served("invalid", "list")
+    assert [line.split() for line in ended.out.splitlines()[1:]] == [
+        ["11", "acme", "acme.prompt,", "acme.engine"],
+        ["7", "bot", "bot.text"],
+    ]
+    assert "add a table, see `A dialect of your own` in docs/opentelemetry.md" in words(ended.err)
+    assert served("invalid", "list", "--json").lines == [
+        {"instrumentation": "acme", "names": ["acme.prompt", "acme.engine"], "spans": 11},
+        {"instrumentation": "bot", "names": ["bot.text"], "spans": 7},
+    ]
+    be_present(keyspace.url)
+    _, parts = examined(served)
+    assert parts["input spans"] == (
+        "warning",
+        "no dialect reads the spans of acme (acme.prompt, acme.engine); bot (bot.text)",
+        "if they are calls of a model, add a table, see `A dialect of your own` in docs/opentelemetry.md",
+    )

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -166,6 +167,42 @@ def test_the_exit_code_and_the_lines_of_json(run: Run) -> None:
     assert shown.out.startswith("t.toml: error TJ001 unreadable-file: is not TOML")
     assert run("lint", "t.toml", "--config", "t.toml").code == 2
     assert "TJ108" in run("lint").out, "without a file the heuristic judges"
+
+
+def test_tables_of_dialects_are_checked_and_written_in_their_other_form(run: Run) -> None:
+    config = '[[rules]]\nname = "a"\njudges = ["safety"]\nmodel = "default"\n[models.default]\nprovider = "lexical"\n'
+    table = {
+        "name": "acme",
+        "prefixes": ["acme."],
+        "kinds": {"acme.step": {"completion": "llm"}},
+        "input": {"acme.question": "text", "acme.request by acme.type": "value"},
+        "output": {"acme.answer": "text"},
+        "tool": {"name": '/name ~ ^call "(.+)"$'},
+        "model": ["acme.engine"],
+    }
+    Path("t.toml").write_text(config, encoding="utf-8")
+    Path("acme.json").write_text(json.dumps(table), encoding="utf-8")
+    assert (run("lint", "acme.json").code, run("lint", "t.toml").code) == (0, 0)
+    assert run("lint", "acme.json", "--to", "dialects.d/acme.toml").code == 0
+    written = Path("dialects.d/acme.toml")
+    assert tomllib.loads(written.read_text(encoding="utf-8")) == table
+    assert run("lint", str(written), "--to", "again.json").code == 0
+    assert json.loads(Path("again.json").read_text(encoding="utf-8")) == table
+    assert run("lint", "t.toml").code == 0, "with the table beside it"
+    for file, name in ((written, "t.toml"), (written, str(written)), (Path("acme.json"), "acme.json")):
+        text = file.read_text(encoding="utf-8").replace('"text"', '"txt"')
+        file.write_text(text, encoding="utf-8")
+        ended = run("lint", name, "--json")
+        (finding,) = map(json.loads, ended.out.splitlines())
+        assert (ended.code, finding["place"], finding["key"]) == (2, str(file), "input")
+        assert "'acme.question' is 'txt'" in finding["what"]
+        assert finding["fix"] == "there are messages, text, value"
+    assert run("lint", "acme.json", "--to", "third.toml").code == 2
+    assert not Path("third.toml").exists()
+    written.write_text("= 1", encoding="utf-8")
+    assert json.loads(run("lint", "t.toml", "--json").out)["code"] == "TJ001"
+    assert run("lint", "t.toml", "--to", "x.json").code == 2
+    assert run("lint", "--to", "x.json").code == 2
 
 
 def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) -> None:

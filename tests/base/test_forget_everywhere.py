@@ -271,7 +271,7 @@ def test_verdicts_go_and_their_counts_stay(keyspace: Keyspace, new_worker: Worke
 def test_a_person_goes_from_every_place_and_others_stay(keyspace: Keyspace) -> None:
     theirs = [make_trace(number, output=SECRET, user_id=PERSON) for number in (0, 1)]
     others = [make_trace(number, user_id="u-2") for number in (2, 3)]
-    part = make_trace(0, id="f" * 16, output=SECRET)
+    part = make_trace(0, id="f" * 16, input="And now?", output=SECRET)
     shared = make_trace(1, id="e" * 16, user_id="u-2")
     chosen = IngestHarness(keyspace, models=settings_of(keyspace).models)
     keyspace.append("p1", [*theirs, *others, part, shared])

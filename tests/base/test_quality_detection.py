@@ -11,15 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 from support.stage_parts import Keyspace, make_judged, settings_of
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
-from worker.base.monitor.detector import Moments, Session
+from worker.base.monitor.detection import count as count_bucket
+from worker.base.monitor.detector import Moments, Session, limits_of
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S
@@ -254,6 +255,25 @@ def test_an_incident_of_all_segments_names_sampling_and_traffic(keyspace: Keyspa
     assert read_examples(keyspace.store, "drop") == {}
 
 
+def test_a_traffic_mix_and_a_new_segment_are_answers_of_their_own(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic, segments=("model",))
+    parts = [msgspec.structs.replace(SERIES, segment="model", value=value) for value in "abcde"]
+    healthy = {SERIES: 0.9} | dict.fromkeys(parts[:3], 0.95) | {parts[3]: 0.5}
+    traffic.hours(DAYS * 24, healthy)
+    monitored.live(2, healthy)
+    for segment, cause, shares, said in (
+        ("traffic mix", "traffic_mix", {SERIES: 0.9, parts[0]: 0.95, parts[3]: 0.5}, "no segment, but"),
+        ("model=e", "new_segment", healthy | {parts[4]: 0.1}, "model=e, a new segment"),
+    ):
+        monitored.until(lambda detector: detector.incident, shares)
+        incident = monitored.detectors[SERIES.id].incident
+        assert incident is not None
+        assert (incident.segment, incident.cause, incident.confidence > 0.9) == (segment, cause, True)
+        assert said in incident.meaning
+        monitored.until(lambda detector: detector.incident is None, healthy)
+
+
 def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     monitored = Monitored(keyspace, traffic)
@@ -323,7 +343,7 @@ def test_a_series_of_five_judgements_an_hour_is_watched(keyspace: Keyspace) -> N
 def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     now = traffic.now // FIVE_MINUTES_S
-    masks = [(int(now) - 40 * 288, int(now) - 35 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
+    masks = [(int(now) - 60 * 288, int(now) - 55 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
     detector = Detector()
     detector.state.masks = list(masks)
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
@@ -332,15 +352,35 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
 
 
+def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:
+    for unknown, is_told in ((0, True), (10, True), (60, False)):
+        norm = flat(0.9, 10_000)
+        detector = Detector(norm=norm, limits=limits_of(norm, Moments(), series=10))
+        sums = Sums(
+            {0: ClassSums(20, 20, 12, 20, 12)}, SessionSums(20, 20, 12, 12), Unjudged(unknown, unknown, unknown)
+        )
+        for number in range(12):
+            count_bucket(detector, number, Bucket(number * 300.0, sums, Unjudged(), Unjudged()))
+        assert detector.judged.since is not None, "without the unknown ones it is a drop"
+        assert (detector.state.since is not None) is is_told, unknown
+        assert detector.is_drop_unknown is not is_told, unknown
+        # Unknown verdicts bring no recovery.
+        empty = Sums({0: ClassSums(1, 1, 1, 1, 1)}, SessionSums(1, 1, 1, 1), Unjudged(500, 500, 500))
+        for number in range(12, 18):
+            count_bucket(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
+        assert (detector.state.since is not None) is is_told, unknown
+
+
 def test_judgements_of_one_trace_count_as_a_group() -> None:
     """A hundred traces of two judgements that agree, in sums that no session is known of."""
     sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
     detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
     add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
-    size = 2 * 100 / 99
+    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
+    size = 1 + 100.5 / 102
     expected = Moments()
-    expected.add(Session(size, 0, 0.9), 180 / size)
-    expected.add(Session(0, size, 0.9), 20 / size)
+    expected.add(Session(size, 0, (0.9, 0.9)), 180 / size)
+    expected.add(Session(0, size, (0.9, 0.9)), 20 / size)
     for result, sums_of_drop in zip(detector.moments.sums, expected.sums, strict=True):
         assert result == pytest.approx(sums_of_drop)
 
@@ -365,7 +405,12 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
         detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
     expected = Moments()
-    sessions = {Session(5, 0, 0.9): 2, Session(3, 2, 0.9): 1, Session(1, 0, 0.9): 8, Session(0, 1, 0.9): 2}
+    sessions = {
+        Session(5, 0, (0.9, 0.9)): 2,
+        Session(3, 2, (0.9, 0.9)): 1,
+        Session(1, 0, (0.9, 0.9)): 8,
+        Session(0, 1, (0.9, 0.9)): 2,
+    }
     for session, number in sessions.items():
         expected.add(session, number)
     assert detector.moments.sessions == pytest.approx(13)

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.baseline import flat
+from worker.base.monitor.decline import Decline
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
 from worker.base.monitor.failing import keep_examples
@@ -16,7 +18,6 @@ from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.storage.client import StoreError
@@ -65,10 +66,10 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
     publish(keyspace, 20, outcome="unscored", reason="refusal", scores=(), weight=3.0, probability=1 / 3)
     worker = Worker(keyspace)
     worker.turn()
-    # Wilson's interval for 144 of 160; the variance of so few sessions is widened by 160 / 159.
+    # Wilson's interval for 144 of 160.
     shown = {name: worker.value(name) for name in ("share", "lower", "upper", "effective_n", "judgements")}
     assert shown == pytest.approx(
-        {"share": 0.9, "lower": 0.8438, "upper": 0.9375, "effective_n": 159, "judgements": 160}, abs=2e-3
+        {"share": 0.9, "lower": 0.8438, "upper": 0.9375, "effective_n": 160, "judgements": 160}, abs=2e-3
     )
     assert worker.value("window_seconds") == 3600
     assert worker.value("abstained_share") == pytest.approx(20 / 240)
@@ -76,8 +77,34 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
     # Wilson's lower limits for 20 of 240, and for 60 of 240 where the unequal weights leave 164.
     assert worker.value("abstained_lower") == pytest.approx(0.050, abs=2e-3)
     assert worker.value("unscored_lower") == pytest.approx(0.190, abs=2e-3)
+    # Refused verdicts of weight 60 beside 160: the share is 144 to 204 of 220, before chance.
+    assert worker.value("unknown_ratio") == pytest.approx(60 / 220)
+    assert worker.value("lowest") == pytest.approx(0.575, abs=0.01)
+    assert worker.value("highest") == pytest.approx(0.957, abs=0.01)
     assert worker.value("judgements", "model=large") == 60
     assert worker.value("share", "model=large") == pytest.approx(0.9)
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_dead_letters_are_not_known_and_what_a_judge_does_not_apply_to_is(keyspace: Keyspace) -> None:
+    publish(keyspace, 90)
+    publish(keyspace, 30, outcome="unscored", reason="missing_input", scores=())
+    worker = Worker(keyspace)
+    worker.turn()
+    assert (worker.value("unknown_ratio"), worker.value("lowest")) == (0, None)
+    for number in range(10):
+        dead = make_judged(number, outcome="unscored", reason="timeout", scores=(), trace_id=f"d{number}")
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "d": msgspec.json.encode(dead)})
+    worker.sums.tasks[0]._next_run = 0.0
+    worker.turn()
+    assert worker.value("unknown_ratio") == pytest.approx(0.1)
+    assert worker.value("unscored_share") == pytest.approx(40 / 130)
+    assert worker.value("share") == pytest.approx(0.9)
+    lowest, highest = worker.value("lowest"), worker.value("highest")
+    assert lowest is not None
+    assert highest is not None
+    assert lowest < 0.81
+    assert highest > 0.91
 
 
 @pytest.mark.usefixtures("_short_reads")
@@ -176,11 +203,12 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
     limits = Limits((1.0, 1.0), (50.0, 50.0))
     detector = Detector(
         state=State(alarm=1, starts=[bucket - 8, bucket - 9], judged=[80.0, 90.0], missing=[20.0, 30.0]),
-        norm=flat(0.95, 10_000),
+        norm=msgspec.structs.replace(flat(0.95, 10_000), days=13, allowances=((0.02, 0.03), (0.0, 0.0))),
         limits=limits,
         learned_at=now,
         references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
-        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",), "all"),
+        decline=Decline(20_000, 19_972, -0.009, -0.013, -0.005),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
@@ -194,7 +222,10 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
     assert worker.value("below_objective", reference="environment") is None
     times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
     times_by_name = dict(zip(("since", "since_low", "since_high"), times, strict=True))
-    times_by_name |= {"changed": "sampling", "examples": "t1 t2"}
+    times_by_name |= {"cause": "all", "changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("least_drop") == pytest.approx(0.1)
+    slopes = [worker.value(f"slope{part}") for part in ("", "_lower", "_upper", "_since_seconds")]
+    assert slopes == [-0.009, -0.013, -0.005, 19_972 * 86_400]
     assert worker.value("incident_info", "all", **times_by_name) == 1
     worker.sums.stop(1.0)
     Worker(keyspace).turn()
@@ -203,5 +234,7 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
         ("incident_info", times_by_name),
         ("below_objective", {"reference": "objective"}),
         ("drop", {}),
+        ("slope", {}),
+        ("least_drop", {}),
     ):
         assert worker.value(name, "all" if labels is times_by_name else "", **labels) is None, name

@@ -6,16 +6,9 @@ from typing import Any
 import harness
 from google import genai
 from google.genai import types
-from pydantic import BaseModel
+from stay import Stay
 
 client = genai.Client(api_key="none", http_options=types.HttpOptions(base_url=harness.ROOT_URL))
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 def ask(contents: Any, **options: Any) -> Any:

@@ -32,6 +32,7 @@ MODEL = "small"
 SYSTEM = "Be brief."
 QUESTION = "Where is my parcel?"
 ANSWER = "It is in Bern."
+TURNS = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
 TOOL_QUESTION = "Where is parcel 7?"
 RETRIEVAL_QUESTION = "When do parcels leave?"
 SEARCH_QUESTION = "Find out when parcels leave."
@@ -57,6 +58,11 @@ def stuffed(question: str) -> str:
 def track(number: int) -> str:
     """Find a parcel."""
     return f"Parcel {number} is in Bern."
+
+
+def kb_search(query: str) -> list[str]:
+    """Search the handbook."""
+    return [one["text"] for one in DOCUMENTS if query]
 
 
 def request(name: str = "POST /ask") -> AbstractContextManager[trace.Span]:

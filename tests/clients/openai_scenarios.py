@@ -6,7 +6,7 @@ from typing import Any
 
 import harness
 from openai import OpenAI
-from pydantic import BaseModel
+from stay import Stay
 
 client = OpenAI(max_retries=0)
 BRIEF: dict[str, Any] = {"role": "system", "content": harness.SYSTEM}
@@ -14,11 +14,7 @@ PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
 
 
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
+STAY_FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "stay", "schema": Stay.model_json_schema()}}
 
 
 def ask(question: object, *before: Any, **options: Any) -> Any:
@@ -42,25 +38,26 @@ def two_turns() -> None:
     with harness.request():
         ask(harness.QUESTION)
     with harness.request():
-        ask(
-            harness.QUESTION,
-            {"role": "user", "content": harness.QUESTION},
-            {"role": "assistant", "content": harness.ANSWER},
-        )
+        ask(harness.QUESTION, *harness.TURNS)
+
+
+def use_tool(question: str, track: Callable[..., str] = harness.track) -> str:
+    """Answer a question by the tool that the model asks for."""
+    message = ask(question, tools=TOOLS).choices[0].message
+    call = message.tool_calls[0]
+    messages = [
+        BRIEF,
+        {"role": "user", "content": question},
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": track(**json.loads(call.function.arguments))},
+    ]
+    done = client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
+    return str(done.choices[0].message.content)
 
 
 def tool() -> None:
     with harness.request():
-        message = ask(harness.TOOL_QUESTION, tools=TOOLS).choices[0].message
-        call = message.tool_calls[0]
-        result = harness.track(**json.loads(call.function.arguments))
-        messages = [
-            BRIEF,
-            {"role": "user", "content": harness.TOOL_QUESTION},
-            message.model_dump(exclude_none=True),
-            {"role": "tool", "tool_call_id": call.id, "content": result},
-        ]
-        client.chat.completions.create(model=harness.MODEL, messages=messages, tools=TOOLS, user=harness.USER)
+        use_tool(harness.TOOL_QUESTION)
 
 
 def stuffed_prompt() -> None:
@@ -74,8 +71,7 @@ def stuffed_prompt() -> None:
 
 def typed() -> None:
     with harness.request():
-        schema = {"name": "stay", "schema": Stay.model_json_schema()}
-        ask(harness.TYPED_QUESTION, response_format={"type": "json_schema", "json_schema": schema})
+        ask(harness.TYPED_QUESTION, response_format=STAY_FORMAT)
 
 
 def image() -> None:

@@ -24,8 +24,8 @@ HERE: Final = Path(__file__).parent
 RECORDED: Final = HERE / "recorded"
 LONGEST_S: Final = 300
 _EXPORT: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-_NODE: Final = (
-    *("@ai-sdk/openai@3.0.141", "zod@4", "@opentelemetry/api@1", "@opentelemetry/resources@2"),
+_NODE_EXPORT: Final = (
+    *("@opentelemetry/api@1", "@opentelemetry/resources@2"),
     *("@opentelemetry/sdk-trace-node@2", "@opentelemetry/exporter-trace-otlp-proto@0"),
 )
 REQUIREMENTS: Final = {
@@ -50,6 +50,18 @@ REQUIREMENTS: Final = {
         "langgraph==1.2.22",
         "openinference-instrumentation-langchain==0.1.80",
     ),
+    "langgraph_openllmetry": (
+        "langchain==1.4.7",
+        "langchain-openai==1.7.3",
+        "langgraph==1.2.22",
+        "opentelemetry-instrumentation-langchain==0.62.4",
+    ),
+    "langchain_langsmith": (
+        "langchain==1.4.7",
+        "langchain-openai==1.7.3",
+        "langgraph==1.2.22",
+        "langsmith[otel]==0.15.1",
+    ),
     "openai_agents": ("openai-agents==0.24.0", "openinference-instrumentation-openai-agents==2.6.0"),
     "logfire": ("logfire[httpx]==5.2.0", "openai==3.54.0"),
     "anthropic": ("anthropic==2.12.0", "openinference-instrumentation-anthropic==3.1.0"),
@@ -69,9 +81,32 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-openai==0.1.66",
     ),
     "litellm": ("litellm==1.106.2", "mcp"),
+    "mlflow": ("mlflow-tracing==3.17.2", "openai==3.54.0"),
+    "langsmith": ("langsmith[otel]==0.15.1", "openai==3.54.0"),
+    "laminar": ("lmnr==0.8.2", "openai==3.54.0"),
+    "strands": ("strands-agents[openai]==1.62.0", "opentelemetry-exporter-otlp-proto-http==1.45.1"),
+    "strands_latest": ("strands-agents[openai]==1.62.0", "opentelemetry-exporter-otlp-proto-http==1.45.1"),
+    "smolagents": ("smolagents[openai]==1.26.0", "openinference-instrumentation-smolagents==0.1.43"),
+    "agno": ("agno==3.1.10", "openinference-instrumentation-agno==1.0.15", "openai==3.54.0"),
+    "google_adk": ("google-adk==2.13.0",),
+    "autogen": (
+        "autogen-agentchat==0.7.5",
+        "autogen-ext[openai]==0.7.5",
+        "openinference-instrumentation-autogen-agentchat==0.1.22",
+        "openinference-instrumentation-openai==0.1.66",
+    ),
+    "semantic_kernel": ("semantic-kernel==1.45.0",),
+    "azure_ai_inference": ("azure-ai-inference==1.0.0b9", "azure-core-tracing-opentelemetry==1.0.0b12"),
+    "google_adk_legacy": ("google-adk==2.13.0",),
+    "ag2": ("ag2[openai,tracing]==1.2.1",),
+    "weave": ("weave==0.54.0", "openai==3.54.0"),
     "langfuse": ("langfuse==5.0.4", "openai==3.54.0"),
-    "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", *_NODE),
-    "vercel_ai_6": ("ai@6.0.326", *_NODE),
+    "langfuse_js": (
+        *("@langfuse/tracing@5.11.1", "@langfuse/otel@5.11.1", "@langfuse/openai@5.11.1", "openai@7.59.0"),
+        *_NODE_EXPORT,
+    ),
+    "vercel_ai": ("ai@7.0.173", "@ai-sdk/otel@1.0.173", "@ai-sdk/openai@3.0.141", "zod@4", *_NODE_EXPORT),
+    "vercel_ai_6": ("ai@6.0.326", "@ai-sdk/openai@3.0.141", "zod@4", *_NODE_EXPORT),
 }
 
 
@@ -114,7 +149,10 @@ def run_client(name: str, server: ModelServer) -> None:
             (Path(folder) / "node_modules").symlink_to(node_modules(name, REQUIREMENTS[name]))
             command = ["node", f"with_{name}.mjs", server.root_url]
         else:
-            command = [environment(name, (*REQUIREMENTS[name], *_EXPORT)), f"with_{name}.py", server.root_url]
+            # Two programs of the same packages share an environment.
+            packages = REQUIREMENTS[name]
+            shared = next(other for other, needed in REQUIREMENTS.items() if needed == packages)
+            command = [environment(shared, (*packages, *_EXPORT)), f"with_{name}.py", server.root_url]
         done = subprocess.run(
             command, env=variables, capture_output=True, text=True, timeout=LONGEST_S, check=False, cwd=copied
         )

@@ -1,6 +1,7 @@
 """The traces in a recording, in a form that two runs of a client share.
 
     python -m clients.replay NAME …            # from tests/: write the tables of arrived fields anew, and review them
+    python -m clients.replay --not-sent        # the table of docs/frameworks.md
 
 Beside each recording, `arrived.json` holds its traces by scenario, and `not_sent` names the fields that the client does
 not send although the scenario has them, with the reason.
@@ -9,12 +10,13 @@ not send although the scenario has them, with the reason.
 import gzip
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from clients.recording import RECORDED
+from clients.recording import RECORDED, REQUIREMENTS
 from tracejudge.delivery.encoding import tool_context
 from tracejudge.otel.joining import SpanGroup, join
 from worker.features.gateway.admission import Form
@@ -54,15 +56,27 @@ def described(fields: dict[str, Any]) -> dict[str, Any]:
     """Describe a trace in a form that two runs share."""
     if "context" not in fields and (context := tool_context(fields, CONTEXT_TOOLS)):
         fields["context"] = msgspec.to_builtins(context)
-    spans = {span["span_id"]: span["name"] for span in fields["spans"]}
-    fields["span_id"] = spans[fields["span_id"]]
-    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in fields["spans"]]
+    spans = {span["span_id"]: span for span in fields["spans"]}
+    fields["span_id"] = spans[fields["span_id"]]["name"]
+    fields["spans"] = [f"{span.get('kind')}: {span['name']}" for span in _in_order(None, spans)]
     for key in _TIMES:
         del fields[key]
     for key, start in _OWN_IDS.items():
         if key in fields and not fields[key].startswith(start):
             fields[key] = "generated"
     return fields
+
+
+def _in_order(parent_id: str | None, spans: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the spans below one, each before its own: of Node.js several begin in the same millisecond."""
+    below = [span for span in spans.values() if _parent(span, spans) == parent_id]
+    for span in sorted(below, key=lambda span: (span["started_at"], span["ended_at"])):
+        yield span
+        yield from _in_order(span["span_id"], spans)
+
+
+def _parent(span: dict[str, Any], spans: dict[str, Any]) -> str | None:
+    return parent_id if (parent_id := span.get("parent_id")) in spans else None
 
 
 def recorded(name: str) -> dict[str, tuple[bytes, bytes]]:
@@ -89,6 +103,28 @@ def write_table(name: str) -> None:
     file.write_text(json.dumps({"not_sent": not_sent, "arrived": found}, indent=1, ensure_ascii=False) + "\n")
 
 
+def not_sent() -> list[str]:
+    """Return the table of what clients do not send, in Markdown."""
+    lines = ["| client | rows | not sent | reason |", "|---|---|---|---|"]
+    for name in sorted(REQUIREMENTS):
+        result = table(name)
+        rows_of: dict[tuple[str, str], list[str]] = {}
+        for row, reasons in result["not_sent"].items():
+            fields_of: dict[str, list[str]] = {}
+            for field, reason in reasons.items():
+                fields_of.setdefault(reason, []).append(f"`{field}`")
+            for reason, fields in fields_of.items():
+                rows_of.setdefault((", ".join(sorted(fields)), reason), []).append(row)
+        for (fields, reason), rows in sorted(rows_of.items()):
+            others = set(result["arrived"]) - set(rows)
+            named = ", ".join(sorted(rows)) if len(others) > 1 else " but ".join(["all", *others])
+            lines.append(f"| `{name}` | {named} | {fields} | {reason} |".replace("two_turns", "two turns"))
+    return lines
+
+
 if __name__ == "__main__":
-    for one in sys.argv[1:]:
-        write_table(one)
+    if sys.argv[1:] == ["--not-sent"]:
+        sys.stdout.write("\n".join([*not_sent(), ""]))
+    else:
+        for one in sys.argv[1:]:
+            write_table(one)

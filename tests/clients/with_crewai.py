@@ -10,7 +10,6 @@ from crewai.tools import tool
 from harness import (
     ANSWER,
     BASE_URL,
-    DOCUMENTS,
     ERROR_QUESTION,
     MODEL,
     QUESTION,
@@ -18,6 +17,7 @@ from harness import (
     SYSTEM,
     TOOL_QUESTION,
     TYPED_QUESTION,
+    kb_search,
     provider,
     request,
     run,
@@ -25,23 +25,10 @@ from harness import (
 )
 from openinference.instrumentation.crewai import CrewAIInstrumentor
 from openinference.instrumentation.openai import OpenAIInstrumentor
-from pydantic import BaseModel
+from stay import Stay
 
 CrewAIInstrumentor().instrument(tracer_provider=provider)
 OpenAIInstrumentor().instrument(tracer_provider=provider)
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
-
-
-@tool
-def kb_search(query: str) -> list[str]:
-    """Search the handbook."""
-    return [one["text"] for one in DOCUMENTS if query]
 
 
 def agent(*tools: Any, stream: bool = False) -> Agent:
@@ -74,7 +61,7 @@ run(
         "stream": lambda: ask(QUESTION, agent(stream=True)),
         "two_turns": two_turns,
         "tool": lambda: ask(TOOL_QUESTION, agent(tool(track))),
-        "search": lambda: ask(SEARCH_QUESTION, agent(kb_search)),
+        "search": lambda: ask(SEARCH_QUESTION, agent(tool(kb_search))),
         "typed": lambda: ask(TYPED_QUESTION, output_pydantic=Stay),
         "error": lambda: ask(ERROR_QUESTION),
     }

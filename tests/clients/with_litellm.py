@@ -27,20 +27,13 @@ from harness import (
     track,
 )
 from litellm.integrations.opentelemetry import OpenTelemetry, OpenTelemetryConfig
-from pydantic import BaseModel
+from stay import Stay
 
 litellm.callbacks = [OpenTelemetry(OpenTelemetryConfig(), tracer_provider=provider)]
 litellm.telemetry = False
 BRIEF: dict[str, Any] = {"role": "system", "content": SYSTEM}
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 TOOLS = [{"type": "function", "function": {"name": "track", "parameters": PARAMETERS}}]
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 def ask(question: str, *before: Any, **options: Any) -> Any:

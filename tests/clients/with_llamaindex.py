@@ -13,7 +13,7 @@ from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.openai import OpenAI
 from openinference.instrumentation.llama_index import LlamaIndexInstrumentor
-from pydantic import BaseModel
+from stay import Stay
 
 LlamaIndexInstrumentor().instrument(tracer_provider=harness.provider)
 model = OpenAI(
@@ -21,13 +21,6 @@ model = OpenAI(
 )  # LlamaIndex refuses names that it does not know
 Settings.llm = model
 Settings.embed_model = MockEmbedding(2)
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 class Handbook(BaseRetriever):

@@ -5,7 +5,6 @@ from typing import Any
 
 from agents import Agent, Runner, function_tool
 from harness import (
-    DOCUMENTS,
     ERROR_QUESTION,
     MODEL,
     QUESTION,
@@ -13,29 +12,17 @@ from harness import (
     SYSTEM,
     TOOL_QUESTION,
     TYPED_QUESTION,
+    kb_search,
     provider,
     request,
     run,
     track,
 )
 from openinference.instrumentation.openai_agents import OpenAIAgentsInstrumentor
-from pydantic import BaseModel
+from stay import Stay
 
 OpenAIAgentsInstrumentor().instrument(tracer_provider=provider, exclusive_processor=True)
 loop = asyncio.new_event_loop()
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
-
-
-@function_tool
-def kb_search(query: str) -> list[str]:
-    """Search the handbook."""
-    return [one["text"] for one in DOCUMENTS if query]
 
 
 def ask(question: Any, **options: Any) -> Any:
@@ -66,7 +53,7 @@ run(
         "stream": stream,
         "two_turns": two_turns,
         "tool": lambda: ask(TOOL_QUESTION, tools=[function_tool(track)]),
-        "search": lambda: ask(SEARCH_QUESTION, tools=[kb_search]),
+        "search": lambda: ask(SEARCH_QUESTION, tools=[function_tool(kb_search)]),
         "typed": lambda: ask(TYPED_QUESTION, output_type=Stay),
         "error": lambda: ask(ERROR_QUESTION),
     }

@@ -3,20 +3,13 @@
 from typing import Any
 
 import harness
-from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from stay import Stay
 
 Agent.instrument_all()
 model = OpenAIChatModel(harness.MODEL, provider=OpenAIProvider(base_url=harness.BASE_URL, api_key="none"))
-
-
-class Stay(BaseModel):
-    """An answer of two fields."""
-
-    city: str
-    days: int
 
 
 def ask(question: str, messages: Any = None, **options: Any) -> Any:
@@ -35,18 +28,13 @@ def stream() -> None:
         pass
 
 
-def kb_search(query: str) -> list[str]:
-    """Search the handbook."""
-    return [one["text"] for one in harness.DOCUMENTS if query]
-
-
 harness.run(
     {
         "single": lambda: ask(harness.QUESTION),
         "stream": stream,
         "two_turns": lambda: ask(harness.QUESTION, ask(harness.QUESTION).all_messages()),
         "tool": lambda: ask(harness.TOOL_QUESTION, tools=[harness.track]),
-        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[kb_search]),
+        "search": lambda: ask(harness.SEARCH_QUESTION, tools=[harness.kb_search]),
         "typed": lambda: ask(harness.TYPED_QUESTION, output_type=Stay),
         "typed_with_tool": lambda: ask(harness.TOOL_QUESTION, output_type=Stay, tools=[harness.track]),
         "error": lambda: ask(harness.ERROR_QUESTION),

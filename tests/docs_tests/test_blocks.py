@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from clients.replay import not_sent
 from pages import ELSEWHERE, PAGES, ROOT, File, blocks, needs, of_kind, read_page
 from redis import Redis
 from support.cases import each_case
@@ -24,6 +25,7 @@ from judges.custom import define
 from judges.models.pairs import Description
 from judges.parsing.rows import as_trace
 from tracejudge import Trace
+from tracejudge.dialects.own_tables import table_of
 from worker.core.config.loading import load
 
 KINDS = {"console", "ini", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
@@ -82,7 +84,10 @@ def json_blocks(page: str) -> list[str]:
 def test_data_can_be_read(page: str, text: str) -> None:
     for line in text.splitlines() if text.startswith("{") and "\n{" in text else [text]:
         row = json.loads(line)
-        if "output" in row:
+        if "prefixes" in row:
+            assert len(text.splitlines()) < 40, page
+            assert table_of(row).name == row["name"], page
+        elif "output" in row:
             fields = {"trace_id": "t", "service": "s", **as_trace(row)}
             assert msgspec.convert(fields, Trace).output == row["output"], page
 
@@ -119,7 +124,7 @@ def ask_model(question, documents): return "Yes."
 session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
 """,
 }
-NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md"}
+NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
 
 
 @each_case(
@@ -180,7 +185,8 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     sections = text[text.index("## LangChain") :]
     for block in (block for block in blocks(sections) if block.kind in {"python", "js"}):
         assert [line for line in block.text.splitlines() if line not in programs] == []
-    recorded = re.sub(r"\[\w+\]==", "==", programs)
+    recorded = re.sub(r"\[[\w,]+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
+    assert text.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
     common = "".join(block.text for block in blocks(text[: text.index("## LangChain")]) if block.kind == "python")
     compile(common, FRAMEWORKS, "exec")

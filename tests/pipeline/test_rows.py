@@ -63,7 +63,7 @@ SHAPES: Mapping[str, tuple[Mapping[str, object] | str, Mapping[str, object]]] = 
     ),
     "MLflow, before its third version": (
         {"request": "q", "response": "a", "retrieved_context": [{"doc_uri": "u", "content": "d"}], "ground_truth": "e"},
-        {**Q, "context": [{"text": "d", "id": "u"}], "expected_response": "e"},
+        {**Q, "context": [{"text": "d", "id": "u", "source": "u"}], "expected_response": "e"},
     ),
     "promptfoo": (
         {

@@ -3,7 +3,6 @@ import signal
 import threading
 from typing import NoReturn
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from msgspec.json import encode
 
-from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, text_of
+from tracejudge.dialects.values import clean, decoded, is_list, mapping_of, number_of, plain, structure_of, text_of
 from tracejudge.log import report_or_raise
 from tracejudge.model import Document, snake_case_keys
 
@@ -20,18 +20,35 @@ IDS: Final = ("id", "_id", "id_", "doc_id", "document_id", "node_id", "chunk_id"
 SCORES: Final = (*("score", "_score", "relevance_score", "similarity", "similarity_score", "relevance", "certainty"),)
 DISTANCES: Final = ("distance", "_distance")
 """A distance d becomes the score 1 - d: the nearest document has the highest score."""
-SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path")
+SOURCES: Final = ("source", "url", "uri", "link", "file_path", "file_name", "filename", "path", "doc_uri")
 LISTS: Final = (
     *("documents", "results", "matches", "source_nodes", "source_documents", "nodes", "hits", "points", "objects"),
     *("groups", "retrieval_results", "chunks", "passages", "result", "data"),
 )
 """Names of the list in the result of a search."""
 _HOLDERS: Final = (
-    *("node", "document", "payload", "entity", "_source", "fields", "properties", "_additional", "metadata", "meta"),
+    *(
+        "node",
+        "document",
+        "payload",
+        "entity",
+        "_source",
+        "fields",
+        "properties",
+        "_additional",
+        "metadata",
+        "meta",
+        "kwargs",
+    ),
 )
 _PAYLOADS: Final = ("payload", "properties", "fields", "_source", "entity")
 """Of the holders those with the columns of the service's own data."""
-_FREE_OF_CONTENT: Final = frozenset({*IDS, *SCORES, *DISTANCES, *SOURCES, *_HOLDERS, "vector", "values", "embedding"})
+_FREE_OF_CONTENT: Final = frozenset(
+    {
+        *(*IDS, *SCORES, *DISTANCES, *SOURCES, *_HOLDERS, "vector", "values", "embedding"),
+        *("trace_id", "span_id", "parent_id", "trace_state"),
+    }
+)
 _MAX_DEPTH: Final = 4
 _MAX_VIEWS: Final = 24
 _PAIR: Final = 2
@@ -170,7 +187,8 @@ def _views(value: Any) -> list[Any]:
     views = [_named(value)]
     for view in views:
         for key in _HOLDERS:
-            inner = _get(view, key)
+            # OpenInference writes metadata as JSON.
+            inner = structure_of(_get(view, key)) if key == "metadata" else _get(view, key)
             if inner is not None and not isinstance(inner, str | bytes | int | float) and not is_list(inner):
                 views.append(_named(inner))
         if len(views) >= _MAX_VIEWS:  # objects may lead to themselves

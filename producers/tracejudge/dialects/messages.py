@@ -40,6 +40,8 @@ _MEDIA_TYPES: Final = {
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking", "reasoning"})
 PART_TYPES: Final = frozenset({*_THOUGHTS, *_TEXTS, *_CALLS, *_MEDIA_TYPES}) - {None}
 
+_WRITTEN_TYPES: Final = PART_TYPES | _RESULTS
+
 
 class Parts:
     """The texts, tool calls and tool results of a message.
@@ -61,16 +63,19 @@ class Parts:
                 self._read_part(part)
 
     def _read_part(self, part: Mapping[str, object]) -> None:
-        content = mapping_of(part.get("message_content")) or part
+        # Bedrock writes `{"toolUse": {…}}`, Google `{"function_call": {…}}`.
+        called = mapping_of(_first_given(part, ("toolUse", "function_call", "tool_call")))
+        done = mapping_of(_first_given(part, ("toolResult", "function_response")))
+        content = mapping_of(part.get("message_content")) or done or part
         kind = content.get("type") or content.get("block_type")  # the latter of LlamaIndex
         # The AI SDK writes `tool-call`.
         kind = kind.replace("-", "_") if isinstance(kind, str) else None if kind is None else "unknown"
-        if mapping_of(part.get("tool_call")) is not None or kind in _CALLS:
-            self.add_call(part)
-        elif kind in _RESULTS:
+        if called is not None or kind in _CALLS:
+            self.add_call(called or part)
+        elif kind in _RESULTS or done is not None:
             # The convention's prose says `result`, its schema `response`; Anthropic says `content`, OpenAI `output`.
             result = _first_given(content, ("response", "result", "content", "output"))
-            call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId"))
+            call_id = first_text(content, ("call_id", "id", "tool_use_id", "toolCallId", "toolUseId"))
             self.results.append(ToolResult(call_id, result_of(result)))
         elif kind in _TEXTS and (text := first_text(content, ("text", "content", "refusal"))) is not None:
             self.texts.append(text)
@@ -88,7 +93,7 @@ class Parts:
         if name is not None:
             arguments = plain(structure_of(_first_given(function, ("arguments", "input", "args"))))
             # Items of OpenAI's responses have an id of their own beside that of the call.
-            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId"))))
+            self.calls.append(Call(name, arguments, first_text(call, ("call_id", "id", "toolCallId", "toolUseId"))))
 
 
 def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
@@ -114,6 +119,25 @@ def result_of(value: object) -> JSONValue:
     return plain(value)
 
 
+def tool_result(value: object) -> object:
+    """Return what a tool returned, where its span holds the record or the message in which it was passed on."""
+    if is_list(value) and value and all((mapping_of(part) or {}).keys() == {"text"} for part in value):
+        return structure_of(result_of(value))
+    record = mapping_of(value)
+    if record is None:
+        return value
+    if record.keys() == {"output", "kwargs"}:  # written by OpenLLMetry for LangChain
+        return tool_result(structure_of(record["output"]))
+    # LlamaIndex keeps what the function returned beside what the model is told.
+    if "tool_name" in record and "raw_output" in record:
+        return record["raw_output"]
+    if record.keys() == {"result"}:  # into which Google's ADK puts what is no object
+        return record["result"]
+    # LangChain writes the message to the model, with the result as its content.
+    chats = conversation(record) or []
+    return chats[0].results[0].result if len(chats) == 1 and chats[0].role == "tool" else value
+
+
 def _first_given(mapping: Mapping[str, object], keys: tuple[str, ...]) -> object:
     return next((mapping[key] for key in keys if mapping.get(key) is not None), None)
 
@@ -136,6 +160,7 @@ class Chat(Struct, frozen=True):
     name: str | None = None
     calls: tuple[Call, ...] = ()
     results: tuple[ToolResult, ...] = ()
+    is_piece: bool = False  # of a streamed answer, not the last one
 
     @property
     def is_query(self) -> bool:
@@ -165,7 +190,7 @@ def conversation(value: object) -> list[Chat] | None:
     chats: list[Chat] = []
     for item in structure if is_list(structure) else ():
         # LangChain batches conversations: a list in the list.
-        several = item if is_list(item) else (item,)
+        several = item if is_list(item) and not _is_pair(item) else (item,)
         chats.extend(chat for message in several if (chat := _chat(message)) is not None)
     return chats or None
 
@@ -193,8 +218,10 @@ def input_from_messages(chats: list[Chat], instructions: object = None) -> SpanI
 
 def output_from_messages(chats: list[Chat]) -> SpanOutput:
     """Return the model's answer, the first one if there are several choices."""
-    answer = next((chat for chat in chats if chat.role == "assistant"), chats[0] if chats else None)
-    return SpanOutput() if answer is None else SpanOutput(text=answer.text, calls=answer.calls)
+    answers = [chat for chat in chats if chat.role == "assistant"] or chats
+    end = next((number for number, chat in enumerate(answers, 1) if not chat.is_piece), len(answers))
+    text = "".join(chat.text or "" for chat in answers[:end])
+    return SpanOutput(text=text or None, calls=tuple(call for chat in answers[:end] for call in chat.calls))
 
 
 def output_from_last_message(chats: list[Chat]) -> SpanOutput:
@@ -202,7 +229,15 @@ def output_from_last_message(chats: list[Chat]) -> SpanOutput:
     return output_from_messages([chat for chat in chats if chat.role == "assistant"][-1:])
 
 
+def _is_pair(item: object) -> bool:
+    """Return whether a message is written as a role and a text, as LangChain takes it."""
+    role, text = item if is_list(item) and len(item) == 2 else (None, None)  # noqa: PLR2004
+    return isinstance(role, str) and isinstance(text, str) and role.lower() in _KNOWN_ROLES
+
+
 def _chat(item: object) -> Chat | None:
+    if is_list(item) and _is_pair(item):
+        item = {"role": item[0], "content": item[1]}
     mapping = mapping_of(decoded(item) if isinstance(item, str) else item)
     if mapping is None:
         return None
@@ -212,11 +247,11 @@ def _chat(item: object) -> Chat | None:
     role_text = message.get("role")
     role = role_text if isinstance(role_text, str) and role_text else message.get("type")
     role = clean(role) if isinstance(role, str) else "user"
-    role = _ROLES.get(role.lower(), role)
+    role = _ROLES.get(role.lower(), role.lower() if role.lower() in _KNOWN_ROLES else role)
     parts = Parts()
     for key in ("parts", "content", "contents", "blocks"):
         if not (parts.texts or parts.calls or parts.results):
-            parts.read(message.get(key))
+            parts.read(_parts_of(message.get(key)))
     calls = message.get("tool_calls")
     for call in calls if is_list(calls) else (message.get("function_call"),):
         parts.add_call(call)
@@ -228,7 +263,17 @@ def _chat(item: object) -> Chat | None:
         result = ToolResult(first_text(message, ("tool_call_id", "id")), result_of(content))
         return Chat(role, results=(result,))
     text = text_of(_without_markers("\n".join(parts.texts)))
-    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results))
+    # Google's ADK writes each piece of a stream as a message.
+    is_piece = message.get("finish_reason") == ""
+    return Chat(role, text, text_of(message.get("name")), tuple(parts.calls), tuple(parts.results), is_piece)
+
+
+def _parts_of(content: object) -> object:
+    """Return the parts that some write as JSON; other content as it is."""
+    parts = structure_of(content) if isinstance(content, str) and content[:1] == "[" else None
+    kinds = [(mapping_of(part) or {}).get("type") for part in parts] if is_list(parts) else []
+    is_known = kinds and all(isinstance(kind, str) and kind.replace("-", "_") in _WRITTEN_TYPES for kind in kinds)
+    return parts if is_known else content
 
 
 # DSPy writes the fields of a prompt and of an answer into one text, each behind a marker.
@@ -251,7 +296,7 @@ def _unwrapped(mapping: Mapping[str, object]) -> Mapping[str, object]:
     # `{"message": …}` of OpenInference and of a choice, and LangChain's serialised objects.
     inner = mapping_of(mapping.get("message"))
     if inner is not None:
-        return inner
+        return _unwrapped(inner)
     if "_role" in mapping and "_content" in mapping:  # of Haystack
         return {"role": mapping["_role"], "content": mapping["_content"]}
     kwargs = mapping_of(mapping.get("kwargs"))

@@ -1,12 +1,11 @@
 """The contents of one span in a form that all dialects share."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
 from tracejudge.dialects import names
-from tracejudge.dialects.values import first_count, first_text, literal_of, mapping_of, plain, structure_of, text_of
+from tracejudge.dialects.values import mapping_of, text_of
 from tracejudge.model import Document, JSONValue, Message, TextEnum, Usage
 
 
@@ -57,11 +56,12 @@ class SpanOutput(Struct, frozen=True):
     """The output of a span."""
 
     text: str | None = None
-    raw: JSONValue = None  # The output as it is, if it contains no recognisable text.
+    raw: JSONValue = None  # The output as it is, if it contains no recognisable text, or more than one.
     calls: tuple[Call, ...] = ()
+    field: str | None = None  # The text in `raw` that may be the answer.
 
     def __bool__(self) -> bool:
-        return self != SpanOutput()
+        return self.text is not None or self.raw is not None or bool(self.calls)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -80,19 +80,6 @@ class Reading(Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     usage: Usage | None = None
     error: str | None = None
-
-
-def merged(readings: Iterable[Reading]) -> Reading:
-    """Combine readings: each part comes from the first that has it; a judge in any of them is a judge."""
-    parts: dict[str, Any] = {}
-    for reading in readings:
-        for name in Reading.__struct_fields__:
-            value = getattr(reading, name)
-            if value and name not in parts:
-                parts[name] = value
-        if reading.role is Role.JUDGE:
-            parts["role"] = Role.JUDGE
-    return Reading(**parts)
 
 
 class RawEvent(Struct, frozen=True):
@@ -129,42 +116,26 @@ class RawSpan(Struct, frozen=True, kw_only=True):
         return (event.attributes for event in self.events if event.name == name)
 
 
-def common(span: RawSpan) -> Reading:
-    """Read the parts that belong to no dialect: session, user and error."""
-    attributes = span.attributes
-    table = attributes.get(names.METADATA) or literal_of(attributes.get(names.LITELLM_METADATA))
-    metadata = mapping_of(structure_of(table)) or {}
-    return Reading(
-        session_id=first_text(attributes, names.SESSION_IDS) or first_text(metadata, names.METADATA_SESSION_IDS),
-        user_id=first_text(attributes, names.USER_IDS) or first_text(metadata, names.METADATA_USER_IDS),
-        error=_error(span) if span.status == "error" else None,
-    )
-
-
-def _error(span: RawSpan) -> str:
+def error_of(span: RawSpan) -> str | None:
+    """Return the type and the message of the error of a span that failed."""
     # An exception's event has the type and message that the span and its status may lack.
     exception = next(iter(reversed(list(span.events_named(names.EVENT_EXCEPTION)))), {})
     kind = text_of(span.attributes.get(names.ERROR_TYPE)) or text_of(exception.get(names.EXCEPTION_TYPE))
-    words = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description)
+    message = text_of(exception.get(names.EXCEPTION_MESSAGE)) or text_of(span.description) or ""
+    words = message.partition("Traceback (most recent call last)")[0].strip() or None  # LangSmith writes the stack, too
     if kind is None or words is None:
-        return kind or words or "error"
+        return kind or words
     return words if words.startswith(kind) else f"{kind}: {words}"
-
-
-def executed_call(name: str | None, arguments: object, call_id: str | None, result: object) -> Call | None:
-    """Return the tool call that a span executed; None without a name."""
-    return None if name is None else Call(name, plain(by_name(structure_of(arguments))), call_id, plain(result))
 
 
 def by_name(arguments: object) -> object:
     """Return arguments by name, as models call tools, where a wrapper writes how the function was called."""
     called = mapping_of(arguments) or {}
+    named, positional = mapping_of(called.get("kwargs")), called.get("args")
     # A tool may have a parameter of that name beside others.
-    is_wrapped = "kwargs" in called and ("args" in called or len(called) == 1)
-    return called["kwargs"] if is_wrapped and not called.get("args") else arguments
-
-
-def usage_of(attributes: Mapping[str, object], input_keys: Iterable[str], output_keys: Iterable[str]) -> Usage | None:
-    """Read the token counts; None if neither is present."""
-    tokens = first_count(attributes, input_keys), first_count(attributes, output_keys)
-    return None if tokens == (None, None) else Usage(tokens[0] or 0, tokens[1] or 0)
+    if named is None or not (isinstance(positional, list | tuple) or len(called) == 1):
+        return arguments
+    if isinstance(positional, list | tuple) and len(positional) == 1 and not named:
+        only = mapping_of(positional[0])
+        return arguments if only is None else only
+    return arguments if positional else named

@@ -1,151 +1,131 @@
-"""Dialects as tables: which attribute of a span holds which part of a trace, and how it is written there.
+"""The form of a dialect: a table of which attribute of a span holds which part of a trace, and how it is written there.
 
-A table is a mapping of JSON types, so that one can stand in a file. An attribute may be followed by `/` and a key of
-the JSON object that it holds; `/name` alone is the name of the span.
+A table is a file of JSON in `tables`. An attribute is written as
+
+- `NAME`: the attribute of this name,
+- `NAME/KEY/…`: a key, or the number of an item, of the JSON that the attribute holds,
+- `NAME.#`: the list that is flattened over `NAME.0.…`, `NAME.1.…`,
+- `NAME by OTHER`: JSON if the attribute OTHER is `application/json`, else a text,
+- `@EVENT`: the attributes of all events of this name; `@EVENT/KEY/…` is one of the first such event,
+- `@messages`, `@answers`: the messages that the table's `events` describe,
+- `/name`: the name of the span,
+
+and may end with ` ~ PATTERN`: the first group of the regular expression is taken.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
-from typing import Final
+from collections.abc import Container, Mapping
+from functools import cached_property
+from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct
 
-from tracejudge.dialects.documents import documents_of
-from tracejudge.dialects.messages import conversation, input_from_messages, output_from_last_message
-from tracejudge.dialects.openinference import input_from_value, output_from_value
-from tracejudge.dialects.reading import RawSpan, Reading, Role, SpanInput, SpanOutput, executed_call, usage_of
-from tracejudge.dialects.values import decoded_or_same, first_text, is_list, mapping_of, plain, structure_of, text_of
+from tracejudge.dialects.reading import Role
 
-_NAME: Final = "/name"
-# Some write it behind the provider, as `openai.chat`.
-_INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generative-ai)$")
-
-
-def _typed(value: object) -> SpanOutput:
-    structure = plain(decoded_or_same(value))
-    return SpanOutput(text=text_of(structure)) if isinstance(structure, str) else SpanOutput(raw=structure)
-
-
-def _calls(value: object) -> SpanOutput:
-    calls = structure_of(value)
-    chats = conversation([{"role": "assistant", "tool_calls": calls}]) if is_list(calls) else None
-    return SpanOutput(calls=chats[0].calls) if chats else SpanOutput()
-
-
-_INPUTS: Final[Mapping[str, Callable[[object], SpanInput]]] = {
-    "text": lambda value: SpanInput(query=text_of(value)),
-    "messages": lambda value: input_from_messages(conversation(value) or []),
-    "value": lambda value: input_from_value(decoded_or_same(value)),
-}
+INPUT_WAYS: Final = frozenset({"text", "messages", "value"})
 """Ways in which an input is written: a text, messages, or arguments among which the question is looked for."""
-_OUTPUTS: Final[Mapping[str, Callable[[object], SpanOutput]]] = {
-    "text": lambda value: SpanOutput(text=text_of(value)),
-    "typed": _typed,
-    "messages": lambda value: output_from_last_message(conversation(value) or []),
-    "calls": _calls,
-    "value": lambda value: output_from_value(decoded_or_same(value)),
-}
-"""Ways in which an output is written: a text, a result that stays whole, messages, tool calls, or returned values."""
+OUTPUT_WAYS: Final = frozenset({"text", "typed", "messages", "choices", "value", "calls"})
+"""Ways in which an output is written: a text, a result that stays whole, a conversation whose last answer counts,
+choices of which the first counts, returned values, and tool calls, which stand beside the others."""
+EVENT_WAYS: Final = frozenset({"attributes", "system", "user", "assistant", "tool", "answer"})
+"""What an event holds: further attributes, a message of a role, or an answer."""
+_FORM: Final = re.compile(r"(?P<source>.+?)(?: by (?P<mime>\S+))?(?: ~ (?P<pattern>.+))?")
 
 
-class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Path:
+    """Where a table finds a value."""
+
+    __slots__ = ("is_event", "is_flat", "is_output", "is_plain", "keys", "mime", "name", "pattern")
+
+    def __init__(self, text: str, outputs: Container[str] = ()) -> None:
+        form = _FORM.fullmatch(text)
+        source, mime, pattern = (text, None, None) if form is None else form.group("source", "mime", "pattern")
+        self.mime = mime
+        self.pattern = None if pattern is None else re.compile(pattern)
+        self.is_event = source.startswith("@")
+        self.is_flat = source.endswith(".#")
+        name, *keys = source.removeprefix("@").removesuffix(".#").split("/")
+        self.name, self.keys = name, keys
+        self.is_output = name in outputs and not self.is_event
+        self.is_plain = source == name and mime is None and pattern is None
+
+
+Paths = tuple[str, ...]
+_PARTS: Final = (
+    *("calls", "instructions", "documents", "reranked", "model", "provider", "response_id", "session_id", "user_id"),
+    *("input_tokens", "output_tokens", "error"),
+)
+
+
+class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """A dialect. Of several attributes the first that holds something is taken.
 
     Attributes:
         name: Of the dialect.
-        prefixes: A span of this dialect has an attribute that begins with one of these.
-        kinds: Attributes with their values, and the kind of span that each value means.
-        input: Attributes with a way of ``_INPUTS``.
-        output: Attributes with a way of ``_OUTPUTS``; text and tool calls may be in two of them.
-        documents: Attributes of a retriever with what it found.
-        tool: The attributes of the name, id, arguments and result of the call that a tool's span executed.
-        content: Prefixes of attributes that are in inputs and outputs already, or repeat them.
+        prefixes: A span of this dialect has an attribute or an event whose name begins with one of these.
+        kinds: Attributes with their values in any case, and the kind of span that each means; `*` is any value.
+        calls: A span with one of these is a call of a model, unless its kind is named.
+        events: Names of events, and what they hold: one of ``EVENT_WAYS``.
+        instructions: Attributes of the system prompt, where it is no message.
+        input: Attributes with a way of ``INPUT_WAYS``.
+        output: Attributes with a way of ``OUTPUT_WAYS``.
+        documents: Attributes of what was found. One that is an output too is read of retrievers and rerankers only.
+        reranked: Attributes of the documents that a reranker was given.
+        tool: The attributes of the tool call that a tool's span executed.
+        searching_tools: Attributes with the value of tools whose results are documents.
+        model: One within an output is read of calls of a model only, as is `response_id`.
+        providers: Other names of providers.
+        failed: Attributes with the value of a span that failed, whatever its status.
+        error: Attributes that say why, where the status and the events of a span do not.
+        capture: The setting of the instrumentation that has the content of calls captured.
+        content: Prefixes of further attributes with content, which are not repeated in the published span.
     """
 
     name: str
-    prefixes: tuple[str, ...]
-    kinds: Mapping[str, Mapping[str, Role]]
+    prefixes: Paths
+    kinds: Mapping[str, Mapping[str, Role]] = {}
+    calls: Paths = ()
+    events: Mapping[str, str] = {}
+    instructions: Paths = ()
     input: Mapping[str, str] = {}
     output: Mapping[str, str] = {}
-    documents: tuple[str, ...] = ()
-    tool: Mapping[str, str] = {}
-    model: tuple[str, ...] = ()
-    provider: tuple[str, ...] = ()
-    response_id: tuple[str, ...] = ()
-    session_id: tuple[str, ...] = ()
-    user_id: tuple[str, ...] = ()
-    input_tokens: tuple[str, ...] = ()
-    output_tokens: tuple[str, ...] = ()
-    content: tuple[str, ...] = ()
+    documents: Paths = ()
+    reranked: Paths = ()
+    tool: Mapping[Literal["name", "id", "arguments", "result"], Paths | str] = {}
+    searching_tools: Mapping[str, str] = {}
+    model: Paths = ()
+    provider: Paths = ()
+    providers: Mapping[str, str] = {}
+    response_id: Paths = ()
+    session_id: Paths = ()
+    user_id: Paths = ()
+    input_tokens: Paths = ()
+    output_tokens: Paths = ()
+    failed: Mapping[str, str] = {}
+    error: Paths = ()
+    capture: str | None = None
+    content: Paths = ()
 
-    def read(self, span: RawSpan) -> Reading:
-        """Read the parts of a span; none if it is not of this dialect."""
-        if not any(key.startswith(self.prefixes) for key in span.attributes):
-            return Reading()
-        values = _Values(span)
-        kinds = ((text_of(decoded_or_same(values[key])), roles) for key, roles in self.kinds.items())
-        role = next((roles[kind] for kind, roles in kinds if kind is not None and kind in roles), None)
-        return Reading(
-            role=role,
-            input=next(filter(None, (_INPUTS[way](values[key]) for key, way in self.input.items())), SpanInput()),
-            output=_joined([_OUTPUTS[way](values[key]) for key, way in self.output.items()]),
-            documents=next(filter(None, (documents_of(values[key]) for key in self.documents)), ())
-            if role in {Role.RETRIEVER, Role.RERANKER}
-            else (),
-            tool=executed_call(
-                text_of(values[self.tool.get("name", "")]),
-                values[self.tool.get("arguments", "")],
-                text_of(values[self.tool.get("id", "")]),
-                decoded_or_same(values[self.tool.get("result", "")]),
-            )
-            if role is Role.TOOL
-            else None,
-            model=first_text(values, self.model),
-            provider=_INTERFACE.sub("", first_text(values, self.provider) or "") or None,
-            response_id=first_text(values, self.response_id),
-            session_id=first_text(values, self.session_id),
-            user_id=first_text(values, self.user_id),
-            usage=usage_of(values, self.input_tokens, self.output_tokens),
-        )
+    @cached_property
+    def paths(self) -> dict[str, tuple[Path, ...]]:
+        """The paths of each part that is a list, and of each part of a tool call as `tool.name`."""
+        outputs = {Path(text).name for text in self.output}
+        return {part: tuple(Path(text, outputs) for text in texts) for part, texts in self._listed().items()}
 
+    def texts(self) -> list[str]:
+        """Return the attributes of these parts, as they are written."""
+        return [text for texts in self._listed().values() for text in texts]
 
-class _Values(Mapping[str, object]):
-    """The values of a span by attribute, or by attribute and key."""
+    def _listed(self) -> dict[str, Paths]:
+        tool = {f"tool.{part}": (paths,) if isinstance(paths, str) else paths for part, paths in self.tool.items()}
+        return {part: getattr(self, part) for part in _PARTS} | tool
 
-    def __init__(self, span: RawSpan) -> None:
-        self._span = span
-        self._objects: dict[str, Mapping[str, object]] = {}  # Decoded once for all of their keys.
-
-    def __getitem__(self, key: str) -> object:
-        if key == _NAME:
-            return self._span.name
-        attribute, _, inner = key.partition("/")
-        value = self._span.attributes.get(attribute)
-        if not inner:
-            return value
-        if attribute not in self._objects:
-            self._objects[attribute] = mapping_of(structure_of(value)) or {}
-        return self._objects[attribute].get(inner)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._span.attributes)
-
-    def __len__(self) -> int:
-        return len(self._span.attributes)
-
-
-def _joined(outputs: Sequence[SpanOutput]) -> SpanOutput:
-    """Join outputs of several attributes: the first text or structure, and all tool calls."""
-    first = next((output for output in outputs if output.text is not None or output.raw is not None), SpanOutput())
-    return SpanOutput(first.text, first.raw, tuple(call for output in outputs for call in output.calls))
-
-
-@cache
-def tables() -> tuple[Table, ...]:
-    """Load the tables of this package."""
-    folder = files("tracejudge.dialects").joinpath("tables")
-    sources = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-    return tuple(msgspec.json.decode(file.read_bytes(), type=Table) for file in sources)
+    @cached_property
+    def content_prefixes(self) -> Paths:
+        """The beginnings of the names of attributes with content, which is published in inputs and outputs."""
+        parts = ("instructions", "documents", "reranked", "tool.arguments", "tool.result")
+        listed = (path for part in parts for path in self.paths.get(part, ()))
+        names = {path.name for path in (*map(Path, (*self.input, *self.output)), *listed) if not path.is_event}
+        # Beside the flattened list of a name there may be other attributes that begin with it.
+        ends = ("$", *(f".{digit}" for digit in range(10)))
+        return (*(f"{name}{end}" for name in names for end in ends), *self.content)

@@ -33,7 +33,7 @@ def clean(text: str) -> str:
 
 def text_of(value: object) -> str | None:
     """Return a non-empty text; None for anything else and for text that the instrumentation redacted."""
-    if isinstance(value, str) and value and value != names.OI_REDACTED:
+    if isinstance(value, str) and value and value != names.REDACTED:
         return clean(value)
     return None
 
@@ -49,11 +49,15 @@ def first_text(attributes: Mapping[str, object], keys: Iterable[str]) -> str | N
 
 def first_count(attributes: Mapping[str, object], keys: Iterable[str]) -> int | None:
     """Return the first of these attributes that is a count."""
-    for key in keys:
-        value = attributes.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INTEGER:
-            return value
-    return None
+    return next((count for key in keys if (count := count_of(attributes.get(key))) is not None), None)
+
+
+def count_of(value: object) -> int | None:
+    """Return a count, which some write as a text or as a float."""
+    if isinstance(value, str | float):
+        number = number_of(value) if len(str(value)) <= _MAX_DIGITS else None
+        value = int(number) if number is not None and number.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INTEGER else None
 
 
 def number_of(value: object) -> float | None:
@@ -72,13 +76,15 @@ def decoded(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return msgspec.json.decode(value)
+        structure = msgspec.json.decode(value if type(value) is str else str.__str__(value))
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         # The standard library accepts what it writes and JSON forbids: NaN and lone surrogates.
         try:
-            return json.loads(value)
+            structure = json.loads(value)
         except (ValueError, RecursionError):
             return None
+    # Some encode twice.
+    return structure_of(structure) if isinstance(structure, str) else structure
 
 
 def decoded_or_same(value: object) -> object:
@@ -112,11 +118,11 @@ def is_list(value: object) -> TypeGuard[Sequence[object]]:
 def plain(value: object, depth: int = 0) -> JSONValue:
     """Copy a value into plain JSON values; other objects become the name of their type."""
     if type(value) is str and value.isascii():
-        return None if value == names.OI_REDACTED else value  # most values
+        return None if value == names.REDACTED else value  # most values
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return None if value == names.OI_REDACTED else clean(value)
+        return None if value == names.REDACTED else clean(value)
     if isinstance(value, int):
         return int(value) if -_MAX_INTEGER <= value < _MAX_INTEGER else None
     if isinstance(value, float):

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from opentelemetry.trace import Span
 
 from tracejudge import api
-from tracejudge.dialects import RawSpan, Role, names, read
+from tracejudge.dialects import RawSpan, names
 from tracejudge.dialects.values import mapping_of
 from tracejudge.log import report_internal_error
-from tracejudge.model import ToolCall
+from tracejudge.otel.joining import SpanGroup, join
 from tracejudge.otel.span_buffer import ids_of, raw_span
 
 
@@ -61,27 +61,6 @@ def _completed_span(span: Any, log_record: object, content: Mapping[str, object]
 
 
 def _trace_fields(span: RawSpan) -> dict[str, Any] | None:
-    reading = read(span)
-    if reading.role is Role.JUDGE:
-        return None
-    results = {result.id: result.result for result in reading.input.results}
-    calls = (*reading.input.calls, *reading.output.calls)
-    fields = {
-        "trace_id": span.trace_id or None,
-        "span_id": span.span_id or None,
-        "name": span.name or None,
-        "started_at": span.started_at,
-        "ended_at": span.ended_at,
-        "output": reading.output.text or "",
-        "input": reading.input.query,
-        "messages": list(reading.input.history),
-        "tool_calls": [ToolCall(call.name, call.arguments, results.get(call.id)) for call in calls],
-        "model": reading.model,
-        "provider": reading.provider,
-        "response_id": reading.response_id,
-        "session_id": reading.session_id,
-        "user_id": reading.user_id,
-        "usage": reading.usage,
-        "error": reading.error,
-    }
-    return {name: value for name, value in fields.items() if value not in (None, [])}
+    fields = join(SpanGroup(span, (span,)))
+    # Without a span both ids are empty.
+    return fields and {name: value for name, value in fields.items() if value and name != "spans"}

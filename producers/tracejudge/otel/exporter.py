@@ -1,10 +1,12 @@
 """A span exporter that publishes the LLM calls recorded by OpenTelemetry's instrumentations."""
 
 import atexit
+import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -13,11 +15,16 @@ from opentelemetry.trace import get_tracer_provider
 
 from tracejudge import api
 from tracejudge.delivery.fork import NativeThread, Wakeup, native_lock, reentrant_lock, reset_in_children
-from tracejudge.log import ThrottledLog, report_internal_error
-from tracejudge.otel.joining import SpanGroup, join
+from tracejudge.dialects import Dialects, RawSpan, builtin
+from tracejudge.dialects.own_tables import VARIABLE, Source, TableError, dialects_with
+from tracejudge.dialects.unread import ADVICE, missing_content, unread
+from tracejudge.log import ThrottledLog, log_guarded, report_internal_error
+from tracejudge.otel.joining import SpanGroup, has_no_content, join
 from tracejudge.otel.span_buffer import Limits, Loss, SpanBuffer, raw_span
 
 _IDLE_S: Final = 60.0
+_MAX_TOLD: Final = 500
+_MAX_EXAMINED: Final = 20
 
 
 def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
@@ -40,6 +47,16 @@ def exit_handler(exporter: SpanExporter) -> Callable[[], None]:
     return run
 
 
+def dialects_from_environment() -> Dialects:
+    """Return the dialects with the tables of the files that `TRACEJUDGE_DIALECTS` names, divided as a search path."""
+    try:
+        return dialects_with(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+    except TableError as error:
+        # Not raised: the host would lose its exporter.
+        log_guarded(logging.WARNING, "%s is not used: %s", VARIABLE, error)
+        return builtin()
+
+
 class TraceJudgeExporter(SpanExporter):
     """Publishes the LLM calls among the spans it receives, with retrieved documents and tool calls.
 
@@ -60,6 +77,7 @@ class TraceJudgeExporter(SpanExporter):
         max_spans: int = 512,
         max_bytes: int = 64 * 1024 * 1024,
         max_age_s: float = 600.0,
+        dialects: Sequence[Source] | None = None,
     ) -> None:
         """Set the bounds.
 
@@ -69,9 +87,11 @@ class TraceJudgeExporter(SpanExporter):
             max_spans: Most spans held of one trace, the last ones of a longer one.
             max_bytes: Most bytes of all spans held, estimated.
             max_age_s: Longest wait for a root that does not end; then the spans are published without it.
+            dialects: Tables of further dialects, as mappings or paths of JSON files; else the files that
+                `TRACEJUDGE_DIALECTS` names.
 
         Raises:
-            ValueError: A bound is not above 0, or the wait is below 0.
+            ValueError: A bound is not above 0, the wait is below 0, or a table cannot be used.
         """
         if not late_span_wait_s >= 0 or not min(max_open_traces, max_spans, max_bytes, max_age_s) > 0:
             raise ValueError("TraceJudgeExporter: late_span_wait_s must be 0 or more, every bound above 0")
@@ -82,6 +102,7 @@ class TraceJudgeExporter(SpanExporter):
             max_bytes=max_bytes,
             max_age_s=max_age_s,
         )
+        self._dialects = dialects_from_environment() if dialects is None else dialects_with(dialects)
         self._exit_handler = exit_handler(self)
         self._run_first_at_exit()
         self.reset_after_fork()
@@ -142,6 +163,8 @@ class TraceJudgeExporter(SpanExporter):
         self._is_open = True
         self._reported = 0
         self._loss_log = ThrottledLog(time.monotonic)
+        self._told: set[str] = set()
+        self._examined: Counter[str] = Counter()  # Traces by instrumentation.
 
     def _run_first_at_exit(self) -> None:
         atexit.unregister(self._exit_handler)
@@ -201,7 +224,8 @@ class TraceJudgeExporter(SpanExporter):
                 if group is None:
                     return True
                 try:
-                    fields = join(group)
+                    fields = join(group, self._dialects)
+                    self._tell(group, fields)
                 except Exception as error:  # noqa: BLE001 - one malformed trace must not cost the others
                     report_internal_error(error)
                     self._lose(Loss.UNREADABLE, len(group.spans))
@@ -211,9 +235,38 @@ class TraceJudgeExporter(SpanExporter):
         finally:
             self._working.release()
 
+    def _tell(self, group: SpanGroup, fields: Mapping[str, object] | None) -> None:
+        """Log, once for each instrumentation, that its spans are no trace, or that they hold no content."""
+        if fields is None:
+            self._lose(Loss.NO_MODEL_CALL, len(group.spans))
+            for each in unread(filter(self._is_new, group.spans), self._dialects):
+                self._examined[each.scope] += 1
+                if each.names and self._is_first(each.scope):
+                    level = logging.WARNING if each.is_like_call else logging.INFO
+                    message = "OpenTelemetry spans of %r are no traces: no dialect reads %s; %s"
+                    log_guarded(level, message, each.scope, ", ".join(each.names), ADVICE)
+        elif has_no_content(fields):
+            missing = missing_content(group.spans, self._dialects)
+            if missing is not None and self._is_first(f"{missing[0]} content"):
+                log_guarded(logging.WARNING, "OpenTelemetry spans of %r hold no content; set %s", *missing)
+
+    def _is_new(self, span: RawSpan) -> bool:
+        # Most services send spans that call no model: the first ones tell what their instrumentation writes.
+        examined = self._examined
+        return examined[span.scope or ""] < _MAX_EXAMINED and (len(examined) < _MAX_TOLD or span.scope in examined)
+
+    def _is_first(self, subject: str) -> bool:
+        if subject in self._told or len(self._told) >= _MAX_TOLD:
+            return False
+        self._told.add(subject)
+        return True
+
     def _report(self) -> None:
         with self._lock:  # the thread and `shutdown` may be here at the same time
-            losses = {reason: count for reason, count in self.losses().items() if count}
+            # Most services send spans that call no model.
+            losses = {
+                reason: count for reason, count in self.losses().items() if count and reason != Loss.NO_MODEL_CALL
+            }
             lost = sum(losses.values())
             is_more, self._reported = lost > self._reported, lost
         if is_more:

@@ -3,19 +3,25 @@
 Nothing here imports OpenTelemetry: the gateway joins spans that arrive as OTLP.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from tracejudge.dialects import RawSpan, Reading, is_content, names, read
+from tracejudge.dialects import Dialects, RawSpan, Reading, builtin, names
 from tracejudge.dialects.reading import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 
 _COMPOSED: Final = frozenset({Role.AGENT, Role.CHAIN})
+_MAX_OPERATIONS: Final = 64
+# How a text begins that is a call or a structure, as an instrumentation wrote it.
+_RECORD: Final = re.compile(r"\s*([\[{(]|\w+ ?[=(])")
+_FINAL: Final = frozenset({names.FINAL_RESULT, "final_answer"})
+"""Tools by which a model gives its answer: of Pydantic AI and of smolagents."""
 _OWN_ANSWERS: Final = frozenset({Role.AGENT, Role.TOOL, Role.RETRIEVER, Role.RERANKER})
 
 
@@ -41,8 +47,8 @@ class Step(Struct, frozen=True):
 class TraceSteps:
     """The steps of a trace in the order they ended, without evaluators, guardrails and the spans below them."""
 
-    def __init__(self, group: SpanGroup) -> None:
-        self._steps = {span.span_id: Step(span, read(span)) for span in group.spans}
+    def __init__(self, group: SpanGroup, dialects: Dialects) -> None:
+        self._steps = {span.span_id: Step(span, dialects.read(span)) for span in group.spans}
         self.root = None if group.root is None else self._steps.get(group.root.span_id)
         kept = [
             step
@@ -69,7 +75,7 @@ class TraceSteps:
         return any(parent.span.span_id in ids for parent in self.above(step))
 
     def model_calls(self) -> list[Step]:
-        """Return the last call of a model and the calls within which it is, the innermost first.
+        """Return the call of a model that answers and the calls within which it is, the innermost first.
 
         A library that calls a model through another one has a span of both.
         """
@@ -77,10 +83,32 @@ class TraceSteps:
         if not calls:
             return []
         # The outer call ends last; what tools and agents below it call is not its answer.
-        chain = [calls[-1]]
+        chain = [self._answering(calls)]
         while inner := [step for step in calls if self._is_same_call(step, chain[0])]:
             chain.insert(0, inner[-1])
         return chain
+
+    def _answering(self, calls: list[Step]) -> Step:
+        """Return the call that answers: the last one, unless it is about an answer that was given before.
+
+        A title, a summary or a check of the answer quotes the question of an earlier operation together with its
+        answer. An operation is the topmost agent or chain around a call that has an output of its own, else the call.
+        """
+        operations: dict[str, tuple[Step, Step]] = {}
+        for call in calls[-_MAX_OPERATIONS:]:
+            request = self.request(call)
+            operation = call if request is None or not request.reading.output else request
+            operations.pop(operation.span.span_id, None)
+            operations[operation.span.span_id] = operation, call
+        *earlier, (last, answering) = operations.values()
+        query = last.reading.input.query or ""
+        for operation, call in reversed(earlier):
+            asked, answer = operation.reading.input.query, operation.reading.output.text
+            is_quoted = asked is not None and asked != query and asked in query
+            # Of an agent the question alone: only a model's call may be a step towards a later answer.
+            if is_quoted and (operation.is_composed or (answer is not None and answer[:200] in query)):
+                return call
+        return answering
 
     def _is_same_call(self, step: Step, outer: Step) -> bool:
         if any(parent is step for parent in self.above(outer)):  # parents form a circle
@@ -95,7 +123,7 @@ class TraceSteps:
     def request(self, call: Step | None) -> Step | None:
         """Return the topmost agent or chain around the last call that has an input or output of its own.
 
-        Without a call of a model it is the topmost agent or chain with an output.
+        Without a call of a model it is the topmost agent or chain with an output, or one that failed.
         """
         if call is not None:
             around = [step for step in self.above(call) if step.is_composed]
@@ -105,7 +133,7 @@ class TraceSteps:
             step
             for step in self.steps
             if step.is_composed
-            and step.reading.output
+            and (step.reading.output or step.reading.error)
             and not any(
                 parent.reading.input and not parent.reading.output for parent in self.above(step) if parent.is_composed
             )
@@ -148,10 +176,45 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
     """List the tool calls in order; a call requested by a model and executed by a span is one.
 
-    A call that was not executed and whose arguments are the output is a typed result.
+    A call whose arguments are the output is a typed result, unless a tool returned something else.
     """
-    typed = structure_of(output)
-    executed: set[str] = set()
+    calls, results = _requested_calls(steps)
+    open_calls = dict.fromkeys(calls)
+    executed = [
+        (step, done)
+        for step in steps.of_role(Role.TOOL)
+        if (done := step.reading.tool) is not None
+        # Two instrumentations may write a span of the same call.
+        and not any(
+            above.reading.tool is not None and above.reading.tool.name == done.name for above in steps.above(step)
+        )
+    ]
+    # The id decides, then the arguments, since some give a call another id than the model did; then the name and the
+    # order, since some write arguments in a form of their own.
+    for is_same in (_has_same_id, _has_same_arguments, _has_same_name):
+        rest = []
+        for step, done in executed:
+            place = next((key for key in calls if key in open_calls and is_same(calls[key], done)), None)
+            if place is None:
+                rest.append((step, done))
+                continue
+            del open_calls[place]
+            call = calls[place]
+            calls[place] = Call(call.name, call.arguments, call.id or done.id, done.result, step.reading.error)
+        executed = rest
+    calls |= {f"span {step.span.span_id}": replace(done, error=step.reading.error) for step, done in executed}
+    published: list[ToolCall] = []
+    for key, call in calls.items():
+        told = results.get(call.id or "")
+        result = call.result if call.result is not None or told is None else told.result
+        # A tool that checks a typed result is the last one.
+        if not _is_answer(call, output, is_open=key in open_calls or key == next(reversed(calls))):
+            published.append(ToolCall(call.name, call.arguments, result, call.error))
+    return published
+
+
+def _requested_calls(steps: TraceSteps) -> tuple[dict[str, Call], dict[str, ToolResult]]:
+    """Return the calls that models requested, each once, and the results that they were told, by id."""
     seen: set[str] = set()  # ids, and names with arguments
     calls: dict[str, Call] = {}
     results: dict[str, ToolResult] = {}
@@ -169,35 +232,37 @@ def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[Too
                 seen.add(call.id)
             seen.add(key)
         results.update((result.id, result) for result in reading.input.results if result.id is not None)
-    for step in steps.of_role(Role.TOOL):
-        done = step.reading.tool
-        if done is not None:
-            key = next((key for key, call in calls.items() if _is_same(call, done)), f"span {step.span.span_id}")
-            executed.add(key)
-            requested = calls.get(key, done)
-            call_id = requested.id or done.id
-            calls[key] = Call(requested.name, requested.arguments, call_id, done.result, step.reading.error)
-    published: list[ToolCall] = []
-    for key, call in calls.items():
-        if key not in executed and isinstance(typed, dict) and plain(typed) == call.arguments:
-            continue
-        told = results.get(call.id or "")
-        result = call.result if call.result is not None or told is None else told.result
-        published.append(ToolCall(call.name, call.arguments, result, call.error))
-    return published
+    return calls, results
 
 
-def _is_same(requested: Call, done: Call) -> bool:
-    if done.id is not None and requested.id is not None:
-        return done.id == requested.id
-    is_open = requested.result is None and requested.error is None
-    return is_open and requested.name == done.name and done.arguments in (None, requested.arguments)
+def _has_same_id(requested: Call, done: Call) -> bool:
+    return done.id is not None and requested.id == done.id
 
 
-def build_span(span: RawSpan, reading: Reading) -> Span:
+def _has_same_arguments(requested: Call, done: Call) -> bool:
+    return requested.name == done.name and requested.arguments == done.arguments
+
+
+def _has_same_name(requested: Call, done: Call) -> bool:
+    has_ids = done.id is not None and requested.id is not None
+    return requested.name == done.name and (not has_ids or done.arguments is None)
+
+
+def _is_answer(call: Call, output: str | None, *, is_open: bool) -> bool:
+    """Return whether a call gives the answer: its arguments, or the only one, are the output."""
+    structure = plain(structure_of(output))
+    arguments = [call.arguments]
+    if isinstance(call.arguments, dict) and len(call.arguments) == 1:
+        arguments += call.arguments.values()
+    may_answer = call.name in _FINAL or (isinstance(structure, dict) and is_open)
+    return may_answer and bool(output) and structure in arguments
+
+
+def build_span(step: Step, dialects: Dialects) -> Span:
     """Build the published span of a step."""
+    span, reading = step.span, step.reading
     # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not is_content(key)][:128]
+    kept = [key for key in span.attributes if not dialects.is_content(key)][:128]
     attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
@@ -235,14 +300,15 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, [])}
 
 
-def join(group: SpanGroup) -> dict[str, Any] | None:
+def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] | None:
     """Return the fields of a trace; None if no model was called and nothing has an output.
 
     The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
     output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
     of the judged output.
     """
-    steps = TraceSteps(group)
+    dialects = dialects or builtin()
+    steps = TraceSteps(group, dialects)
     calls = steps.model_calls()
     call = next(reversed(calls), None)
     request = steps.request(call)
@@ -251,12 +317,12 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
     if not sources:
         return None
     output, judged = _output(sources)
-    query = _query([*requests, *reversed(calls)])
+    query = _query([*requests, *reversed(calls)], _first_question(steps, request))
     nearest_first = [*calls, *requests]
     root = steps.root
     ordered = sorted(steps.steps, key=lambda step: step.span.started_at or 0.0)
-    # A field that any span may have: the call first, then the request, then those around them, then all others.
-    nearest = [*nearest_first, *(parent for step in sources for parent in steps.above(step)), *steps.steps]
+    # A field that any span may have: the outermost span first, since libraries make ids of their own, then all others.
+    around = [*reversed(list(steps.above(sources[-1]))), *requests, *reversed(calls), *steps.steps]
     return _given(
         {
             "trace_id": judged.span.trace_id,
@@ -267,18 +333,24 @@ def join(group: SpanGroup) -> dict[str, Any] | None:
             "messages": _history(nearest_first, query),
             "context": retrieved_context(steps, judged),
             "tool_calls": collect_tool_calls(steps, output),
-            "spans": [build_span(step.span, step.reading) for step in ordered],
+            "spans": [build_span(step, dialects) for step in ordered],
             "usage": _usage(steps, request, call),
             "started_at": judged.span.started_at,
             "ended_at": judged.span.ended_at,
             "error": judged.reading.error or (None if output or root is None else root.reading.error),
-            "model": _first(nearest_first, "model"),
+            # That of the call with the answer first: one around or within it may know the requested one alone.
+            "model": _first(sorted(nearest_first, key=lambda step: not step.reading.output), "model"),
             "provider": _first(nearest_first, "provider"),
             "response_id": _first(nearest_first, "response_id"),
-            "session_id": _first(nearest, "session_id"),
-            "user_id": _first(nearest, "user_id"),
+            "session_id": _first(around, "session_id"),
+            "user_id": _first(around, "user_id"),
         }
     )
+
+
+def has_no_content(fields: Mapping[str, Any]) -> bool:
+    """Return whether a joined trace holds nothing that was said."""
+    return not any(fields.get(name) for name in ("input", "output", "messages", "tool_calls", "context", "error"))
 
 
 def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
@@ -299,27 +371,55 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
 def _output(sources: list[Step]) -> tuple[str | None, Step]:
     """Return the first text, else the first structure, and its step; the call if there is neither.
 
-    A model that calls the tool `final_result` of Pydantic AI gives its typed answer.
+    A structure with a text that may be the answer is returned as a whole, unless the text is a model's answer. A model
+    that calls the tool `final_result` of Pydantic AI gives its typed answer.
     """
+    texts = {step.reading.output.text for step in sources}
+    errors = [step.reading.error for step in sources if step.reading.error is not None]
+    sources = [step for step in sources if not _returns_error(step, errors)] or sources[-1:]
     for step in sources:
-        if step.reading.output.text is not None:
-            return step.reading.output.text, step
+        output = step.reading.output
+        if output.text is not None:
+            return output.text, step
+        if output.field is not None:
+            return (output.field if output.field in texts else _json(output.raw)), step
     for step in sources:
         if step.reading.output.raw is not None:
             return _json(step.reading.output.raw), step
     for step in sources:
-        result = next((call for call in step.reading.output.calls if call.name == names.PA_RESULT), None)
+        result = next((call for call in step.reading.output.calls if call.name == names.FINAL_RESULT), None)
         if result is not None:
             return _json(result.arguments), step
     return None, sources[-1]
 
 
-def _query(sources: list[Step]) -> str | None:
-    inputs = [step.reading.input for step in sources]
-    query = next((read.query for read in inputs if read.query is not None), None)
-    if query is not None:
-        return query
-    raw = next((read.raw for read in inputs if read.raw is not None), None)
+def _returns_error(step: Step, errors: list[str]) -> bool:
+    """Return whether a step that failed returns the error of a call within it."""
+    text = step.reading.output.text or step.reading.output.field
+    return step.reading.error is not None and text is not None and any(text in error for error in errors)
+
+
+def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
+    """Return the user's message of the first call of a model within an agent or chain."""
+    within = [step for step in steps.of_role(Role.LLM) if any(above is request for above in steps.above(step))]
+    first = min(within, key=lambda step: step.span.started_at or 0.0, default=None)
+    return None if first is None else first.reading.input.query
+
+
+def _query(sources: list[Step], asked: str | None) -> str | None:
+    """Return the first query, else the first input as it is.
+
+    Where an input is the record of a call that contains the question of the first call of a model, that is the query.
+    """
+    for step in sources:
+        query, raw = step.reading.input.query, step.reading.input.raw
+        record = _json(raw) if query is None and raw is not None else query or ""
+        is_record = step.is_composed and (query is None or _RECORD.match(query) is not None)
+        if asked and is_record and any(form in record for form in (asked, _json(asked)[1:-1], repr(asked)[1:-1])):
+            return asked
+        if query is not None:
+            return query
+    raw = next((step.reading.input.raw for step in sources if step.reading.input.raw is not None), None)
     return None if raw is None else _json(raw)
 
 

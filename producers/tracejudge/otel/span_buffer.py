@@ -74,6 +74,7 @@ class Loss(TextEnum):
     SHUTDOWN = "shutdown"  # It ended after `shutdown`.
     UNREADABLE = "unreadable"  # It could not be read, or its trace could not be joined.
     OVERFLOW = "overflow"  # Spans ended faster than they could be joined.
+    NO_MODEL_CALL = "no_model_call"  # Its trace has no call of a model that a dialect reads.
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.agreement.intervals import Interval
+from judges.agreement.shares import Sums
 from judges.core.verdict import Score
 from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
@@ -15,7 +16,6 @@ from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import read_series
-from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry
@@ -103,7 +103,9 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
     publish(keyspace, parts)
     (opened,) = (name for name, series in read_series(keyspace.store).items() if series.service == "open")
     since = int(now - 1_800) // 300
-    detector = Detector(incident=Incident("model=a", 0.93, since, since - 1, since + 1, 0.4, ("judge_model",)))
+    detector = Detector(
+        incident=Incident("model=a", 0.93, since, since - 1, since + 1, 0.4, ("judge_model",), "segment")
+    )
     key = MonitorKeys(keyspace.prefix).quality_detector(opened)
     keyspace.client.set(key, msgspec.msgpack.encode(detector))
     rows = read_rows(keyspace.store, "24h", now)
@@ -139,7 +141,7 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
     overview = read_overview(keyspace.store, index)
     (first, second) = overview.banners
     assert first.panel.row.series.service == "open"
-    assert "what fell is model=a (93 %)" in first.facts
+    assert "what fell: model=a, while the others pass as usual (93 %)" in first.facts
     assert "the monitor's alarm is open" in first.facts
     assert second.panel.row.series.service == "young-fallen"
     assert "no alert: no baseline yet" in second.facts

@@ -5,7 +5,8 @@ from http import HTTPStatus
 import pytest
 from structlog.testing import capture_logs
 
-from worker.base.input.unusable import UnusableInput, read_invalid
+from tracejudge.dialects.unread import Unread
+from worker.base.input.unusable import UnreadRecord, UnusableInput, read_invalid, read_unread
 from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.storage.keys import Keys
@@ -22,7 +23,9 @@ def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix
     with capture_logs() as logs:
         for now[0] in (0.0, 1.0, 59.0):
             losses.refuse(error, "/v1/traces")
-            losses.drop([Loss("no_ids", 2, "", ("gen_ai.system", secret), secret), Loss("no_model_call")])
+            losses.drop([Loss("no_ids", 2, "", ("gen_ai.system", secret), secret)])
+            kinds = [Unread("acme", ("acme.prompt",), 1), Unread("flask", (), 2)]
+            losses.drop_unread({"acme": 1, "flask": 2}, secret, kinds)
             losses.write()
         for now[0] in (61.0, 62.0):
             losses.write()
@@ -32,16 +35,18 @@ def test_losses_are_logged_once_a_minute_with_their_count(redis_url: str, prefix
     assert log_lines == [
         ("requests refused", "unauthorized", 1),
         ("items dropped", "no_ids", 2),
-        ("items dropped", "no_model_call", 1),
+        ("items dropped", "no_model_call", 3),
         ("requests refused", "unauthorized", 2),
         ("items dropped", "no_ids", 4),
-        ("items dropped", "no_model_call", 2),
+        ("items dropped", "no_model_call", 6),
         ("requests refused", "unauthorized", 1),
     ]
     listed = [(entry.reason, entry.keys, entry.trace_id) for entry in read_invalid(store)]
     assert sorted(listed, key=str) == [
         *3 * [("no_ids", ("gen_ai.system", "(another)"), None)],
+        ("no_model_call", ("acme.prompt",), None),
         ("no_model_call", (), None),
     ]
+    assert read_unread(store) == [UnreadRecord("acme", ("acme.prompt",), 3)]
     assert secret not in repr(logs)
     store.close()

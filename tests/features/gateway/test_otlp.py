@@ -2,7 +2,10 @@
 
 import base64
 import json
+import secrets
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +23,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import set_span_in_context
-from support.processes import wait_until
+from support.processes import Program, wait_until
+
+from worker.base.input.unusable import read_unread
+from worker.core.storage.client import Store
+from worker.core.storage.keys import Keys
 
 PROTOBUF = "application/x-protobuf"
 TOO_LARGE = "trace_too_large 3: the trace is over max_trace_bytes"
@@ -236,6 +243,188 @@ def _check_metrics(gateway: GatewayProcess) -> None:
     assert scrape.total("tracejudge_gateway_dropped_total", reason="trace_too_large") == 3
     assert scrape.total("tracejudge_gateway_items_total") == 0
     assert scrape.total("tracejudge_gateway_rejected_total") == 9
+
+
+def _two_traces(mark: str) -> ExportTraceServiceRequest:
+    """Make two traces, and write a mark into every text of the second one."""
+    first, second = (encode_spans(agent_spans()) for _ in range(2))
+    (resource,) = second.resource_spans
+    resource.resource.attributes.add(key=f"name {mark}").value.string_value = mark
+    resource.scope_spans[0].scope.name = f"scope {mark}"
+    for span in resource.scope_spans[0].spans:
+        span.name += mark
+        span.status.message = mark
+        span.attributes.add(key=f"key {mark}").value.array_value.values.add().string_value = mark
+        span.attributes.add(key="kv").value.kvlist_value.values.add(key=mark).value.string_value = mark
+        span.attributes.add(key="bytes").value.bytes_value = b"\xff"
+        span.events.add(name=mark).attributes.add(key=mark).value.string_value = mark
+        span.links.add(trace_id=b"t" * 16, span_id=b"s" * 8, trace_state=mark)
+    first.resource_spans.append(resource)
+    return first
+
+
+def test_texts_that_are_no_utf8_cost_no_span(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    count = 0
+    for broken, written in ((b"\xed\xa0\xbd", "\\ud83d"), (b"\xff\xff\xff", "\\udc00x"), (b"\xc3\xc3\xc3", "\\ud83dx")):
+        for media in (PROTOBUF, "application/json"):
+            content = _two_traces("XXX").SerializeToString().replace(b"XXX", broken)
+            if media != PROTOBUF:
+                content = as_json(_two_traces("XXX")).replace(b"XXX", broken if count % 4 else written.encode())
+            reply = gateway.post("/v1/traces", content, media)
+            assert (reply.status_code, reply.content) in ((200, b""), (200, b"{}")), (broken, media)
+            count += 2
+            for trace in stored.wait(count)[-2:]:
+                assert (trace["input"], trace["output"]) == ("When does it open?", "At nine."), (broken, media)
+                assert len(trace["spans"]) == 3
+    logs = ExportLogsServiceRequest()
+    resource = logs.resource_logs.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
+    record = resource.scope_logs.add().log_records.add(trace_id=b"t" * 16, span_id=b"s" * 8, event_name="gen_ai.choice")
+    record.body.string_value = record.severity_text = "XXX"
+    reply = gateway.post("/v1/logs", logs.SerializeToString().replace(b"XXX", b"\xed\xa0\xbd"), PROTOBUF)
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total") == 0
+
+
+def test_a_span_that_is_no_message_costs_no_other(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = encode_spans(agent_spans())
+    name = request.resource_spans[0].scope_spans[0].spans.add(name="XXXXXXXX", trace_id=b"t" * 16).name
+    content = request.SerializeToString()
+    place = content.index(name.encode())
+    reply = gateway.post("/v1/traces", content[: place - 1] + b"\x7f" + content[place:], PROTOBUF)
+    partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+    assert (reply.status_code, partial.rejected_spans) == (200, 1)
+    assert partial.error_message == "unreadable 1: not readable as OTLP"
+    assert stored.wait(1)[0]["output"] == "At nine."
+
+
+def test_null_in_json_is_the_absence_of_a_field(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    request = json.loads(as_json(encode_spans(agent_spans())))
+    resource = request["resourceSpans"][0]
+    resource["resource"]["attributes"].append(None)
+    resource["scopeSpans"] += [None, {"scope": None, "spans": None}, {"scope": {"name": None}, "spans": [None]}]
+    for span in resource["scopeSpans"][0]["spans"]:
+        span["attributes"] = [None, *span.get("attributes", ()), {"key": "x", "value": None}]
+        span["attributes"].append({"key": "y", "value": {"arrayValue": {"values": [None]}}})
+        span["attributes"].append({"key": "z", "value": {"kvlistValue": {"values": None}}})
+        span |= {"events": [None, {"name": None, "attributes": None}], "links": None, "status": None, "flags": None}
+    request["resourceSpans"] += [None, {"resource": None, "scopeSpans": None}]
+    for content in (request, {"resourceSpans": None}):
+        reply = gateway.post("/v1/traces", json.dumps(content))
+        assert (reply.status_code, reply.content) == (200, b"{}"), content
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"], len(trace["spans"])) == ("When does it open?", "At nine.", 3)
+    assert gateway.post("/v1/logs", '{"resourceLogs": [{"scopeLogs": [{"logRecords": null}]}]}').status_code == 200
+
+
+def _unknown_call(scope: str, **attributes: str) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    resource = request.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "go-bot"
+    scope_spans = resource.scope_spans.add()
+    scope_spans.scope.name = scope
+    span = scope_spans.spans.add(trace_id=secrets.token_bytes(16), span_id=b"s" * 8, name="call")
+    for name, text in attributes.items():
+        span.attributes.add(key=name.replace("__", ".")).value.string_value = text
+    return request
+
+
+def test_spans_that_no_dialect_reads_are_told_and_listed(start: Start, stored: Stored) -> None:
+    gateway = start(gather_s=0.1, gather_max_s=1.0)
+    secret = "Where is my parcel?"  # noqa: S105 - a text
+    for media, scope in ((PROTOBUF, "acme.sdk"), ("application/json", "bot-tracer")):
+        request = _unknown_call(scope, acme__prompt=secret, http__route="/a", **{secret: secret})
+        content = request.SerializeToString() if media == PROTOBUF else as_json(request)
+        reply = gateway.post("/v1/traces", content, media)
+        if media == PROTOBUF:
+            partial = ExportTraceServiceResponse.FromString(reply.content).partial_success
+            rejected, words = partial.rejected_spans, partial.error_message
+        else:
+            partial = reply.json()["partialSuccess"]
+            rejected, words = int(partial["rejectedSpans"]), partial["errorMessage"]
+        assert (reply.status_code, rejected) == (200, 0)
+        assert words.startswith(f"no dialect reads the spans of {scope!r} with acme.prompt; add a table, see ")
+        # Once a minute: a client may log it each time.
+        assert gateway.post("/v1/traces", content, media).content in (b"", b"{}")
+    web = _unknown_call("web", http__route="/a", url__query=secret).SerializeToString()
+    for content in (web, encode_spans(agent_spans()).SerializeToString()):
+        assert gateway.post("/v1/traces", content, PROTOBUF).content == b""
+    listed = {entry.detail.partition(" reads ")[2].partition(";")[0]: entry for entry in stored.invalid(3)}
+    assert listed.keys() == {"acme.sdk", "bot-tracer", "web"}
+    assert [listed[name].keys for name in sorted(listed)] == [("acme.prompt",), ("acme.prompt",), ()]
+    assert "add a table" in listed["acme.sdk"].detail
+    assert secret not in repr(listed)
+    stored.wait(1)
+    for content in [_unknown_call("acme.sdk", acme__prompt=secret).SerializeToString() for _ in range(4)]:
+        gateway.post("/v1/traces", content, PROTOBUF)
+
+    def kinds() -> list[tuple[str, tuple[str, ...], int]]:
+        with closing(Store(stored.redis_url, Keys(stored.prefix))) as store:
+            return [(kind.instrumentation, kind.names, kind.spans) for kind in read_unread(store)]
+
+    wait_until(lambda: sum(spans for *_, spans in kinds()) == 6, what="all spans to be counted")
+    assert kinds() == [("acme.sdk", ("acme.prompt",), 5), ("bot-tracer", ("acme.prompt",), 1)]
+    assert len(stored.invalid(3)) == 3
+    assert gateway.scrape().total("tracejudge_gateway_dropped_total", reason="no_model_call") == 7
+
+
+def test_a_table_of_a_user_is_read_from_the_folder_beside_the_configuration(
+    start: Start, stored: Stored, tmp_path: Path
+) -> None:
+    table = tmp_path / "dialects.d" / "acme.toml"
+    table.parent.mkdir()
+    text = """
+        name = "acme"
+        prefixes = ["acme."]
+        calls = ["acme.prompt"]
+        input = { "acme.prompt" = "text" }
+        output = { "acme.reply" = "text" }
+    """
+    table.write_text(text)
+    gateway = start(**FAST)
+    request = _unknown_call("acme.sdk", acme__prompt="Where?", acme__reply="Here.")
+    assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"]) == ("Where?", "Here.")
+    table.write_text(text.replace("calls", "cals"))
+    variables = {"TRACEJUDGE_REDIS_URL": stored.redis_url}
+    with Program("-m", "worker.cli", "gateway", folder=tmp_path, env=variables) as program:
+        assert program.wait() == 2
+        assert "dialects.d/acme.toml: cals: no part of a table has this name" in program.output
+
+
+def test_an_instrumentation_without_content_is_told_once_with_its_setting(start: Start, stored: Stored) -> None:
+    gateway = start(gather_s=0.1, gather_max_s=1.0)
+    for number in range(1, 3):
+        request = _unknown_call("genai", gen_ai__operation__name="chat", gen_ai__request__model="m")
+        assert gateway.post("/v1/traces", request.SerializeToString(), PROTOBUF).content == b""
+        stored.wait(number)
+    (record,) = stored.invalid(1)
+    assert record.reason == "no_content"
+    setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
+    assert record.detail == f"the spans of genai hold no content; set {setting}"
+
+
+def test_content_in_the_body_of_a_log_record_may_be_json(start: Start, stored: Stored) -> None:
+    gateway = start(**FAST)
+    spans = _unknown_call("semantic_kernel", gen_ai__operation__name="chat", gen_ai__response__model="gpt")
+    span = spans.resource_spans[0].scope_spans[0].spans[0]
+    logs = ExportLogsServiceRequest()
+    scope = logs.resource_logs.add(resource=spans.resource_spans[0].resource).scope_logs.add()
+    for name, body in (
+        ("gen_ai.user.message", {"role": "user", "content": "Where?"}),
+        ("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Here."}}),
+    ):
+        record = scope.log_records.add(trace_id=span.trace_id, span_id=span.span_id)
+        record.body.string_value = json.dumps(body)
+        record.attributes.add(key="event.name").value.string_value = name
+    for path, message in (("/v1/traces", spans), ("/v1/logs", logs)):
+        assert gateway.post(path, message.SerializeToString(), PROTOBUF).status_code == 200
+    (trace,) = stored.wait(1)
+    assert (trace["input"], trace["output"]) == ("Where?", "Here.")
 
 
 def test_a_full_gathering_refuses_until_there_is_room(start: Start, stored: Stored) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.cases import each_case
 
 from tracejudge import Trace
-from tracejudge.dialects import RawEvent, RawSpan, names, read
+from tracejudge.dialects import RawEvent, RawSpan, builtin, names, read
+from tracejudge.dialects.table import Path, Table
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
 
@@ -32,10 +33,20 @@ def as_json(value: object) -> str:
 
 
 values = structures | structures.map(as_json) | structures.map(as_json).map(lambda text: text[:-2])
+
+
+def _texts(table: Table) -> list[str]:
+    parts = (getattr(table, name) for name in Table.__struct_fields__)
+    return [text for part in parts if isinstance(part, tuple) for text in part]
+
+
 KEYS = tuple(
-    value if isinstance(value, str) else value[0]
-    for name, value in vars(names).items()
-    if name.isupper() and isinstance(value, str | tuple) and name != "CONTENT_PREFIXES"
+    {
+        Path(text).name
+        for table in builtin().tables
+        for text in (*table.kinds, *table.events, *table.input, *table.output, *_texts(table))
+    }
+    - {""}
 )
 PATHS = (
     "message.role",
@@ -49,7 +60,7 @@ PATHS = (
     "0.1",
     "",
 )
-SPREAD = (names.PROMPT, names.COMPLETION, names.OI_INPUT_MESSAGES, names.OI_OUTPUT_MESSAGES, names.OI_DOCUMENTS)
+SPREAD = (names.PROMPT, names.COMPLETION, "llm.input_messages", "llm.output_messages", "retrieval.documents")
 spread_keys = st.builds(
     lambda prefix, number, path: f"{prefix}.{number}.{path}",
     st.sampled_from(SPREAD),
@@ -63,8 +74,8 @@ kinds = st.fixed_dictionaries(
     {},
     optional={
         names.OPERATION: st.sampled_from(["chat", "retrieval", "execute_tool", "invoke_agent"]),
-        names.OI_KIND: st.sampled_from(["LLM", "CHAIN", "TOOL", "RETRIEVER", "RERANKER"]),
-        names.TL_KIND: st.sampled_from(["workflow", "tool"]),
+        "openinference.span.kind": st.sampled_from(["LLM", "CHAIN", "TOOL", "RETRIEVER", "RERANKER"]),
+        "traceloop.span.kind": st.sampled_from(["workflow", "tool"]),
     },
 )
 
@@ -120,8 +131,8 @@ STRANGE = [
                 names.OPERATION: "chat",
                 names.INPUT_MESSAGES: [{"role": HALF, "content": "a"}, {"role": "user", "content": HALF, "name": HALF}],
                 names.OUTPUT_MESSAGES: [{"role": "assistant", "content": HALF}],
-                names.MODELS[0]: HALF,
-                names.SESSION_ID: HALF,
+                "gen_ai.response.model": HALF,
+                "session.id": HALF,
                 HALF: HALF,
             },
         ),

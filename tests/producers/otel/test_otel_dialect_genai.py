@@ -406,3 +406,62 @@ def test_an_exception_that_was_handled_is_no_error(span: Make) -> None:
 )
 def test_spans_of_our_own_worker_are_judges(fields: dict[str, Any], span: Make) -> None:
     assert read(span(**fields)) == Reading(role=Role.JUDGE)
+
+
+def test_spellings_that_instrumentations_use(span: Make) -> None:
+    asked, answered = (
+        [{"role": "USER", "content": "Is it open?"}],
+        [{"role": "Assistant", "content": "Yes, until six."}],
+    )
+    history = (Message("system", "Be kind."), Message("assistant", "Hello"))
+    for attributes, expected in (
+        ({"gen_ai.input.messages": asked, "gen_ai.output.messages": answered}, SIMPLE),
+        ({"gen_ai.input.messages": json.dumps(json.dumps(SIMPLE_IN)), "gen_ai.completion": "Yes, until six."}, SIMPLE),
+        (
+            {
+                "gen_ai.input.messages": [
+                    {"role": "user", "content": json.dumps([{"type": "text", "text": "Is it open?"}])}
+                ],
+                "gen_ai.output.messages": SIMPLE_OUT,
+            },
+            SIMPLE,
+        ),
+        ({"gen_ai.content.prompt": json.dumps(asked), "gen_ai.content.completion": json.dumps(answered)}, SIMPLE),
+        (
+            {"gen_ai.input.messages": "[]", "gen_ai.prompt": "Is it open?", "gen_ai.completion": "Yes, until six."},
+            SIMPLE,
+        ),
+        (
+            {"gen_ai.input.messages": [{"role": "System", "content": "Be kind."}, {"role": "AI", "content": "Hello"}]},
+            Reading(role=Role.LLM, input=SpanInput(history=history)),
+        ),
+        (
+            {"gen_ai.usage.input_tokens": "7", "gen_ai.usage.output_tokens": 3.0},
+            Reading(role=Role.LLM, usage=Usage(7, 3)),
+        ),
+        ({"gen_ai.usage.input_tokens": "many", "gen_ai.usage.output_tokens": 3.5}, Reading(role=Role.LLM)),
+    ):
+        assert read(span(CHAT | attributes)) == expected, attributes
+
+
+def test_tools_in_the_events_of_strands(span: Make) -> None:
+    asked = RawEvent("gen_ai.user.message", {"content": '[{"text": "How warm is it?"}]'})
+    request = RawEvent(
+        "gen_ai.assistant.message",
+        {"content": '[{"toolUse": {"toolUseId": "c1", "name": "weather", "input": {"city": "Bern"}}}]'},
+    )
+    told = RawEvent(
+        "gen_ai.tool.message", {"content": '[{"toolResult": {"toolUseId": "c1", "content": [{"text": "20 degrees"}]}}]'}
+    )
+    answer = RawEvent("gen_ai.choice", {"message": '[{"text": "20 degrees."}]', "finish_reason": "end_turn"})
+    assert read(span(CHAT, events=(asked, request, told, answer))) == Reading(
+        role=Role.LLM,
+        input=SpanInput("How warm is it?", calls=(WEATHER,), results=(ToolResult("c1", "20 degrees"),)),
+        output=SpanOutput("20 degrees."),
+    )
+    tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "weather", "gen_ai.tool.call.id": "c1"}
+    events = (
+        RawEvent("gen_ai.tool.message", {"role": "tool", "content": '{"city": "Bern"}', "id": "c1"}),
+        RawEvent("gen_ai.choice", {"message": '[{"text": "20 degrees"}]', "id": "c1"}),
+    )
+    assert read(span(tool, events=events)).tool == Call("weather", {"city": "Bern"}, "c1", "20 degrees")

@@ -9,6 +9,7 @@ from support.cases import each_case
 
 from tracejudge import Document, Message, Usage
 from tracejudge.dialects import RawSpan, Reading, Role, read
+from tracejudge.dialects.documents import DocumentReader
 from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
 
 Make = Callable[..., RawSpan]
@@ -214,6 +215,18 @@ STEPS = [
         Reading(role=Role.CHAIN, input=SpanInput("Is it open?")),
     ),
     case(
+        "a_question_beside_the_turns_before",
+        "CHAIN",
+        {"input.value": json.dumps(["Is it open?", {"role": "user", "content": "Where is it?"}]), **JSON},
+        Reading(role=Role.CHAIN, input=SpanInput("Is it open?")),
+    ),
+    case(
+        "an_object_as_the_only_argument",
+        "CHAIN",
+        {"input.value": '{"step": "Step(number=1)"}'},
+        Reading(role=Role.CHAIN),
+    ),
+    case(
         "what_cannot_be_told_stays_raw",
         "CHAIN",
         {"input.value": '{"a": "x", "b": "y"}', "output.value": '{"a": [1, 2]}', **JSON},
@@ -275,7 +288,7 @@ STEPS = [
     case("an_embedding", "EMBEDDING", {"embedding.model_name": "e"}, Reading(role=Role.EMBEDDING, model="e")),
     case("an_evaluator", "EVALUATOR", {}, Reading(role=Role.JUDGE)),
     case("a_guardrail", "GUARDRAIL", {}, Reading(role=Role.JUDGE)),
-    case("an_unknown_kind", "POEM", {"input.value": "x"}, Reading()),
+    case("an_unknown_kind", "POEM", {"input.value": "x"}, Reading(input=SpanInput("x"))),
     case(
         "a_kind_that_others_convert_more_coarsely",
         "RERANKER",
@@ -289,3 +302,24 @@ STEPS = [
 @each_case(("attributes", "expected"), STEPS)
 def test_another_step(span: Make, attributes: dict[str, Any], expected: Reading) -> None:
     assert read(span(attributes)) == expected
+
+
+def test_the_ids_of_a_span_are_no_document() -> None:
+    """Spans of Phoenix in JSON have them under `context`."""
+    reader = DocumentReader(reads_rows=True)
+    reader.read({"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7", "trace_state": "[]"})
+    assert reader.documents == []
+
+
+def test_a_question_beside_the_turns_before_is_the_question(span: Make) -> None:
+    value = ["Is it open?", {"role": "user", "content": "Where is it?"}]
+    kind = {"openinference.span.kind": "CHAIN"}
+    for given in (value, {"args": value, "kwargs": {}}):
+        assert read(span({**kind, "input.value": json.dumps(given), **JSON})).input.query == "Is it open?", given
+    assert read(span({**kind, "input.value": '{"step": "Step(number=1)"}'})).input.query is None
+
+
+def test_messages_may_be_pairs_of_role_and_text(span: Make) -> None:
+    for messages in ([["human", "Is it open?"]], [["System", "Be kind."], ["human", "Is it open?"]]):
+        attributes = {"input.value": json.dumps({"messages": messages}), **JSON}
+        assert read(span({"openinference.span.kind": "CHAIN", **attributes})).input.query == "Is it open?", messages

@@ -214,6 +214,65 @@ def test_a_span(span: Make, attributes: dict[str, Any], expected: Reading) -> No
     assert read(span(attributes)) == expected
 
 
+def _serialised(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", kind], "kwargs": fields}
+
+
+def test_names_of_the_bookkeeping_are_no_content(span: Make) -> None:
+    """Of LangChain and LangGraph the input of the function is beside the name of the step."""
+    beside = {"tags": ["prod"], "metadata": {"thread_id": "t1"}, "kwargs": {"name": "LangGraph", "run_type": "chain"}}
+    message = _serialised("HumanMessage", content="Is it open?", type="human")
+    query = SpanInput("Is it open?")
+    for inputs, expected in (
+        ({"messages": [message]}, query),
+        ({"messages": [[message]]}, query),
+        ({"question": "Is it open?"}, query),
+        ({"topic": "Is it open?"}, query),
+        ("Is it open?", query),
+        ({"k": 4}, SpanInput(raw={"k": 4})),
+        ({"name": "RunnableSequence"}, SpanInput(raw={"name": "RunnableSequence"})),
+        ({}, SpanInput()),
+        ("", SpanInput()),
+    ):
+        given = json.dumps({"inputs": inputs, **beside})
+        answer = _serialised("AIMessage", content="Yes.", type="ai")
+        for output in (
+            {"outputs": {"messages": [message, answer]}},
+            {"outputs": "Yes."},
+            {"outputs": {"output": "Yes."}},
+        ):
+            returned = json.dumps({**output, "kwargs": {"name": "LangGraph", "tags": ["seq:step:1"]}})
+            attributes = {
+                "traceloop.span.kind": "task",
+                "traceloop.entity.input": given,
+                "traceloop.entity.output": returned,
+            }
+            reading = read(span(attributes))
+            assert (reading.input, reading.output) == (expected, SpanOutput("Yes.")), (inputs, output)
+    given = {"input_str": "{'day': 1}", "inputs": {"day": 1}, **beside}
+    returned = {"output": _serialised("ToolMessage", content="9 to 18", type="tool", tool_call_id="c1"), "kwargs": {}}
+    attributes = {"traceloop.entity.input": json.dumps(given), "traceloop.entity.output": json.dumps(returned)}
+    tool = read(span({"traceloop.span.kind": "tool", "traceloop.entity.name": "hours", **attributes})).tool
+    assert tool == Call("hours", {"day": 1}, None, "9 to 18")
+
+
+def test_what_langchain_serialises_is_read_of_whoever_carries_it(span: Make) -> None:
+    call = {"name": "hours", "args": {"day": 1}, "id": "c1", "type": "tool_call"}
+    answer = _serialised("AIMessage", content="Yes.", tool_calls=[call])
+    generations = {"generations": [[{"text": "Yes.", "message": answer}]], "llm_output": {"model": "small"}}
+    for kind in (
+        {"gen_ai.operation.name": "chat"},
+        {"openinference.span.kind": "LLM", "output.mime_type": "application/json"},
+    ):
+        key = "gen_ai.completion" if "gen_ai.operation.name" in kind else "output.value"
+        reading = read(span({**kind, key: json.dumps(generations)}))
+        assert reading.output == SpanOutput("Yes.", calls=(Call("hours", {"day": 1}, "c1"),)), key
+    document = _serialised("Document", page_content="Open until six.", metadata={"source": "faq.md"})
+    found = json.dumps({"documents": [document]})
+    reading = read(span({"gen_ai.operation.name": "vector_db_retrieve", "traceloop.entity.output": found}))
+    assert reading.documents == (Document("Open until six.", source="faq.md"),)
+
+
 def test_what_a_vector_store_found(span: Make) -> None:
     """Without the text that content capture would add, a result is no document."""
     name = "db.query.result"
@@ -234,6 +293,8 @@ def test_only_the_arguments_of_a_wrapper_are_unwrapped() -> None:
         ({"kwargs": {"number": 7}}, {"number": 7}),
         ({"args": [7], "kwargs": {}}, {"args": [7], "kwargs": {}}),
         ({"query": "parcel", "kwargs": {"number": 7}}, {"query": "parcel", "kwargs": {"number": 7}}),
+        ({"args": [], "kwargs": {"number": 7}, "timeout": 3}, {"number": 7}),
+        ({"args": [{"number": 7}], "kwargs": {}}, {"number": 7}),
         ([7], [7]),
     ):
         assert by_name(arguments) == expected, arguments

@@ -127,7 +127,7 @@ def test_a_span_that_ends_later_still_is_counted_and_said(
     with caplog.at_level(logging.WARNING, "tracejudge"):
         exporter.shutdown()
     assert sdk.traces() == []
-    assert {reason: count for reason, count in exporter.losses().items() if count} == {"late": 1}
+    assert {reason: count for reason, count in exporter.losses().items() if count} == {"no_model_call": 1, "late": 1}
     wait_until(lambda: caplog.messages, what="the exporter's own thread, should that be the one that says it")
     assert caplog.messages == ["OpenTelemetry spans left out since the start, by reason: late 1"]
 
@@ -199,7 +199,8 @@ def test_requests_without_a_model_are_forgotten(sdk: Any, exporters: Any) -> Non
     with tracer_of(exporter).start_as_current_span("GET /health"):
         pass
     assert exporter.force_flush()
-    assert (sdk.traces(), sum(exporter.losses().values())) == ([], 0)
+    losses = {reason: count for reason, count in exporter.losses().items() if count}
+    assert (sdk.traces(), losses) == ([], {"no_model_call": 1})
 
 
 def test_an_exception_in_the_call_is_the_error_of_the_trace(sdk: Any, exporters: Any) -> None:
@@ -276,3 +277,33 @@ def test_the_dialects_need_no_opentelemetry() -> None:
     program = "import sys, tracejudge.dialects; print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_spans_that_no_dialect_reads_are_counted_and_told_once(
+    exporters: Any, sdk: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter = exporters(late_span_wait_s=0)
+    provider = provider_of(exporter)
+    secret = "Where is my parcel?"  # noqa: S105 - a text
+    with caplog.at_level(logging.INFO, "tracejudge"):
+        for _ in range(3):
+            for scope, attributes in (
+                ("acme", {"acme.prompt": secret, "http.route": secret, secret: secret}),
+                ("web", {"http.route": secret}),
+                ("cart", {"cart.total": 3}),
+                ("genai", {"gen_ai.operation.name": "chat"}),
+                ("adk", {"gen_ai.operation.name": "generate_content", "gcp.vertex.agent.event_id": "e1"}),
+            ):
+                provider.get_tracer(scope).start_span("call", attributes=attributes).end()
+            exporter.force_flush()
+    assert {reason: count for reason, count in exporter.losses().items() if count} == {"no_model_call": 9}
+    advice = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
+    setting = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"
+    older = ", or of older spans ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS=true"
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"OpenTelemetry spans of 'acme' are no traces: no dialect reads acme.prompt; {advice}"),
+        ("INFO", f"OpenTelemetry spans of 'cart' are no traces: no dialect reads cart.total; {advice}"),
+        ("WARNING", f"OpenTelemetry spans of 'genai' hold no content; set {setting}"),
+        ("WARNING", f"OpenTelemetry spans of 'adk' hold no content; set {setting}{older}"),
+    ]
+    assert len(sdk.traces()) == 6

@@ -7,7 +7,7 @@ import pytest
 from support.cases import each_case
 
 from tracejudge import Document, Message, ToolCall, Usage
-from tracejudge.dialects import RawSpan, names
+from tracejudge.dialects import RawSpan, builtin
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup
 
@@ -116,6 +116,73 @@ def test_the_last_call_is_judged() -> None:
         "started_at": 3.0,
         "ended_at": 4.0,
     }
+
+
+def test_a_call_about_the_answer_is_not_the_answer() -> None:
+    question, answer = "When does the library open?", "It opens at nine."
+    first = call("first", "root", 2, question, answer)
+    for later in (
+        (call("title", "root", 4, f"Write a title.\nUser: {question}\nAssistant: {answer}", "Library hours"),),
+        (
+            call("guard", "root", 4, f"Is this safe? {question} -> {answer}", "yes"),
+            call("summary", "root", 5, f"Summarize: {question} {answer}", "A question about hours."),
+        ),
+    ):
+        fields = joined(root(), call("before", "root", 1, f"Is this a question? {question}", "yes"), first, *later)
+        assert part(fields, "span_id", "input", "output") == {"span_id": "first", "input": question, "output": answer}
+    # Of an agent the question is enough.
+    agents = (agent("agent", "root", 3, question, answer), call("call", "agent", 2, question, answer))
+    fields = joined(root(), *agents, call("title", "root", 4, f"Write a title for: {question}", "Library hours"))
+    assert part(fields, "span_id", "input", "output") == {"span_id": "agent", "input": question, "output": answer}
+    # A step towards the answer is asked the question, too; and several steps of one agent ask the same.
+    steps = (call("route", "root", 1, question, "hours"), call("answer", "root", 3, f"9-18\n{question}", answer))
+    assert joined(root(), *steps)["span_id"] == "answer"
+    assert joined(root(), first, call("second", "root", 4, question, "At nine."))["output"] == "At nine."
+
+
+def chain(name: str, above: str | None, at: float, value: Any = None, output: Any = None) -> RawSpan:
+    """A step whose input and output are JSON, or texts."""
+    attributes = {"openinference.span.kind": "CHAIN"}
+    for key, content in (("input", value), ("output", output)):
+        if content is not None:
+            is_text = isinstance(content, str)
+            attributes[f"{key}.value"] = content if is_text else json.dumps(content)
+            attributes[f"{key}.mime_type"] = "text/plain" if is_text else "application/json"
+    return step(name, above, at, started_at=0.0, attributes=attributes)
+
+
+def test_a_question_is_no_record_of_a_call() -> None:
+    question = 'Where is "parcel" 7?'
+    for value in (
+        "messages=[TextMessage(source='user', at=datetime.datetime(2026, 1, 1), content='Where is \"parcel\" 7?')]",
+        {"task": question, "stream": False},
+        {"conversation": [["user", question, 7]], "config": {"thread": "a"}},
+        f"run(task={question!r}, images=None)",
+        "<crew.Agent object at 0x7f57a5266e50>",
+        {"args": ["<crew.Agent object at 0x7f57a5266e50>", question], "kwargs": {}},
+        {"self": "<crew.Agent object at 0x7f57a5266e50>", "prompt_value": 1},
+    ):
+        fields = joined(chain("chain", None, 9, value, "In Bern."), call("call", "chain", 4, question, "In Bern."))
+        assert fields["input"] == question, value
+        assert " at 0x" not in repr(fields["spans"]), value
+    # A prompt of a chain may quote a part of a question.
+    fields = joined(chain("chain", None, 9, f"Hello. {question}", "a"), call("call", "chain", 4, question, "b"))
+    assert fields["input"] == f"Hello. {question}"
+
+
+def test_a_typed_result_stays_whole() -> None:
+    for key in ("text", "answer", "output", "result", "response", "content"):
+        typed = {"days": 30, key: "ORD-17"}
+        fields = joined(
+            chain("chain", None, 9, "Which?", typed), call("call", "chain", 4, "Which?", "I used the tool.")
+        )
+        assert json.loads(fields["output"]) == typed, key
+        # It is the text, where that is what the model answered, and beside what is no result.
+        for output in (typed, {key: "ORD-17", "messages": [], "context": ["a"]}, {key: "ORD-17", "input": "Which?"}):
+            fields = joined(chain("chain", None, 9, "Which?", output), call("call", "chain", 4, "Which?", "ORD-17"))
+            assert fields["output"] == "ORD-17", output
+        fields = joined(chain("chain", None, 9, "Which?", {key: "ORD-17", "input": "Which?"}))
+        assert fields["output"] == "ORD-17", key
 
 
 def test_an_agent_around_the_call_is_judged_by_its_own_words() -> None:
@@ -260,16 +327,64 @@ class TestToolCalls:
         spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=message))
         assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
 
-    @pytest.mark.parametrize(
-        "message",
-        [
-            pytest.param({"id": "c2", "arguments": "{}"}, id="another_id"),
-            pytest.param({"arguments": "{}"}, id="other_arguments"),
-        ],
-    )
-    def test_a_call_carried_out_otherwise_is_another(self, message: dict[str, str]) -> None:
-        spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said=message))
+    def test_a_call_carried_out_with_another_id_is_another(self) -> None:
+        spans = (
+            call("call", "root", 2, "Open?", ASKED),
+            tool("hours", "root", 3, said={"id": "c2", "arguments": "{}"}),
+        )
         assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}), ToolCall("hours", {})]
+
+    def test_a_call_stands_once_however_its_arguments_are_written(self) -> None:
+        parallel = [
+            {"role": "assistant", "tool_calls": [{"name": "hours", "arguments": {"day": day}} for day in (1, 2)]}
+        ]
+        for first, second in (
+            ({"args": [], "kwargs": {"day": 1}}, {"args": [], "kwargs": {"day": 2}, "sanitize_inputs_outputs": True}),
+            ({"args": [{"day": 1}], "kwargs": {}}, {"args": [2], "kwargs": {}}),
+            ({"day": "1"}, "day 2"),
+            ({"day": 1, "limit": 10}, {"day": 2}),
+        ):
+            tools = [
+                step(
+                    f"tool {day}",
+                    "root",
+                    2 + day,
+                    attributes={
+                        "gen_ai.operation.name": "execute_tool",
+                        "gen_ai.tool.name": "hours",
+                        "gen_ai.tool.call.arguments": json.dumps(arguments),
+                        "gen_ai.tool.call.result": f"open on {day}",
+                    },
+                )
+                for day, arguments in ((1, first), (2, second))
+            ]
+            fields = joined(
+                root(), call("call", "root", 2, "Open?", parallel), *tools, call("end", "root", 8, "Open?", "Yes.")
+            )
+            expected = [ToolCall("hours", {"day": day}, f"open on {day}") for day in (1, 2)]
+            assert fields["tool_calls"] == expected, (first, second)
+
+    def test_a_call_seen_by_two_instrumentations_is_one(self) -> None:
+        inner = step(
+            "inner", "tool hours", 2.5, attributes={"traceloop.span.kind": "tool", "traceloop.entity.name": "hours"}
+        )
+        spans = (call("call", "root", 2, "Open?", ASKED), tool("hours", "root", 3, said={"result": "9-18"}), inner)
+        assert joined(root(), *spans)["tool_calls"] == [ToolCall("hours", {"day": 1}, "9-18")]
+
+    def test_a_call_that_gives_the_answer_is_no_tool_call(self) -> None:
+        for name, arguments, result, output in (
+            ("Answer", {"days": 3, "city": "Bern"}, None, '{"city": "Bern", "days": 3}'),
+            ("final_answer", {"answer": "Until six."}, "Until six.", "Until six."),
+            ("final_result", {"city": "Bern"}, "Final result processed.", '{"city":"Bern"}'),
+        ):
+            asked = [{"role": "assistant", "tool_calls": [{"id": "c1", "name": name, "arguments": arguments}]}]
+            said = {"id": "c1"} if result is None else {"id": "c1", "result": result}
+            tools = [tool(name, "agent", 3, said=said)] if result else []
+            fields = joined(agent("agent", None, 9, "Open?", output), call("call", "agent", 2, "Open?", asked), *tools)
+            assert (fields["output"], fields.get("tool_calls")) == (output, None), name
+        looked_up = {"id": "c1", "arguments": '{"city": "Bern"}', "result": "Bern"}
+        fields = joined(agent("agent", None, 9, "Where?", "Bern"), tool("find", "agent", 3, said=looked_up))
+        assert fields["tool_calls"] == [ToolCall("find", {"city": "Bern"}, "Bern")]
 
     def test_the_result_passed_to_the_model_is_used_without_a_span_of_the_tool(self) -> None:
         told = [*messages(("user", "Open?")), *ASKED, {"role": "tool", "tool_call_id": "c1", "content": "9-18"}]
@@ -349,24 +464,44 @@ def test_session_and_user_may_stand_on_any_span() -> None:
 
 
 def test_session_and_user_of_every_convention() -> None:
-    ids = {
-        "session_id": [
-            *({key: "visit"} for key in (*names.SESSION_IDS, names.CONVERSATION_ID)),
-            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_SESSION_IDS),
-            {"traceloop.association.properties.session_id": "visit"},
-            {"metadata.requester_metadata": "{'session_id': 'visit', 'tags': None}"},
-        ],
-        "user_id": [
-            *({key: "visit"} for key in names.USER_IDS),
-            *({"metadata": json.dumps({key: "visit"})} for key in names.METADATA_USER_IDS),
-            {"traceloop.association.properties.user_id": "visit"},
-            {"metadata.requester_metadata": "{'user_id': 'visit'}"},
-        ],
+    metadata = {"session_id": ("session_id", "conversation_id", "threadId"), "user_id": ("user_id", "userId", "user")}
+    conventions = [
+        (field, {key: "visit"})
+        for field in ("session_id", "user_id")
+        for table in builtin().tables
+        for key in getattr(table, field)
+        if "/" not in key
+    ]
+    for field, keys in metadata.items():
+        conventions += [(field, {"metadata": json.dumps({key: "visit"})}) for key in keys]
+        conventions.append((field, {"metadata.requester_metadata": f"{{'{field}': 'visit', 'tags': None}}"}))
+    assert len(conventions) > 25
+    for field, attributes in conventions:
+        fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes))
+        assert part(fields, "session_id", "user_id") == {field: "visit"}, attributes
+
+
+def test_session_and_user_of_the_request_win_and_may_be_numbers() -> None:
+    inner = {"session.id": "a random one", "gen_ai.conversation.id": "another", "user.id": "x"}
+    for value, text in (("visit", "visit"), (17, "17")):
+        spans = (root(**{"session.id": value, "user.id": value}), chain("chain", "root", 8, "Open?", "Yes."))
+        fields = joined(*spans, call("call", "chain", 4, "Open?", "Yes.", **inner))
+        assert part(fields, "session_id", "user_id") == {"session_id": text, "user_id": text}
+    for attributes in ({"session_id": "project"}, {"session.id": True}, {"session.id": 1.5}, {"session.id": ""}):
+        assert "session_id" not in joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes)), attributes
+
+
+def test_a_request_that_fails_before_a_model_is_called_is_a_trace_with_its_error() -> None:
+    failed = step(
+        "agent", "root", 3, status="error", description="budget exceeded", attributes=CHAIN | {"input.value": "Open?"}
+    )
+    assert part(joined(root(), failed), "input", "output", "error") == {
+        "input": "Open?",
+        "output": "",
+        "error": "budget exceeded",
     }
-    for field, conventions in ids.items():
-        for attributes in conventions:
-            fields = joined(root(), call("call", "root", 4, "Open?", "Yes.", **attributes))
-            assert part(fields, "session_id", "user_id") == {field: "visit"}, attributes
+    proxy = step("Failed Proxy Server Request", "root", 3, status="error", attributes={"exception": "no such model"})
+    assert part(joined(root(), proxy), "output", "error") == {"output": "", "error": "no such model"}
 
 
 def test_metadata_that_is_no_dictionary_is_ignored() -> None:

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from judges.models.registry import PROVIDERS
 from judges.registry import load_judges
+from tracejudge.dialects.unread import ADVICE
 from tracejudge_worker import replaced_files
 from worker.base.accounting import read_account, sum_accounts
 from worker.base.commands.options import JSON, OUT, REDIS, amount, config_file, print_json
@@ -35,7 +36,7 @@ from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
 from worker.base.doctor.matching import unmatched_rules
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
-from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out
+from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
 from worker.core.config.reading import load_without_judges
@@ -268,6 +269,10 @@ def unusable_input(store: Store) -> Sequence[Finding]:
         more = f" and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
         what = f"fields were left out of traces within the last day: {', '.join(listed)}{more}"
         findings.append(warning("input fields", what, "send them in the types of docs/publishing.md"))
+    if kinds := read_unread(store)[:_MAX_LISTED]:
+        parts = [f"{kind.instrumentation} ({', '.join(kind.names[:_MAX_LISTED])})" for kind in kinds]
+        what = f"no dialect reads the spans of {'; '.join(parts)}"
+        findings.append(warning("input spans", what, f"if they are calls of a model, {ADVICE}"))
     return findings or [ok("input", "all entries of the last day were usable")]
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import click
@@ -18,6 +19,7 @@ from judges.core.faults import Fault, Faults, SettingsError, one_line, run_fault
 from judges.custom.definition import MAX_BYTES
 from judges.models.registry import known_model
 from worker.base.commands.options import CONFIG, JSON, NOTES, amount, print_json
+from worker.base.dialects import is_table, read_fields, table_faults, table_files, write_table
 from worker.core.config.loading import build, models_of_judge
 from worker.core.config.reading import ConfigSources, named_variables, read, unconfigured, unknown_variables
 from worker.core.config.settings import Rule, Settings
@@ -66,7 +68,8 @@ CODES: Final = (
     Code("TJ109", "stale-calibration", "warning", "A calibration was fitted for another version of its judge."),
     Code("TJ110", "canary-without-labels", "warning", "The canary has no labelled trace for a judge of the rules."),
     Code("TJ111", "ending-model", "warning", "A model leaves its maker's API."),
-    Code("TJ112", "near-service", "warning", "The service of a rule differs from another one by one or two letters."),
+    Code("TJ112", "needless-cascade", "warning", "A plain sample is as good as a cascade."),
+    Code("TJ113", "near-service", "warning", "The service of a rule differs from another one by one or two letters."),
 )  # fmt: skip
 """Every code. Codes are stable: scripts and suppressions name them."""
 _BY_NAME: Final = {code.name: code for code in CODES}
@@ -92,23 +95,29 @@ class LintFinding(Struct, frozen=True, omit_defaults=True):
 
 @click.command("lint")
 @click.argument("file", required=False)
+@click.option("--to", metavar="FILE", help="Write the table of a dialect to this file, as TOML or JSON.")
 @CONFIG
 @JSON
-def command(file: str | None, config: str | None, *, as_json: bool) -> None:
+def command(file: str | None, config: str | None, to: str | None, *, as_json: bool) -> None:
     """Find all mistakes of a configuration, and what is allowed but probably a mistake.
 
-    Reads FILE, or the configuration that a worker would read, with its variables. Nothing is asked over the network.
-    Exit code 0 without findings, 1 with warnings only, 2 where a worker would not start. `--json` prints a line for
-    each finding.
+    Reads FILE, or the configuration that a worker would read, with its variables and the tables in `dialects.d`. FILE
+    may be the table of a dialect, too, as JSON or in `dialects.d`. Nothing is asked over the network. Exit code 0
+    without findings, 1 with warnings only, 2 where a worker would not start. `--json` prints a line for each finding.
 
     \b
     Examples:
       tracejudge lint
       tracejudge lint deploy/tracejudge.toml --json
+      tracejudge lint acme.json --to dialects.d/acme.toml
     """  # noqa: D301 - click's mark for lines that stay as they are
     if file is not None and config is not None:
         raise click.UsageError("give the file once: as FILE or as --config")
+    if to is not None and (file is None or not is_table(Path(file))):
+        raise click.UsageError("--to writes the table of a dialect: give it as FILE")
     rows = lint(os.environ, file or config)
+    if to is not None and file is not None and not rows:
+        write_table(Path(to), read_fields(Path(file)))
     for finding in rows:
         print_json(finding) if as_json else print(finding)
     errors = sum(finding.severity == "error" for finding in rows)
@@ -140,6 +149,8 @@ def examine(
     environment: Mapping[str, str], config: str | None, arguments: Mapping[str, object] | None = None
 ) -> Configuration:
     """Read and check a configuration as a worker does at its start, then look for probable mistakes."""
+    if config is not None and is_table(Path(config)):
+        return Configuration(list(table_faults([Path(config)])), None, config)
     try:
         faults, sources = run_faults(read(environment, config, arguments))
         further, settings = run_faults(
@@ -147,7 +158,7 @@ def examine(
         )
     except SettingsError as error:
         return Configuration([error.fault])
-    faults += further
+    faults += [*further, *table_faults(table_files(sources.path))]
     if not faults:
         warnings, _ = run_faults(sources.with_places(_warnings(settings, sources, environment)))
         # The defaults are no mistakes.

@@ -5,9 +5,10 @@ import time
 import click
 from rich.table import Table
 
+from tracejudge.dialects.unread import ADVICE
 from worker.base.commands.groups import SuggestingGroup
 from worker.base.commands.options import JSON, NOTES, OUT, REDIS, amount, connect, plain, print_json, print_table
-from worker.base.input.unusable import MAX_INVALID, read_invalid
+from worker.base.input.unusable import MAX_INVALID, read_invalid, read_unread
 
 
 @click.group("invalid", cls=SuggestingGroup)
@@ -27,7 +28,8 @@ def command() -> None:
 def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_json: bool) -> None:
     """List the last invalid entries, the newest first; with --json one on each line.
 
-    Shown are the reason, the trace id, and the names in the payload. No text of an entry is kept.
+    Shown are the reason, the trace id, and the names in the payload. No text of an entry is kept. After them come the
+    instrumentations whose spans no dialect reads, the commonest first, with the names of their attributes.
 
     \b
     Examples:
@@ -35,10 +37,11 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
       tracejudge invalid list --json
     """  # noqa: D301 - click's mark for lines that stay as they are
     _, store = connect(config, redis_url)
-    rows = read_invalid(store, limit)
+    rows, unread = read_invalid(store, limit), read_unread(store)
     if as_json:
-        for row in rows:
+        for row in (*rows, *unread):
             print_json(row)
+        unread = []
     elif rows:
         table = Table(box=None, padding=(0, 1), show_edge=False)
         for title in ("time", "reason", "detail", "trace id", "names"):
@@ -47,4 +50,12 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))
             table.add_row(at, *map(plain, (row.reason, row.detail, row.trace_id or "", ", ".join(row.keys))))
         print_table(OUT, table)
+    if unread:
+        table = Table(box=None, padding=(0, 1), show_edge=False)
+        for title in ("spans", "instrumentation", "attributes that no dialect reads"):
+            table.add_column(title, overflow="fold")
+        for kind in unread:
+            table.add_row(f"{kind.spans:,}", *map(plain, (kind.instrumentation, ", ".join(kind.names))))
+        print_table(OUT, table)
+        NOTES.print(f"To have them read, {ADVICE}.")
     NOTES.print(f"{amount(len(rows), 'invalid entry') if len(rows) == 1 else f'{len(rows):,} invalid entries'}")

@@ -8,7 +8,7 @@ dropped, and nothing waits for it.
 import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from operator import methodcaller
 from typing import TYPE_CHECKING, Final
@@ -62,6 +62,14 @@ class LeftOutRecord(Struct, frozen=True):
     at: float
 
 
+class UnreadRecord(Struct, frozen=True):
+    """An instrumentation whose spans no dialect reads: the names of their attributes, and how many spans there were."""
+
+    instrumentation: str
+    names: tuple[str, ...]
+    spans: int
+
+
 class UnusableInput(IngestHook):
     """Collects what one process could not use, and writes it at most once a second."""
 
@@ -71,6 +79,7 @@ class UnusableInput(IngestHook):
         self._lock = threading.Lock()
         self._invalid: deque[InvalidRecord] = deque(maxlen=MAX_INVALID)
         self._left_out: dict[str, LeftOutRecord] = {}
+        self._unread: dict[str, UnreadRecord] = {}
         self._logged: dict[tuple[str, str, str], float] = {}
         self._next_write_s = clock()
 
@@ -116,17 +125,25 @@ class UnusableInput(IngestHook):
         with self._lock:
             self._invalid.append(record)
 
+    def add_unread(self, record: UnreadRecord) -> None:
+        """Collect spans of an instrumentation that no dialect reads."""
+        with self._lock:
+            earlier = self._unread.get(record.instrumentation)
+            if earlier is not None or len(self._unread) < MAX_INVALID:
+                spans = record.spans + (earlier.spans if earlier else 0)
+                self._unread[record.instrumentation] = msgspec.structs.replace(record, spans=spans)
+
     def write(self, *, at_end: bool = False) -> None:
         """Write what was collected, if a second has passed since the last time."""
         now = self._clock()
-        if not (self._invalid or self._left_out) or (now < self._next_write_s and not at_end):
+        if not (self._invalid or self._left_out or self._unread) or (now < self._next_write_s and not at_end):
             return
         self._next_write_s = now + 1.0
         keys = InputKeys(self._store.keys.prefix)
         with self._lock:
-            invalid, left_out = list(self._invalid), dict(self._left_out)
-            self._invalid.clear()
-            self._left_out.clear()
+            invalid, left_out, unread = list(self._invalid), dict(self._left_out), list(self._unread.values())
+            for collected in (self._invalid, self._left_out, self._unread):
+                collected.clear()
 
         def add(pipe: "redis.client.Pipeline") -> None:
             for record in invalid:
@@ -137,7 +154,10 @@ class UnusableInput(IngestHook):
                 pipe.hset(
                     keys.left_out, mapping={name: msgspec.json.encode(record) for name, record in left_out.items()}
                 )
-            for name in (keys.invalid, keys.left_out):
+            for kind in unread:
+                pipe.hset(keys.unread, f"names {kind.instrumentation}", msgspec.json.encode(kind.names))
+                pipe.hincrby(keys.unread, f"count {kind.instrumentation}", kind.spans)
+            for name in (keys.invalid, keys.left_out, keys.unread):
                 pipe.expire(name, 7 * 86_400)
 
         try:
@@ -172,3 +192,18 @@ def read_left_out(store: Store) -> list[LeftOutRecord]:
     for row in sorted((msgspec.json.decode(raw, type=LeftOutRecord) for raw in rows), key=lambda row: -row.at):
         latest.setdefault((row.field, row.type), row)
     return list(latest.values())
+
+
+def read_unread(store: Store) -> list[UnreadRecord]:
+    """Read the instrumentations whose spans no dialect reads, the commonest first."""
+    key = InputKeys(store.first.keys.prefix).unread
+    names: dict[str, tuple[str, ...]] = {}
+    counts: Counter[str] = Counter()
+    for part in store.reachable:
+        for field, value in part.read_hashes([part.own_key(key)])[0].items():
+            kind, _, instrumentation = field.decode().partition(" ")
+            if kind == "count":
+                counts[instrumentation] += int(value)
+            else:
+                names[instrumentation] = msgspec.json.decode(value, type=tuple[str, ...])
+    return [UnreadRecord(name, names.get(name, ()), count) for name, count in counts.most_common(MAX_INVALID)]

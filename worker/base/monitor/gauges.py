@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
@@ -44,6 +44,16 @@ class QualityMetrics(MetricTable):
         "Weighted share of verdicts of that window without a score", stability="stable")
     quality_baseline = Metric(Gauge, "quality_baseline", "ratio", QUALITY,
         "Usual share of this hour of the week, from the last 28 days without incidents", stability="stable")
+    quality_least_drop = Metric(Gauge, "quality_least_drop", "ratio", QUALITY,
+        "Drop below which none is told yet, of a series with 7 to 13 days of verdicts")
+    quality_slope = Metric(Gauge, "quality_slope", "ratio", QUALITY,
+        "Change of the share in a week, for 28 days after the notice of a slow decline", stability="stable")
+    quality_slope_lower = Metric(Gauge, "quality_slope_lower", "ratio", QUALITY,
+        "Lower limit of the 95 % interval of quality_slope")
+    quality_slope_upper = Metric(Gauge, "quality_slope_upper", "ratio", QUALITY,
+        "Upper limit of the 95 % interval of quality_slope")
+    quality_slope_since = Metric(Gauge, "quality_slope_since_seconds", "seconds", QUALITY,
+        "Begin of the weeks of quality_slope, in seconds since the epoch")
     quality_drop = Metric(Gauge, "quality_drop", "boolean", QUALITY,
         "1 from the detection of a drop below the usual share until its recovery", stability="stable")
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", QUALITY,
@@ -60,15 +70,36 @@ class QualityMetrics(MetricTable):
         "Lower limit of the 95 % interval of quality_abstained_share")
     quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", QUALITY,
         "Lower limit of the 95 % interval of quality_unscored_share")
+    quality_unknown_ratio = Metric(Gauge, "quality_unknown_ratio", "ratio", QUALITY,
+        "Weighted part of the verdicts of a share that was asked for and not given; above 0.1 the share is not known",
+        stability="stable")
+    quality_lowest = Metric(Gauge, "quality_lowest", "ratio", QUALITY,
+        "Lower limit of the share if all unknown verdicts failed; only where more than 0.02 are unknown",
+        stability="stable")
+    quality_highest = Metric(Gauge, "quality_highest", "ratio", QUALITY,
+        "Upper limit of the share if all unknown verdicts passed; only where more than 0.02 are unknown",
+        stability="stable")
+    quality_drop_unknown = Metric(Gauge, "quality_drop_unknown", "boolean", QUALITY,
+        "1 while the detector finds a drop that would be none if all unknown verdicts had passed")
     quality_objective = Metric(Gauge, "quality_objective", "ratio", QUALITY,
         "Share that should pass, from the file of objectives")
     quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*QUALITY, "reference"),
         "1 while the detector finds the share below its objective, or that of a new service below its environment's")
     quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
-        (*QUALITY, "since", "since_low", "since_high", "changed", "examples"),
+        (*QUALITY, "cause", "since", "since_low", "since_high", "changed", "examples"),
         "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
         "1 while a service has no verdicts although 20 or more are usual by now")
+    # fmt: on
+
+    def unknown_samples(
+        self, labels: tuple[str, ...], unknown: float, lowest: float, highest: float, least: float = 0.0
+    ) -> Iterator[Sample]:
+        """Yield the part of verdicts that is unknown, and what they allow where it is more than ``least``."""
+        yield self.quality_unknown_ratio, labels, unknown
+        if unknown > least:
+            yield self.quality_lowest, labels, lowest
+            yield self.quality_highest, labels, highest
 
 
 class MonitorParts(NamedTuple):
@@ -92,7 +123,8 @@ class MonitorParts(NamedTuple):
 class Watch(ABC):
     """Runs when it is due, and shows gauges whose label sets come and go; a label set belongs to one watch.
 
-    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``.
+    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``, and
+    if ``counts_dead`` also for those of dead letters.
 
     Attributes:
         every_s: The interval.
@@ -100,6 +132,7 @@ class Watch(ABC):
 
     every_s: float = 60.0
     detail: str | None = None
+    counts_dead: bool = False
     origin: str | None = None
     judges: Collection[str] = ()
 

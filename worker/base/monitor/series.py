@@ -5,6 +5,7 @@ series. Sums are kept in buckets of five minutes for 3 days and of an hour for 9
 buckets of ten seconds for an hour, see scripts/quality.lua.
 """
 
+import binascii
 import datetime as dt
 import hashlib
 import math
@@ -16,9 +17,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged, sum_unjudged, weight_class
 from judges.core.verdict import Verdict, joined_parts
 from worker.base.monitor.feature import MonitorKeys, tag_of
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS
 from worker.core.storage.client import Store
 
@@ -82,26 +83,19 @@ class Series(Struct, frozen=True, array_like=True):
         }
 
 
-class Unjudged(NamedTuple):
-    """Sums over the verdicts of a bucket without a pass or fail."""
-
-    verdicts: int = 0
-    weight: float = 0.0
-    squares: float = 0.0
-
-
-def sum_unjudged(every: Iterable[Unjudged]) -> Unjudged:
-    """Add up verdicts without a pass or fail."""
-    return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
-
-
 class Bucket(NamedTuple):
     """The sums of one bucket; its time is in seconds since the epoch."""
 
     begins_at: float
     sums: Sums
     abstained: Unjudged
-    unscored: Unjudged
+    inapplicable: Unjudged
+    """Unscored because the judge does not apply; those that are unknown are in ``sums``."""
+
+    @property
+    def unscored(self) -> Unjudged:
+        """All verdicts without a score."""
+        return sum_unjudged((self.inapplicable, self.sums.unknown))
 
     @property
     def verdicts(self) -> int:
@@ -143,10 +137,25 @@ def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
     return (value or "")[:MAX_SEGMENT_VALUE_CHARS]
 
 
+def is_unknown(verdict: Verdict) -> bool:
+    """Return whether a verdict was asked for and not given: filters, for example, refuse the worst answers.
+
+    One whose judge does not apply, as without documents, is missing at random.
+    """
+    return verdict.outcome == "unscored" and verdict.reason != "missing_input"
+
+
 @lru_cache(1024)
 def class_of(weight: float) -> str:
     """Return the class of a weight as a letter, A for weights from 1 to below 2."""
     return chr(ord("A") + min(25, max(0, weight_class(weight))))
+
+
+def cluster_of(name: str) -> str:
+    """Return a short name of a session, or of a trace without one."""
+    # Two sessions with the same name within a period would count as one: 1 of 10^7 among 7,500.
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    return binascii.b2a_base64(digest, newline=False).decode()
 
 
 def utc_minute(at: float) -> str:
@@ -236,13 +245,17 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
             sums.classes[ord(kind) - ord("A")] = of_class
     total = sums.total
     # Stored is the excess over sums in which each judgement is a session by itself.
-    later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))
+    # Sums of version 0.2 lack the last two.
+    later, weights, products, passed, cubes, fourths = (*kinds.get("s", (0, 0, 0, 0)), 0, 0)[:6]
     sums.over_sessions = SessionSums(
         total.judgements - int(later),
         total.squares + weights,
         total.passed_squares + products,
         total.passed_squares + passed,
+        cubes,
+        fourths,
     )
+    sums.unknown = _unjudged(kinds, "x")
     return sums
 
 

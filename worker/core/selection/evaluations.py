@@ -129,7 +129,9 @@ def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: 
     """
     told = joined_parts(question_of(trace).strip(), trace.output.strip())
     parts = [joined_parts(each.judge, each.version, grader.judge_model) for grader, each in chosen]
-    marks = (hashlib.blake2b(told + part, digest_size=6) for part in (*parts, *([b""] if in_session else [])))
+    if in_session:
+        parts.append(joined_parts(trace.session_id or ""))
+    marks = (hashlib.blake2b(told + part, digest_size=6) for part in parts)
     return "".join(base64.b64encode(mark.digest()).decode() for mark in marks)
 
 

@@ -4,6 +4,7 @@ Keys that only a part of base or a feature reads are in a class of its ``feature
 """
 
 import datetime as dt
+import hashlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,7 +61,7 @@ class Keys(KeySpace):
     scores = Key(
         "scores", "Prefix of ``scores:<evaluation id>``, strings, the scores of panels' members; TTL of the ledger."
     )
-    same = Key("same", "Prefix of ``same:<trace id>``.")
+    same = Key("same", "Prefix of ``same:<hash of a trace id>``.")
     account_all = Key("account:all", "Hash of all counts since the beginning. No TTL.")
     producers = Key("producers", "Sorted set of producers by the time of their last batch, in milliseconds. No TTL.")
 
@@ -129,7 +130,9 @@ class Keys(KeySpace):
 
     def told(self, trace_id: str) -> str:
         """String, a mark of 8 characters for each answer of a trace and its evaluation, at most 8; TTL of a day."""
-        return f"{self.same}:{trace_id}"
+        # Hashed, so that nothing of it is left of a trace that is forgotten, and to save memory.
+        digest = hashlib.blake2b(trace_id.encode("utf-8", "surrogatepass"), digest_size=8)
+        return f"{self.same}:{digest.hexdigest()}"
 
     def ready(self, judge_model: str) -> str:
         """Sorted set of a judge model's ready batches by creation time in milliseconds; no TTL."""

@@ -23,7 +23,8 @@ from prometheus_client import Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnusableInput
+from tracejudge.dialects.unread import ADVICE, Unread, shown_scope
+from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
 from worker.core.selection.lenient import safe_id, safe_names
@@ -316,6 +317,7 @@ class Access:
         return clients[0] if clients and shown.scheme == "bearer" else None
 
 
+_MAX_LISTED: Final = 2_000
 _NO_CALL: Final = "no_model_call"
 EXPLAINED: Final = {
     "no_service": "the resource has no service.name",
@@ -349,6 +351,7 @@ class Losses:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str, str], int] = {}
+        self._listed: dict[str, tuple[float, tuple[str, ...]]] = {}  # Until when, and the names of attributes.
         self._next_s: dict[tuple[str, str, str], float] = {}
 
     def refuse(self, error: RefusedError, path: str) -> None:
@@ -362,13 +365,45 @@ class Losses:
             if not loss.count:
                 continue
             self._metrics.dropped.labels(loss.reason).inc(loss.count)
-            is_logged = self._log(("items dropped", loss.reason, ""), loss.count)
-            # Services send many spans that call no model: listed each time, they would displace all others.
-            if loss.reason != _NO_CALL or is_logged:
-                detail = loss.detail or EXPLAINED.get(loss.reason, "")
-                told = (loss.reason, f"{detail} ({loss.count:,} items)" if loss.count > 1 else detail)
-                names, trace_id = safe_names(loss.names), safe_id(loss.trace_id)
-                self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
+            self._log(("items dropped", loss.reason, ""), loss.count)
+            detail = loss.detail or EXPLAINED.get(loss.reason, "")
+            told = (loss.reason, f"{detail} ({loss.count:,} items)" if loss.count > 1 else detail)
+            names, trace_id = safe_names(loss.names), safe_id(loss.trace_id)
+            self._unusable.add_record(InvalidRecord("", time.time(), *told, trace_id, names, client))
+
+    def are_known(self, scopes: Iterable[str]) -> bool:
+        """Return whether the last hour's list has all of these instrumentations."""
+        now = self._clock()
+        return all(now < self._listed.get(shown_scope(scope), (now, ()))[0] for scope in scopes)
+
+    def drop_unread(self, counts: Mapping[str, int], trace_id: str, kinds: Iterable[Unread] = ()) -> None:
+        """Record the spans of a trace without a call of a model, by instrumentation.
+
+        Services send many of them, which would displace all others from the list: each instrumentation is listed once
+        an hour.
+        """
+        total, now = sum(counts.values()), self._clock()
+        self._metrics.dropped.labels(_NO_CALL).inc(total)
+        self._log(("items dropped", _NO_CALL, ""), total)
+        for kind in kinds:
+            if not self.are_known((kind.scope,)) and (len(self._listed) < _MAX_LISTED or kind.scope in self._listed):
+                self._listed[kind.scope] = now + 3600.0, kind.names
+                advice = f"; {ADVICE}" if kind.is_like_call else ""
+                detail = f"{EXPLAINED[_NO_CALL]}: no dialect reads {kind.scope or 'an instrumentation without a name'}"
+                told = (_NO_CALL, detail + advice, safe_id(trace_id), kind.names, None)
+                self._unusable.add_record(InvalidRecord("", time.time(), *told))
+        for scope, count in counts.items():
+            if names := self._listed.get(shown_scope(scope), (0, ()))[1]:
+                self._unusable.add_unread(UnreadRecord(shown_scope(scope) or "(no name)", names, count))
+
+    def tell_no_content(self, scope: str, setting: str, trace_id: str) -> None:
+        """List, once an hour, an instrumentation whose traces hold no content, with the setting that captures it."""
+        subject, now = f"{scope} content", self._clock()
+        if not self.are_known((subject,)) and len(self._listed) < _MAX_LISTED:
+            self._listed[subject] = now + 3600.0, ()
+            detail = f"the spans of {scope or 'an instrumentation without a name'} hold no content; set {setting}"
+            self._unusable.add_record(InvalidRecord("", time.time(), "no_content", detail, safe_id(trace_id), (), None))
+            log.warning("spans without content", instrumentation=scope, setting=setting)
 
     def leave_out(self, field: str, service: str, trace_id: str) -> None:
         """Record a text that was left out of a trace."""
@@ -384,18 +419,17 @@ class Losses:
             self._log(subject, 0, at_end=at_end)
         self._unusable.write(at_end=at_end)
 
-    def _log(self, subject: tuple[str, str, str], count: int, *, at_end: bool = False) -> bool:
+    def _log(self, subject: tuple[str, str, str], count: int, *, at_end: bool = False) -> None:
         """Count, and log the count unless the last line about the subject is less than a minute old."""
         now = self._clock()
         with self._lock:
             total = self._counts.pop(subject, 0) + count
             if not total:
-                return False
+                return
             if now < self._next_s.get(subject, now) and not at_end:
                 self._counts[subject] = total
-                return False
+                return
             self._next_s[subject] = now + 60.0
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))
-        return True

@@ -32,6 +32,7 @@ from worker.features.gateway.admission import (
     status_reply,
 )
 from worker.features.gateway.gathering import Gatherers
+from worker.features.gateway.instrumentations import Instrumentations
 from worker.features.gateway.intake import Encoder, Intake, read_intake
 from worker.features.gateway.otlp import Request as OtlpRequest
 from worker.features.gateway.otlp import read_request, reply_content
@@ -61,7 +62,9 @@ class Gateway:
         executor: Executor,
         metrics: GatewayMetrics,
         losses: Losses,
+        instrumentations: Instrumentations,
     ) -> None:
+        self._instrumentations = instrumentations
         self._access = access
         self._bodies = bodies
         self._encoder = encoder
@@ -116,7 +119,14 @@ class Gateway:
         body = await self._bodies.read(request)
         try:
             size = body.size_bytes
-            read = partial(read_request, body.take(), form, is_log=is_log, service=client.service)
+            read = partial(
+                read_request,
+                body.take(),
+                form,
+                is_log=is_log,
+                service=client.service,
+                instrumentations=self._instrumentations,
+            )
             items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
             self._admit_rate(client, items.count + items.ignored)
             if items.traces:

@@ -7,6 +7,7 @@ crash another one joins it again, with the same ids, so that it is sampled once.
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple
@@ -15,9 +16,10 @@ import msgspec
 import structlog
 
 from tracejudge.delivery.buffer import Entry, Kind
-from tracejudge.dialects import RawEvent, RawSpan, names
+from tracejudge.dialects import Dialects, RawEvent, RawSpan, names
+from tracejudge.dialects.unread import missing_content, unread
 from tracejudge.dialects.values import decoded
-from tracejudge.otel.joining import SpanGroup, join
+from tracejudge.otel.joining import SpanGroup, has_no_content, join
 from tracejudge.partitions import place_of
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import error_place
@@ -31,8 +33,6 @@ from worker.features.gateway.publishing import Publisher
 log = structlog.get_logger("tracejudge.gateway")
 _LEASE_MS: Final = 30_000
 _MAX_TRACES: Final = 1_000
-# Traces without any of these have nothing that a dialect reads.
-_PREFIXES: Final = tuple(prefix.encode() for prefix in names.PREFIXES)
 _MESSAGES: Final = {
     names.INPUT_MESSAGES: "input",
     names.PROMPT: "input",
@@ -208,6 +208,8 @@ class Joiner(ServiceThread):
         encoder: Encoder,
         publisher: Publisher,
         losses: Losses,
+        *,
+        dialects: Dialects,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("gateway-joiner")
@@ -215,6 +217,9 @@ class Joiner(ServiceThread):
         self._encoder = encoder
         self._publisher = publisher
         self._losses = losses
+        self._dialects = dialects
+        # Traces without any of these have nothing that a dialect reads.
+        self._prefixes = tuple(prefix.encode() for prefix in dialects.prefixes)
         self._clock = clock
 
     def run_once(self) -> None:
@@ -258,18 +263,22 @@ class Joiner(ServiceThread):
             self._drop(taken.trace_id, "expired", 1)
             return
         parts = [part for raw in taken.parts for part in _part_decoder.decode(raw)]
-        if not any(prefix in part for part in taken.parts for prefix in _PREFIXES):
-            self._drop(taken.trace_id, "no_model_call", sum(len(part.items) for part in parts))
+        is_read = any(prefix in part for part in taken.parts for prefix in self._prefixes)
+        counts = Counter(part.scope for part in parts for _ in part.items)
+        if not is_read and self._losses.are_known(counts):
+            self._losses.drop_unread(counts, taken.trace_id)
             return
         decoded = decode_parts(taken.trace_id, parts)
         self._drop(taken.trace_id, "unreadable", decoded.unreadable)
         for source, group in split_groups(decoded):
             with self._guarded(taken.trace_id, len(group.spans)):
-                fields = join(group)
+                fields = join(group, self._dialects)
                 if fields is None:
-                    names = dict.fromkeys(name for span in group.spans for name in span.attributes)
-                    self._drop(taken.trace_id, "no_model_call", len(group.spans), names=tuple(names))
+                    kinds = unread(group.spans, self._dialects)
+                    self._losses.drop_unread({kind.scope: kind.count for kind in kinds}, taken.trace_id, kinds)
                     continue
+                if has_no_content(fields) and (missing := missing_content(group.spans, self._dialects)) is not None:
+                    self._losses.tell_no_content(*missing, taken.trace_id)
                 fields["id"] = publication_id(taken.trace_id, fields["span_id"])
                 named = {"service": source.service, "environment": source.environment, "release": source.release}
                 outcome = self._encoder.encode(Kind.TRACE, fields | named, self._clock())
@@ -289,5 +298,5 @@ class Joiner(ServiceThread):
             log.error("trace not joined", error=type(error).__name__, where=error_place(error))  # noqa: TRY400
             self._drop(trace_id, "unreadable", count)
 
-    def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "", names: tuple[str, ...] = ()) -> None:
-        self._losses.drop([Loss(reason, count, detail, names, trace_id)])
+    def _drop(self, trace_id: str, reason: str, count: int, *, detail: str = "") -> None:
+        self._losses.drop([Loss(reason, count, detail, trace_id=trace_id)])

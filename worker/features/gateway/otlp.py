@@ -19,7 +19,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tracejudge.dialects import RawEvent, RawSpan
+from tracejudge.dialects.unread import Unread
+from tracejudge.dialects.values import structure_of
+from worker.core.selection.lenient import NoTraceError, decode_repaired
 from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
+from worker.features.gateway.instrumentations import Instrumentations
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2
@@ -30,6 +34,7 @@ _CONTINUED: Final = 0x80
 _MAX_SHIFT: Final = 63
 _REMOTE: Final = 0x300  # of a span's flags: it is known that its parent is remote
 _MAX_DEPTH: Final = 20
+_MAX_NESTED: Final = 100  # as protobuf's own parser
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = {1: "ok", 2: "error"}
 _EVENT_NAME: Final = "event.name"
@@ -68,8 +73,10 @@ class Group:
 class Request:
     """The items of one request by trace, and the number of those that cannot be used, by reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, instrumentations: Instrumentations | None = None) -> None:
         self.traces: dict[str, Group] = {}
+        self.instrumentations = instrumentations
+        self.unread: dict[str, Unread] = {}  # Spans that no dialect reads, of each instrumentation the first one.
         self.count = 0
         self.ignored = 0  # Log records that are no part of a conversation with a model; they are accepted and not kept.
         self.dropped: dict[str, Loss] = {}
@@ -110,40 +117,52 @@ class Request:
         own = group.parts.get(key)
         if own is None:
             own = group.parts[key] = Part(*part, items=[])
+        if not part[1] and self.instrumentations is not None and self.instrumentations.is_open(part[3]):
+            kind = self.instrumentations.examine(part[3], names)
+            if kind is not None:
+                self.unread.setdefault(part[3], kind)
         own.items.append(item)
         group.has_root |= is_root
         group.count += 1
         self.count += 1
 
 
-def read_request(body: bytes, form: Form, *, is_log: bool, service: str | None) -> Request:
+def read_request(
+    body: bytes, form: Form, *, is_log: bool, service: str | None, instrumentations: Instrumentations | None = None
+) -> Request:
     """Group the items of a request by trace, or raise ``RefusedError``; ``service`` replaces the resource's."""
+    request = Request(instrumentations)
     try:
         if form is Form.PROTOBUF:
-            return _read_protobuf(body, service, is_log=is_log)
-        check_values(body, 1_000_000)
-        return _read_json(body, service, is_log=is_log)
-    except (DecodeError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            _read_protobuf(request, body, service, is_log=is_log)
+        else:
+            check_values(body, 1_000_000)
+            _read_json(request, body, service, is_log=is_log)
+    except (DecodeError, NoTraceError, RecursionError):
         message = f"the body is no valid OTLP in {form.value}"
         if form is Form.JSON:
             message += "; send plain JSON to /v1/tracejudge"
         raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", message) from None
+    return request
 
 
 def reply_content(form: Form, request: Request, *, is_log: bool) -> bytes:
     """Build the content of a reply, with the rejected items if there are any."""
     rejected = sum(loss.count for loss in request.dropped.values())
-    words = "; ".join(f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items()))
+    parts = [f"{reason} {loss.count}: {EXPLAINED[reason]}" for reason, loss in sorted(request.dropped.items())]
+    if request.instrumentations is not None and request.unread:
+        parts.append(request.instrumentations.message(request.unread.values()))
+    words = "; ".join(filter(None, parts))
     name = "rejected_log_records" if is_log else "rejected_spans"
     if form is Form.PROTOBUF:
         reply = ExportLogsServiceResponse() if is_log else ExportTraceServiceResponse()
-        if rejected:
+        if words:
             setattr(reply.partial_success, name, rejected)
             reply.partial_success.error_message = words
         return reply.SerializeToString()
     camel = "rejectedLogRecords" if is_log else "rejectedSpans"
     # 64-bit integers are strings in OTLP's JSON.
-    return msgspec.json.encode({"partialSuccess": {camel: str(rejected), "errorMessage": words}} if rejected else {})
+    return msgspec.json.encode({"partialSuccess": {camel: str(rejected), "errorMessage": words}} if words else {})
 
 
 def _source(attributes: Mapping[str, object], service: str | None) -> Source | None:
@@ -154,9 +173,8 @@ def _source(attributes: Mapping[str, object], service: str | None) -> Source | N
     return None if named is None else Source(named, text(*_ENVIRONMENTS), text("service.version"))
 
 
-def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request:
+def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log: bool) -> None:
     """Read one item after the other: a whole body of empty messages, parsed, takes a hundred times its size."""
-    request = Request()
     # At most so many resources with their attributes, scopes and items in one request.
     fields = _Splitter(100_000).fields
     for number, of_resource in fields(memoryview(body)):
@@ -165,7 +183,7 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
         members = fields(of_resource)
         resource = b"".join(content for number, content in members if number == 1)
         fields(memoryview(resource))
-        attributes = _attributes(Resource.FromString(resource).attributes)
+        attributes = _attributes(_parsed(Resource, resource)[0].attributes)
         source = _source(attributes, service)
         for of_scope in (content for number, content in members if number == _SCOPES):
             parts = fields(of_scope)
@@ -173,19 +191,74 @@ def _read_protobuf(body: bytes, service: str | None, *, is_log: bool) -> Request
             if source is None:
                 request.drop("no_service", attributes, len(items))
                 continue
-            scope = InstrumentationScope.FromString(b"".join(content for number, content in parts if number == 1))
+            scope, _ = _parsed(InstrumentationScope, b"".join(content for number, content in parts if number == 1))
             part = ("p", is_log, source, scope.name)
             for item in items:
                 if len(item) > 1024 * 1024:
                     fields(item)
-                content = bytes(item)
                 # Spans and log records have the same names of ids, which their types do not express.
-                read: Any = LogRecord.FromString(content) if is_log else Span.FromString(content)
+                read: Any
+                try:
+                    read, content = _parsed(LogRecord if is_log else Span, bytes(item))
+                except DecodeError:
+                    request.drop("unreadable")
+                    continue
                 event = (read.event_name or _event_name(read.attributes)) if is_log else ""
                 is_root = not is_log and (not read.parent_span_id or read.flags & _REMOTE == _REMOTE)
                 names = (attribute.key for attribute in read.attributes)
                 request.add(part, content, (read.trace_id, read.span_id), event, is_root=is_root, names=names)
-    return request
+
+
+def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
+    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it.
+
+    Raises:
+        DecodeError: It is no message.
+    """
+    try:
+        return kind.FromString(content), content
+    except DecodeError:
+        content = _repaired(memoryview(content), kind.DESCRIPTOR)
+        return kind.FromString(content), content
+
+
+def _repaired(data: memoryview, descriptor: Any, depth: int = 0) -> bytes:
+    """Copy a message with texts in UTF-8."""
+    copy = bytearray()
+    at = 0
+    if depth > _MAX_NESTED:
+        raise DecodeError("too deep")
+    try:
+        while at < len(data):
+            start = at
+            tag, at = _varint(data, at)
+            field = descriptor.fields_by_number.get(tag >> 3)
+            if tag & 7 != _LENGTH:
+                at = at + _FIXED[tag & 7] if tag & 7 in _FIXED else _varint(data, at)[1]
+                copy += data[start:at]
+                continue
+            head = data[start:at]
+            size, at = _varint(data, at)
+            content, at = data[at : at + size], at + size
+            if field is not None and field.type == field.TYPE_STRING:
+                content = memoryview(bytes(content).decode(errors="replace").encode())
+            elif field is not None and field.type == field.TYPE_MESSAGE:
+                content = memoryview(_repaired(content, field.message_type, depth + 1))
+            copy += bytes(head) + _written_varint(len(content)) + content
+    except IndexError:
+        raise DecodeError("cut off") from None
+    if at != len(data):
+        raise DecodeError("cut off")
+    return bytes(copy)
+
+
+def _written_varint(number: int) -> bytes:
+    digits = bytearray()
+    while number >= _CONTINUED:
+        digits.append(number & 0x7F | _CONTINUED)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
 
 
 class _Splitter:
@@ -258,7 +331,7 @@ class _Value(Struct, rename="camel"):
 
 
 class _Attribute(Struct):
-    key: str
+    key: str = ""
     value: _Value | None = None
 
 
@@ -303,19 +376,41 @@ _ids_decoder = msgspec.json.Decoder(_Ids)
 _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
+def _decoded(raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field.
+
+    Raises:
+        NoTraceError: It is no JSON, or not as OTLP has it.
+    """
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        plain = _without_null(decode_repaired(raw))
+    try:
+        return decoder.decode(msgspec.json.encode(plain))
+    except (msgspec.DecodeError, RecursionError):
+        raise NoTraceError("wrong_type") from None
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return [_without_null(item) for item in value if item is not None] if isinstance(value, list) else value
+
+
 def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
     """Return the resources of a request in JSON.
 
     Raises:
         RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
     """
-    items = _items_decoder.decode(body)
+    items: _Items = _decoded(body, _items_decoder)
     resources, others = items.resource_spans, items.resource_logs
     if is_log:
         resources, others = others, resources
     if resources is not UNSET:
         return resources
-    if others is UNSET and not msgspec.json.decode(body):
+    if others is UNSET and not _without_null(decode_repaired(body)):
         return ()
     path = "/v1/tracejudge" if others is UNSET else "/v1/traces" if is_log else "/v1/logs"
     kind = "plain JSON" if others is UNSET else "spans" if is_log else "log records"
@@ -323,28 +418,29 @@ def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
     raise RefusedError(HTTPStatus.BAD_REQUEST, "malformed", f"the body has no {name}; send {kind} to {path}")
 
 
-def _read_json(body: bytes, service: str | None, *, is_log: bool) -> Request:
-    request = Request()
+def _read_json(request: Request, body: bytes, service: str | None, *, is_log: bool) -> None:
     for resource in _resources(body, is_log=is_log):
         attributes = _json_attributes(resource.resource.attributes if resource.resource else ())
         source = _source(attributes, service)
         for scope in resource.scope_logs if is_log else resource.scope_spans:
-            raws = scope.log_records if is_log else scope.spans
+            raws = [raw for raw in (scope.log_records if is_log else scope.spans) if bytes(raw) != b"null"]
             if source is None:
                 request.drop("no_service", attributes, len(raws))
                 continue
             part = ("j", is_log, source, scope.scope.name if scope.scope else "")
             for raw in raws:
                 try:
-                    ids = _ids_decoder.decode(raw)
+                    ids: _Ids = _decoded(raw, _ids_decoder)
                     both = bytes.fromhex(ids.trace_id), bytes.fromhex(ids.span_id)
-                    name = ids.event_name or (_event_name(_attributes_decoder.decode(ids.attributes)) if is_log else "")
-                except (msgspec.ValidationError, ValueError):
+                    is_examined = is_log or (request.instrumentations and request.instrumentations.is_open(part[3]))
+                    own = _decoded(ids.attributes, _attributes_decoder) if is_examined else ()
+                except (NoTraceError, ValueError, RecursionError):
                     request.drop("no_ids")
                     continue
+                name = ids.event_name or (_event_name(own) if is_log else "")
                 is_root = not is_log and (not ids.parent_span_id or ids.flags & _REMOTE == _REMOTE)
-                request.add(part, bytes(raw), both, name, is_root=is_root)
-    return request
+                names = (attribute.key for attribute in own)
+                request.add(part, bytes(raw), both, name, is_root=is_root, names=names)
 
 
 # ---- after the request: items as the SDK's types ----
@@ -380,7 +476,7 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
                 else:
                     span = _span(part.form, trace_id, part.scope, item)
                     spans[span.span_id] = (source, span)
-            except (DecodeError, msgspec.DecodeError, ValueError, TypeError, RecursionError):
+            except (DecodeError, NoTraceError, ValueError, TypeError, RecursionError):
                 unreadable += 1
     return Decoded(list(spans.values()), events, unreadable)
 
@@ -407,7 +503,7 @@ def _span(form: str, trace_id: str, scope: str, item: bytes) -> RawSpan:
         span, read = Span.FromString(item), cast("Callable[[Any], dict[str, object]]", _attributes)
         span_id, parent, status = span.span_id.hex(), span.parent_span_id.hex(), span.status
     else:
-        span, read = _span_decoder.decode(item), _json_attributes
+        span, read = _decoded(item, _span_decoder), _json_attributes
         span_id, parent = span.span_id.lower(), (span.parent_span_id or "").lower()
         status = span.status or _JsonStatus()
     return RawSpan(
@@ -434,10 +530,12 @@ def _log_event(form: str, item: bytes) -> tuple[str, RawEvent]:
         span_id, name = message.span_id.hex(), message.event_name
         attributes, body = _attributes(message.attributes), _value(message.body)
     else:
-        record = _log_decoder.decode(item)
+        record: _JsonLog = _decoded(item, _log_decoder)
         span_id, name = record.span_id.lower(), record.event_name
         attributes, body = _json_attributes(record.attributes), _json_value(record.body)
-    # The conversation is in the body of the events of semantic conventions 1.30, and in the attributes since.
+    # The conversation is in the body of the events of semantic conventions 1.30, some write it as JSON; and in the
+    # attributes since.
+    body = structure_of(body)
     content = {**attributes, **body} if isinstance(body, dict) else attributes
     return span_id, RawEvent(name or str(attributes.get(_EVENT_NAME)), content)
 

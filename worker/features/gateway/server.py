@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from worker.base.dialects import load_dialects
 from worker.base.input.unusable import UnusableInput
 from worker.core.config.serving import Listen, Tls
 from worker.core.config.settings import Settings, SettingsError
@@ -23,6 +24,7 @@ from worker.features.gateway.admission import Access, Bodies, GatewayMetrics, Lo
 from worker.features.gateway.app import Gateway
 from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherers, Joiner
+from worker.features.gateway.instrumentations import Instrumentations
 from worker.features.gateway.intake import Encoder, sdk_settings
 from worker.features.gateway.publishing import Capacity, Publisher
 
@@ -63,7 +65,7 @@ class GatewayServer:
         """Build everything; ``config`` is the configuration file, for errors.
 
         Raises:
-            SettingsError: A token, certificate or address cannot be used, or Redis has other partitions.
+            SettingsError: A token, certificate, address or table cannot be used, or Redis has other partitions.
         """
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
@@ -76,7 +78,8 @@ class GatewayServer:
         gatherer = Gatherers(self._stores, GATEWAY.read(settings))
         self._losses = Losses(UnusableInput(self._stores[0]), self._metrics)
         # Stopped from the last to the first: the joiner needs the publisher.
-        joiner = Joiner(gatherer.each, Encoder(sdk), publisher, self._losses)
+        dialects = load_dialects(config)
+        joiner = Joiner(gatherer.each, Encoder(sdk), publisher, self._losses, dialects=dialects)
         heartbeat = HeartbeatThread("gateway", self._stores[0], settings.config_hash)
         self._threads = [publisher, capacity, joiner, heartbeat]
         self._readiness = Readiness()
@@ -103,6 +106,7 @@ class GatewayServer:
             executor=self._executor,
             metrics=self._metrics,
             losses=self._losses,
+            instrumentations=Instrumentations(dialects),
         )
         self._metrics.gathered_bytes.set_function(lambda: gatherer.held_bytes)
         self._metrics.body_bytes.set_function(lambda: bodies.held_bytes)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share, merge_sums, weight_class
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, read_labels
 from worker.base.monitor.corrected import (
     Confusion,
@@ -30,7 +31,6 @@ from worker.base.monitor.series import (
     Series,
     read_buckets,
 )
-from worker.base.monitor.shares import PassShare, Sums, design_effect, merge_sums, pass_share, weight_class
 from worker.core.storage.client import Store
 
 LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
@@ -49,7 +49,7 @@ class Correction(NamedTuple):
 
     method: Method | None  # None for labels from a queue, which have none.
     corrected: Corrected | None
-    raw: PassShare | None  # The uncorrected share of the same time.
+    raw: ShareEstimate | None  # The uncorrected share of the same time.
     labels: int
     since: float
     until: float
@@ -126,7 +126,7 @@ def corrections(
 
 def _correction(origin: Origin, pairs: Sequence[Pair], sums: Sums, since: float, until: float) -> Correction:
     method: Method | None = None
-    share = pass_share(sums)
+    share = estimate_share(sums)
     try:
         method = method_of(origin)
         if share is None:

@@ -22,6 +22,9 @@ exporter._END_TIMEOUT_S = 60
 exiting._TIMEOUT_MS = 60_000
 
 
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.completion": "Yes."}
+
+
 def set_up() -> None:
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(TraceJudgeExporter(), schedule_delay_millis=50))
@@ -29,7 +32,7 @@ def set_up() -> None:
 
 
 def ask(name: str) -> None:
-    with trace.get_tracer("shop").start_as_current_span(name, attributes={"gen_ai.operation.name": "chat"}):
+    with trace.get_tracer("shop").start_as_current_span(name, attributes=CHAT):
         pass
 
 

@@ -19,10 +19,13 @@ provider.add_span_processor(SimpleSpanProcessor(exporter))
 tracer = provider.get_tracer("shop")
 
 
+CHAT = {"gen_ai.operation.name": "chat", "gen_ai.completion": "Yes."}
+
+
 def ask(number: int) -> None:
     with tracer.start_as_current_span(f"request {number}"):
         gevent.sleep(0.001)
-        with tracer.start_as_current_span("chat", attributes={"gen_ai.operation.name": "chat"}):
+        with tracer.start_as_current_span("chat", attributes=CHAT):
             gevent.sleep(0.001)
 
 

@@ -10,7 +10,7 @@
 -- KEYS[10] producers       sorted set, producer -> time of its last batch in ms; no TTL
 -- KEYS[11] sessions:due · KEYS[12] sessions, see sessions.lua
 -- KEYS[13..]               session:<id>, see sessions.lua · batch:<id> string, no TTL in the end · ready:<judge model> sorted set, no TTL
---                          same:<trace id> string, marks of what of a trace was chosen, 8 characters each; TTL of a day
+--                          same:<hash of trace id> string, marks of what of a trace was chosen, 8 characters each; TTL of a day
 --                          producer:<id> hash, TTL set by the producer, else plan.account_ttl_s; what is added here:
 --                            reported, dropped, dropped:<reason>  the largest totals of its reports
 --                            accounted, sent:accounted, lost:accounted, trimmed:accounted  its part of the account

@@ -1,0 +1,74 @@
+"""Tables of dialects in `dialects.d`, the folder beside the configuration: loading, checking, and their other form."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from judges.core.faults import Fault, SettingsError
+from tracejudge.dialects import Dialects
+from tracejudge.dialects.own_tables import TableError, table_of, to_toml, with_tables
+
+_FOLDER: Final = "dialects.d"
+
+
+def table_files(config: str | None) -> list[Path]:
+    """Return the tables beside a configuration, or in the current folder without one."""
+    return sorted((Path(config).parent if config else Path()).joinpath(_FOLDER).glob("*.toml"))
+
+
+def load_dialects(config: str | None) -> Dialects:
+    """Return the dialects with the tables beside a configuration.
+
+    Raises:
+        SettingsError: A table cannot be used.
+    """
+    try:
+        return with_tables([table_of(read_fields(path)) for path in table_files(config)])
+    except TableError:
+        raise SettingsError(next(table_faults(table_files(config)))) from None
+
+
+def table_faults(paths: list[Path]) -> Iterator[Fault]:
+    """Find what is wrong with tables, of each the first mistake."""
+    tables = []
+    for path in paths:
+        try:
+            tables.append(table_of(read_fields(path)))
+            with_tables(tables)
+        except SettingsError as error:
+            yield error.fault
+        except TableError as error:
+            key, _, text = str(error).partition(": ")
+            what, _, fix = text.partition("; ")
+            yield Fault(key, what, fix or "see `A dialect of your own` in docs/opentelemetry.md", place=str(path))
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is the table of a dialect and no configuration, by its name."""
+    return path.suffix == ".json" or path.parent.name == _FOLDER
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """Read the fields of a table in TOML or JSON.
+
+    Raises:
+        SettingsError: The file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise SettingsError(Fault("", error.strerror or "cannot be read", "", "unreadable-file", str(path))) from None
+    except ValueError as error:
+        kind = "JSON" if path.suffix == ".json" else "TOML"
+        raise SettingsError(Fault("", f"is no {kind}: {error}", "", "unreadable-file", str(path))) from None
+    return fields if isinstance(fields, dict) else {}
+
+
+def write_table(path: Path, fields: dict[str, Any]) -> None:
+    """Write a table as TOML, or as JSON if the file is named so."""
+    text = json.dumps(fields, indent=2, ensure_ascii=False) + "\n" if path.suffix == ".json" else to_toml(fields)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
