@@ -15,10 +15,9 @@ _KINDS = {"--judge": "judge", "--model": "model", "--service": "service", "--con
 
 
 def pages() -> dict[str, str]:
-    """Write the table, a line for each command."""
-    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(_rows("", cli)))
-    judges = json.dumps(sorted(catalogue()))
-    return {TABLE.name: f'{{"judges": {judges},\n"commands": {{\n{rows}\n}}}}\n'}
+    """Write the table."""
+    table = {"judges": sorted(catalogue()), "commands": dict(sorted(_rows("", cli)))}
+    return {TABLE.name: f"{json.dumps(table)}\n"}
 
 
 def _rows(path: str, command: click.Command) -> list[tuple[str, object]]:

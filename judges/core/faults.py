@@ -120,13 +120,13 @@ def install_command(*extras: str) -> str:
     """Return the command that installs extras: from the checkout that runs or was installed, else from the index."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - 50 ms, for an error alone
 
-    name, folders = "tracejudge-worker", [Path(__file__).parents[2]]
+    folders = [Path(__file__).parents[2]]
     with suppress(PackageNotFoundError, ValueError):
-        address = urlsplit(json.loads(distribution(name).read_text("direct_url.json") or "{}").get("url", ""))
-        folders += [Path(unquote(address.path))] if address.scheme == "file" else []
+        origin = json.loads(distribution("tracejudge-worker").read_text("direct_url.json") or "{}")
+        folders.append(Path(unquote(urlsplit(origin.get("url", "")).path)))
     for folder in folders:
         if (folder / "producers" / "pyproject.toml").is_file():
             place = min(f"./{os.path.relpath(folder)}", str(folder), key=len).removesuffix("/.")
             # pip takes the SDK from here too: no index has this version before it is released.
             return f"pip install {place}/producers '{place}[{','.join(extras)}]'"
-    return f"pip install '{name}[{','.join(extras)}]'"
+    return f"pip install 'tracejudge-worker[{','.join(extras)}]'"

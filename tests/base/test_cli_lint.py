@@ -225,6 +225,12 @@ def test_init_writes_a_file_without_findings_and_never_over_another(run: Run) ->
     assert run("init", "--output", "folder").code == 0
     assert Path("folder/tracejudge.toml").read_text(encoding="utf-8") == text
     assert "folder/tracejudge.toml exists" in run("init", "--output", "folder").err
+    for url, needs_key in (("http://localhost:8000/v1", False), ("http://[::1]/v1", False), ("https://host/v1", True)):
+        text = run("init", "--base-url", url, "--model", "m", "--print").out
+        assert (f'base_url = "{url}"\nmodel = "m"\n' in text, "\napi_key_env" in text) == (True, needs_key), url
+        Path("local.toml").write_text(text, encoding="utf-8")
+        model = load({"OPENAI_API_KEY": "k"}, "local.toml").models["default"]
+        assert (model.base_url, model.model, model.provider) == (url, "m", "openai")
     absent = run("init", "--output", "absent/t.toml")
     assert (absent.code, "absent/t.toml: No such file" in absent.err) == (2, True)
 

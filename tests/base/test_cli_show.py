@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from redis import Redis
-from support.cli_parts import Run
+from support.cli_parts import Run, words
 from support.judged import judged as judged_rows
 
 from judges.core.verdict import Verdict
@@ -120,6 +120,16 @@ def test_an_id_is_a_beginning_of_six_that_means_one_trace(judged: Run) -> None:
         assert (ended.code, ended.out) == (1, ""), text
         for part in message.split(", "):
             assert part in ended.err.replace("\n", " "), text
+
+
+def test_a_whole_id_may_be_short(judged: Run, redis: Redis, prefix: str) -> None:
+    for name in ("c1", "c12"):
+        trace = {"trace_id": name, "service": "shop", "output": f"Answer of {name}."}
+        redis.xadd(f"{prefix}:traces", {"v": "1", "t": json.dumps(trace)})
+    for name in ("c1", "c12"):
+        ended = judged("show", name)
+        assert (ended.code, f"Answer of {name}." in ended.out) == (0, True), (name, ended)
+    assert "'c' is no trace id: write its first 6 characters" in words(judged("show", "c").err)
 
 
 def test_search_finds_by_service_judge_outcome_text_and_time(judged: Run) -> None:

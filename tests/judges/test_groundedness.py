@@ -65,8 +65,18 @@ def test_each_input_is_needed(field: str) -> None:
             "no",
             "Only 0% of the words of sentence 1 appear in the document.",
         ),
+        (
+            grounded("I'm sorry, but I can't help with that. I don't know.", "The warranty runs 2 years."),
+            "yes",
+            "Every sentence shares most of its words and all of its numbers with the document.",
+        ),
+        (
+            grounded("I don't know. Batteries are never covered.", "The warranty runs 2 years."),
+            "no",
+            "Only 0% of the words of sentence 2 appear in the document.",
+        ),
     ],
-    ids=["all there", "another number", "other words"],
+    ids=["all there", "another number", "other words", "a refusal states nothing", "a refusal and a statement"],
 )
 def test_the_heuristic_compares_sentence_by_sentence(trace: Trace, result: str, reason: str) -> None:
     (prompt,) = JUDGE.prompts(trace)

@@ -41,12 +41,8 @@ def remember_services(names: Iterable[str]) -> None:
 def _tree(table: Mapping[str, Any]) -> click.Group:
     root = click.Group("tracejudge")
     for path, (text, parameters) in table["commands"].items():
-        *groups, name = path.split()
-        parent = root
-        for group in groups:
-            inner = parent.commands[group]
-            assert isinstance(inner, click.Group)  # noqa: S101 - a group comes before its commands
-            parent = inner
+        group, _, name = path.rpartition(" ")
+        parent: Any = root.commands[group] if group else root  # A group comes before its commands.
         params = [_parameter(name, takes, table["judges"]) for name, takes in parameters]
         kind = click.Group if any(other.startswith(f"{path} ") for other in table["commands"]) else click.Command
         parent.add_command(kind(name, params=params, help=text))

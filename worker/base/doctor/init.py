@@ -1,10 +1,10 @@
 """`tracejudge init`: write a commented `tracejudge.toml` to be edited."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import click
 
@@ -65,19 +65,11 @@ rate = 1.0                              # the share of matching traces, 0 to 1
 
 
 def _endpoint(base_url: str, model: str) -> str:
-    lines = [
-        "# The model that judges where a rule names none.",
-        "[models.default]",
-        f"base_url = {json.dumps(base_url)}",
-    ]
-    lines += [f"model = {json.dumps(model)}"]
-    try:
-        address = urlsplit(base_url)
-    except ValueError:
-        address = urlsplit("")
-    if address.scheme not in {"http", "https"} or not address.hostname:
+    if not base_url.startswith(("http://", "https://")):
         raise click.UsageError(f"--base-url: {base_url} is no address; write it as http://localhost:8000/v1")
-    if address.hostname not in {"localhost", "127.0.0.1", "::1"}:
+    lines = ["# The model that judges where a rule names none.", "[models.default]"]
+    lines += [f"base_url = {json.dumps(base_url)}", f"model = {json.dumps(model)}"]
+    if not re.match(r"https?://(localhost|127\.\d+\.\d+\.\d+|\[::1\])([:/]|$)", base_url):
         lines += ['api_key_env = "OPENAI_API_KEY"        # the name of the variable, never the key']
     return "\n".join(lines)
 

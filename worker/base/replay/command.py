@@ -13,7 +13,6 @@ from worker.base.commands.options import (
     JSON,
     OUT,
     REDIS,
-    amount,
     counts_table,
     judges_named,
     note,
@@ -226,7 +225,7 @@ class _Run:
         # Progress is measured in stream time, since Redis does not count the entries between two ids.
         length = sum(_distance(run, run.state.question.last) + 1 for run in self._runs)
         self._meter = Meter("replaying", "trace", total=length)
-        self._waits, self._done = False, 0
+        self._waits = False
 
     def finish(self) -> None:
         """Run to the end; when stopped before, print the result so far and how to resume."""
@@ -253,16 +252,10 @@ class _Run:
             _distance(run, run.state.question.last) + 1 if run.state.is_finished else _distance(run, run.state.next_id)
             for run in self._runs
         )
-        self._update(done)
-
-    def _update(self, done: int | None = None, remark: str = "") -> None:
-        counts, self._done = self._counts, self._done if done is None else done
-        remark = remark or f"{amount(counts.chosen, 'evaluation')} chosen"
-        self._meter.update(counts.traces, done=self._done, remark=remark)
+        self._meter.update(self._counts.traces, done=done)
 
     def _wait(self, work: WaitingWork) -> None:
         message = f"waiting: batches for {work.judge_model} hold {work.waiting_bytes / MIB:,.0f} MiB"
-        self._update(remark=message)
         if not self._waits:
             self._waits = True
             note(message)

@@ -28,16 +28,7 @@ Has = Literal[
 SeriesLabel = Literal["name", "model", "release"]
 MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]
-# The definitions in the folder count, and its path may be relative.
-_PROCESS_SETTINGS: Final = (
-    "judges_folder",
-    "roles",
-    "served_partitions",
-    "metrics_host",
-    "metrics_port",
-    "log_level",
-    "log_verdicts",
-)
+_PROCESS_SETTINGS: Final = ("roles", "served_partitions", "metrics_host", "metrics_port", "log_level", "log_verdicts")
 _LISTEN: Final = {"host", "port", "metrics_port"}  # Keys of tables that options of a command change.
 _SECRET: Final = ("user_key", "user_keys_former", "redis_url", "broker_url", "proxy")
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -325,7 +316,8 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
 
         Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         """
-        left_out = {"tables", *_PROCESS_SETTINGS, *_SECRET}
+        # Of the judges' folder the definitions count; its path may be relative.
+        left_out = {"tables", "judges_folder", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}
         shared["rules"] = [msgspec.to_builtins(structs.replace(rule, tables={})) | rule.tables for rule in self.rules]
         for table in installed_tables().values():

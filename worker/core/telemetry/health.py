@@ -239,7 +239,11 @@ class LiveWorker(NamedTuple):
 
     process: str
     roles: Mapping[str, bool]
-    config_hash: str = ""  # Empty of workers of 0.2.
+
+    @property
+    def config_hash(self) -> str:
+        """The hash of its configuration; empty of workers of 0.2."""
+        return "".join(name.removeprefix(_CONFIG) for name in self.roles if name.startswith(_CONFIG))
 
 
 class Heartbeat:
@@ -296,13 +300,7 @@ class Heartbeat:
 
 def live_workers(store: Store) -> list[LiveWorker]:
     """List the workers and other programs with a recent heartbeat, by Redis' clock."""
-    workers = []
-    for process, encoded in _recent(store, store.keys.workers):
-        roles = _roles_decoder.decode(encoded)
-        config_hash = "".join(name.removeprefix(_CONFIG) for name in roles if name.startswith(_CONFIG))
-        roles = {name: ready for name, ready in roles.items() if not name.startswith(_CONFIG)}
-        workers.append(LiveWorker(process, roles, config_hash))
-    return workers
+    return [LiveWorker(process, _roles_decoder.decode(roles)) for process, roles in _recent(store, store.keys.workers)]
 
 
 def live_circuits(store: Store) -> list[dict[str, float | None]]:

@@ -211,13 +211,6 @@ class HeartbeatThread(ServiceThread):
             self._heartbeat.beat({self.role: True})
         self.pause(2.0)
 
-    def stop(self, timeout_s: float) -> bool:
-        """End the thread, and withdraw the heartbeat."""
-        ended = super().stop(timeout_s)
-        with contextlib.suppress(StoreError):
-            self._heartbeat.withdraw()
-        return ended
-
 
 def share_threads(threads: Iterable[ServiceThread]) -> None:
     """Run threads of one name in one shared thread if their class has ``shares``; called before the start."""

@@ -204,7 +204,7 @@ def open_model(settings: Settings, name: str, tries: int, events_at: Callable[[s
 class Job(NamedTuple):
     """An evaluation to make, and the offset in the file where its trace ends.
 
-    ``session`` describes the conversation that the trace joins.
+    ``session`` describes the conversation that the trace joins, ``written`` is a verdict of an earlier run.
     """
 
     entry: TraceEntry
@@ -212,6 +212,7 @@ class Job(NamedTuple):
     grader: JudgeRunner | Panel
     end: int
     session: Session | None = None
+    written: Verdict | None = None
 
     @property
     def evaluation_id(self) -> str:
@@ -280,7 +281,8 @@ class Offline:
         """Judge all lines, and write verdicts in the order of the file, judge by judge and model by model."""
 
         def keep(job: Job, timed: TimedAssessment) -> None:
-            if self._is_written(job):
+            if job.written is not None:
+                self._add(job.written, job.end)
                 return
             try:
                 line = msgspec.json.encode(verdict := self._verdict(job, timed))
@@ -351,23 +353,21 @@ class Offline:
         for judge in judges:
             question = Question(judge, entry.trace)
             graders = self._graders.by_judge[judge.name]
-            jobs = [Job(entry, question, grader, end, session) for grader in graders]
-            if isinstance(graders[-1], Panel) and not all(map(self._has, jobs)):
-                # It needs the answers of all its models; ``keep`` leaves out those that are written.
-                yield from jobs
-            else:
-                yield from (job for job in jobs if not self._is_written(job))
+            jobs = [self._with_written(Job(entry, question, grader, end, session)) for grader in graders]
+            # A panel needs the answers of all its models; ``keep`` leaves out those that are written.
+            asks_all = isinstance(graders[-1], Panel) and any(job.written is None for job in jobs)
+            for job in jobs:
+                if job.written is None or asks_all:
+                    yield job
+                else:
+                    self._add(job.written, end)
 
-    def _has(self, job: Job) -> bool:
-        return self._written_before is not None and self._written_before.has(job.evaluation_id, job.session)
-
-    def _is_written(self, job: Job) -> bool:
-        """Return whether the output has the verdict of an evaluation; it is added to the sums."""
-        written = self._written_before and self._written_before.take(job.evaluation_id, job.session)
-        if written:
-            self.resumed += 1
-            self._add(written, job.end)
-        return bool(written)
+    def _with_written(self, job: Job) -> Job:
+        if self._written_before is None:
+            return job
+        written = self._written_before.take(job.evaluation_id, job.session)
+        self.resumed += written is not None
+        return job._replace(written=written)
 
     def _verdict(self, job: Job, timed: TimedAssessment) -> Verdict:
         """Make the verdict that the worker would make, with the same evaluation id."""

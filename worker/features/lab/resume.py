@@ -45,15 +45,11 @@ class WrittenVerdicts:
             beside.unlink(missing_ok=True)
         self._path = path
 
-    def has(self, evaluation_id: str, session: object = None) -> bool:
-        """Return whether there is a verdict of an evaluation."""
-        return bool(self._places.get(_key(evaluation_id, session)))
-
     def take(self, evaluation_id: str, session: object = None) -> Verdict | None:
-        """Return the verdict of an evaluation, and forget it: a trace that is in the input twice has two."""
-        if not self.has(evaluation_id, session):
+        """Return the verdict of an evaluation, once: a trace that is in the input twice has two."""
+        if not (places := self._places.get(_key(evaluation_id, session))):
             return None
-        start, size = self._places[_key(evaluation_id, session)].pop(0)
+        start, size = places.pop(0)
         with self._path.open("rb") as file:
             file.seek(start)
             return _decoder.decode(file.read(size))
