@@ -96,7 +96,7 @@ class Template:
         match name:
             case "time":
                 filled = self._time(argument)
-            case "sum" | "max":
+            case "sum" | "max" | "min":
                 filled = by(argument.split(", "), body, name)
             case "increase":
                 filled = full_increase(body, self._window, self._time)
