@@ -526,7 +526,7 @@ class Tree:
             self._write(mutant.path, mutant.text)
         try:
             if mutant is not None and not self._make_rules(mutant):
-                return Ended(False, "the table is refused", 0.0)
+                return Ended(passed=False, how="the table is refused", took_s=0.0)
             return self._run(part, timeout_s, mutant.alert if mutant is not None else "")
         finally:
             if mutant is not None:
