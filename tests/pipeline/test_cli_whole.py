@@ -61,7 +61,7 @@ def test_each_command_of_a_feature_has_help_of_its_arguments(run: Run, verb: tup
 def test_the_verbs_are_those_of_the_contract(run: Run) -> None:
     assert len(installed()) == len(MODULES)
     assert set(commands()) == CONTRACT_VERBS
-    listed = run("--help").out.split("Commands:\n")[1]
+    listed = run("--help").out.split("Commands:\n")[1].split("\n\n")[0]
     assert [line.split()[0] for line in listed.splitlines()] == sorted(commands())
     assert all(len(line.split()) > 1 for line in listed.splitlines())
 
