@@ -22,6 +22,7 @@ from support.cli_parts import Run, labelled, words, write_lines
 from support.processes import Program, free_port
 from support.redis_kinds import TunedRedis
 
+from judges.core.faults import install_command
 from worker.base.embedded import find_servers
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))["mistake"]
@@ -93,6 +94,17 @@ def test_the_table_is_large_enough() -> None:
     assert len({row["name"] for row in MISTAKES}) == len(MISTAKES) >= 80
     for kind, least in LEAST.items():
         assert sum(kind in row for row in MISTAKES) >= least, kind
+
+
+def test_the_installation_that_messages_name_is_that_of_this_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    assert install_command("board", "gepa") == "pip install ./producers '.[board,gepa]'"
+    monkeypatch.chdir(tmp_path)
+    sdk, worker = shlex.split(install_command("board"))[2:]
+    assert (Path(sdk).resolve(), Path(worker.removesuffix("[board]")).resolve()) == (root / "producers", root)
 
 
 def test_mistakes_of_commands(
