@@ -20,7 +20,7 @@ from support.pipeline import make_traces
 from support.processes import wait_until
 
 from judges.core.verdict import repeat_id
-from worker.features.cascades.shares import step_of
+from worker.base.monitor.counts import step_of
 
 ROOT = Path(__file__).parents[2]
 LAST_RELEASE = "210152a0ff7f1fef9d97f33e6fb189f0a5ff85d1"

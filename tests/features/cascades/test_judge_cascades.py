@@ -36,7 +36,6 @@ from worker.features.board.series_page import read_cascades
 from worker.features.cascades.feature import Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
-    CascadeWatch,
     factor_field,
     floor_field,
     rate_field,
@@ -44,6 +43,7 @@ from worker.features.cascades.shares import (
     second_rate,
     uncertainty,
 )
+from worker.features.cascades.watch import CascadeWatch
 from worker.features.report.figures import Period, Scope, make_report
 from worker.features.report.sources import read_redis
 from worker.features.safety.watch import SafetyWatch, Watched

@@ -68,7 +68,7 @@ ROWS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
         {
             "input": "Why?",
             "output": "So.",
-            "context": [{"text": "Because.", "id": "a"}],
+            "context": [{"text": "Because.", "id": "a", "source": "a"}],
             "expected_response": "So it is.",
         },
     ),

@@ -130,8 +130,8 @@ FEATURE: Final = Feature(
     aliases=cascade_models,
     rule_faults=cascade_faults,
     keys=CascadeKeys,
-    metrics="worker.features.cascades.shares.CascadeMetrics",
-    watch="worker.features.cascades.shares.CascadeWatch",
+    metrics="worker.features.cascades.watch.CascadeMetrics",
+    watch="worker.features.cascades.watch.CascadeWatch",
     after_verdict=_after_verdict,
     warnings="worker.features.cascades.feature.find_needless",
 )
