@@ -16,7 +16,6 @@ from tests.features.cascades import cascade_runs
 from tests.features.labels import labels
 from tests.features.safety import safety_runs
 from tests.features.safety.safety_runs import Judge
-from worker.features.cascades.feature import Cascade
 
 
 def _percent(value: float) -> str:
@@ -169,19 +168,37 @@ def budgets() -> Iterator[str]:
         yield f"{_percent(exempt)} % exempt: spent {spent}, refused {refused} of {calls}, bias {bias:.2f}"
 
 
+def uneven() -> Iterator[str]:
+    """Coverage of windows of sessions of very different sizes without a history, correlation .25, 2,000 runs."""
+    for (sizes, sessions, share), (covered, width) in coverage.uneven_table(2000).items():
+        yield f"{sizes}, {sessions} sessions, share {share}: coverage {_percent(covered)}, {100 * width:.1f} points"
+
+
 def cascade() -> Iterator[str]:
-    """Coverage, and width beside a plain sample at the same cost, of 2,000 days through a cascade."""
-    for share in cascade_runs.SHARES:
-        band = cascade_runs.simulate(6, share, cascade_runs.BAND, 200)
-        designs = {f"rate {rate}": Cascade("first", "second", rate=rate) for rate in (0.05, 0.1, 0.2)}
-        designs |= {"band .2 to .8, audit .02": cascade_runs.BAND}
-        designs |= {"rate of the band": Cascade("first", "second", rate=band.rate)}
-        for name, design in designs.items():
-            found = cascade_runs.simulate(5, share, design, 2000)
+    """Coverage and width of a cascade beside as many plain verdicts, 1,000 days, whatever the first model says."""
+    for traces, rate, w in cascade_runs.CELLS:
+        for share in cascade_runs.SHARES:
+            found = [
+                cascade_runs.simulate(6, share, traces, rate, 1000, w=w, judge=judge)
+                for judge in cascade_runs.JUDGES.values()
+            ]
+            ratios = [each.width / each.plain for each in found]
             yield (
-                f"share {share}, {name}: coverage {_percent(found.coverage)}, width {found.width:.3f}, "
-                f"second judgings {_percent(found.rate)} %, bias {100 * found.bias:+.3f} points"
+                f"{traces} first verdicts of weight {w:g}, rate {rate}, share {share}: coverage at least "
+                f"{_percent(min(each.coverage for each in found))}, width {min(ratios):.2f} to {max(ratios):.2f}"
             )
+
+
+def missing() -> Iterator[str]:
+    """Coverage, width and unknown part where second verdicts are missing, 2,000 days of 6,000 traces."""
+    for name, scene in cascade_runs.SCENES.items():
+        found = cascade_runs.simulate(
+            7, scene.share, 6000, 0.2, 2000, missing=scene.missing, shares=scene.shares, judge=scene.judge
+        )
+        yield (
+            f"{name}: coverage {_percent(found.coverage)}, width {100 * found.width:.1f} points, "
+            f"not known {_percent(found.unknown)} %"
+        )
 
 
 def first_day() -> Iterator[str]:
@@ -200,7 +217,7 @@ NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
         *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
-        *(volumes, weighted, safety, corrected, canary, budgets, cascade, first_day),
+        *(volumes, weighted, safety, corrected, canary, budgets, uneven, cascade, missing, first_day),
     )
 }
 

@@ -28,12 +28,13 @@ class _Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Level(_Part, frozen=True):
-    """An alert on a gauge of the monitor: how long it must hold, and the bound if the gauge is a share."""
+    """An alert on a gauge of the monitor: how long it must hold, and the bounds if the gauge is a share."""
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
     severity: Literal["page", "ticket"]
     bound: Share = 0.5
+    unknown: Share = 0.1
 
 
 class Burn(_Part, frozen=True):

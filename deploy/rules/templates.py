@@ -44,8 +44,8 @@ class Template:
                 self.values |= {key: time(value), f"{key}_name": value} if value else {}
             else:
                 self.values[key] = f"{value:g}" if isinstance(value, float) else str(value)
-            if key == "bound":
-                self.values["bound_percent"] = f"{value:.0%}"
+            if key in {"bound", "unknown"}:
+                self.values[f"{key}_percent"] = f"{value:.0%}"
         if self._window:
             self.values["window_s"] = f"{time.seconds(self._window):g}"
             self.values["half_window_s"] = f"{time.seconds(self._window) / 2:g}"

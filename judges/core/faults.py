@@ -16,7 +16,7 @@ Kind = Literal[
     "wrong-value", "conflict",
     # Allowed, and probably a mistake.
     "chooses-nothing", "never-wins", "unused", "budget-not-kept", "shared-label", "unset-variable", "unknown-variable",
-    "heuristic-judges", "stale-calibration", "canary-without-labels", "ending-model",
+    "heuristic-judges", "stale-calibration", "canary-without-labels", "ending-model", "needless-cascade",
 ]  # fmt: skip
 """The kinds of mistakes, by their names in docs/reference/lint.md."""
 

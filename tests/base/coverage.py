@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator
 
 from judges.agreement.intervals import difference
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, pass_share
+from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 
@@ -31,7 +31,9 @@ def sums_of(weights: np.ndarray, passed: np.ndarray, sessions: np.ndarray) -> Su
     names, inverse = np.unique(sessions, return_inverse=True)
     total = np.bincount(inverse, weights, len(names))
     kept = np.bincount(inverse, weights * passed, len(names))
-    return Sums(by_class, SessionSums(len(names), float(total @ total), float(total @ kept), float(kept @ kept)))
+    cubes, fourths = (float((total**power).sum() - (weights**power).sum()) for power in (3, 4))
+    squares = float(total @ total), float(total @ kept), float(kept @ kept)
+    return Sums(by_class, SessionSums(len(names), *squares, cubes, fourths))
 
 
 def drawn(chance: Generator, probability: np.ndarray, share: np.ndarray, truth: float) -> Window:
@@ -94,9 +96,55 @@ def conversations(chance: Generator, share: float, sessions: int, correlation: f
     return Window(np.full(len(shares), 10.0), passed, np.repeat(np.arange(sessions), turns), share)
 
 
+def _pareto(chance: Generator, sessions: int) -> np.ndarray:
+    return np.minimum(200, np.ceil(chance.random(sessions) ** (-1 / 1.2))).astype(int)
+
+
+def _bot(chance: Generator, sessions: int) -> np.ndarray:
+    sizes = chance.geometric(0.2, sessions)
+    return np.append(sizes, sizes.sum() // 4)
+
+
+SIZES: dict[str, Callable[[Generator, int], np.ndarray]] = {
+    "Pareto 1.2, at most 200": _pareto,
+    "lognormal 1.2": lambda chance, sessions: np.ceil(chance.lognormal(0.5, 1.2, sessions)).astype(int),
+    "one bot with 20 %": _bot,
+    "geometric, mean 5": lambda chance, sessions: chance.geometric(0.2, sessions),
+}
+"""Numbers of verdicts of sessions."""
+
+
+def uneven(chance: Generator, sizes: str, share: float, sessions: int, correlation: float) -> Window:
+    """Judge every turn of sessions of very different sizes, whose turns agree with the intraclass correlation."""
+    counts = SIZES[sizes](chance, sessions)
+    spread = (1 - correlation) / correlation
+    shares = np.repeat(chance.beta(share * spread, (1 - share) * spread, len(counts)), counts)
+    passed = (chance.random(len(shares)) < shares).astype(float)
+    return Window(np.ones(len(shares)), passed, np.repeat(np.arange(len(counts)), counts), share)
+
+
+def uneven_table(
+    runs: int, shares: tuple[float, ...] = (0.8, 0.95), counts: tuple[int, ...] = (20, 60, 200), seed: int = 9
+) -> dict[tuple[str, int, float], tuple[float, float]]:
+    """Return coverage and mean width of windows of uneven sessions, by sizes, number of sessions and share."""
+    table = {}
+    for sizes in SIZES:
+        for count in counts:
+            for share in shares:
+                chance, covered, width = np.random.default_rng(seed), 0, 0.0
+                for _ in range(runs):
+                    window = uneven(chance, sizes, share, count, 0.25)
+                    estimate = estimate_share(sums_of(window.weights, window.passed, window.sessions))
+                    assert estimate is not None
+                    covered += estimate.low <= share <= estimate.high
+                    width += (estimate.high - estimate.low) / runs
+                table[sizes, count, share] = covered / runs, width
+    return table
+
+
 def covers(window: Window, history: Sums | None = None) -> bool:
     """Whether the interval of the product holds the true share."""
-    share = pass_share(sums_of(window.weights, window.passed, window.sessions), history)
+    share = estimate_share(sums_of(window.weights, window.passed, window.sessions), history)
     return share is not None and share.interval.low <= window.truth <= share.interval.high
 
 
@@ -164,7 +212,7 @@ def difference_coverage(
         earlier, later = make(chance, before), make(chance, now)
         sums = [sums_of(each.weights, each.passed, each.sessions) for each in (earlier, later)]
         # As in the report, each period steadies the design effect of the other.
-        old, new = pass_share(sums[0], sums[1]), pass_share(sums[1], sums[0])
+        old, new = estimate_share(sums[0], sums[1]), estimate_share(sums[1], sums[0])
         assert old is not None
         assert new is not None
         _, low, high = difference(new.interval, old.interval)

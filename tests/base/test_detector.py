@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from judges.agreement.shares import Sums
 from tests.base import fleets, weighted
 from tests.base.fleets import BUCKETS_PER_HOUR, Run, Traffic, hours_of, simulate
 from worker.base.monitor.baseline import Baseline, Hour, baseline, flat, hour_of
@@ -24,7 +25,6 @@ from worker.base.monitor.detector import (
     since_interval,
     step,
 )
-from worker.base.monitor.shares import Sums
 
 WEEK = np.arange(28 * 24)
 

@@ -11,15 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 from support.stage_parts import Keyspace, make_judged, settings_of
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
 from judges.core.verdict import Score
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detection, Detector, add_sessions
-from worker.base.monitor.detector import Moments, Session
+from worker.base.monitor.detection import count as count_bucket
+from worker.base.monitor.detector import Moments, Session, limits_of
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, Unjudged, place
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Series, place
 
 SERIES = Series("shop", "", "safety", "01234567", "lexical", "safety")
 BEGIN_S = 1_760_000_400 // (24 * HOUR_S) * 24 * HOUR_S
@@ -332,12 +333,32 @@ def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     assert monitored.detectors[SERIES.id].state.masks == masks[1:]
 
 
+def test_a_drop_is_told_where_it_would_be_one_if_the_unknown_verdicts_had_passed() -> None:
+    for unknown, is_told in ((0, True), (10, True), (60, False)):
+        norm = flat(0.9, 10_000)
+        detector = Detector(norm=norm, limits=limits_of(norm, Moments(), series=10))
+        sums = Sums(
+            {0: ClassSums(20, 20, 12, 20, 12)}, SessionSums(20, 20, 12, 12), Unjudged(unknown, unknown, unknown)
+        )
+        for number in range(12):
+            count_bucket(detector, number, Bucket(number * 300.0, sums, Unjudged(), Unjudged()))
+        assert detector.judged.since is not None, "without the unknown ones it is a drop"
+        assert (detector.state.since is not None) is is_told, unknown
+        assert detector.is_drop_unknown is not is_told, unknown
+        # Unknown verdicts bring no recovery.
+        empty = Sums({0: ClassSums(1, 1, 1, 1, 1)}, SessionSums(1, 1, 1, 1), Unjudged(500, 500, 500))
+        for number in range(12, 18):
+            count_bucket(detector, number, Bucket(number * 300.0, empty, Unjudged(), Unjudged()))
+        assert (detector.state.since is not None) is is_told, unknown
+
+
 def test_judgements_of_one_trace_count_as_a_group() -> None:
     """A hundred traces of two judgements that agree, in sums that no session is known of."""
     sums = Sums({0: ClassSums(200, 200, 180, 200, 180)}, SessionSums(100, 400, 360, 360))
     detector = Detector(norm=flat(0.9, 10_000, dispersion=2.0))
     add_sessions(detector, [Bucket(BEGIN_S, sums, Unjudged(), Unjudged())], {})
-    size = 2 * 100 / 99
+    # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
+    size = 1 + 100.5 / 102
     expected = Moments()
     expected.add(Session(size, 0, 0.9), 180 / size)
     expected.add(Session(0, size, 0.9), 20 / size)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
+from judges.agreement.shares import Sums
 from judges.core.verdict import Score, Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.series import Series, class_of, read_buckets, read_newest_buckets, read_series
-from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry, read_outbox_entry

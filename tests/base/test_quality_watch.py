@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
@@ -16,7 +17,6 @@ from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.gauges import Watch
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import Series
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.storage.client import StoreError
@@ -65,10 +65,10 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
     publish(keyspace, 20, outcome="unscored", reason="refusal", scores=(), weight=3.0, probability=1 / 3)
     worker = Worker(keyspace)
     worker.turn()
-    # Wilson's interval for 144 of 160; the variance of so few sessions is widened by 160 / 159.
+    # Wilson's interval for 144 of 160.
     shown = {name: worker.value(name) for name in ("share", "lower", "upper", "effective_n", "judgements")}
     assert shown == pytest.approx(
-        {"share": 0.9, "lower": 0.8438, "upper": 0.9375, "effective_n": 159, "judgements": 160}, abs=2e-3
+        {"share": 0.9, "lower": 0.8438, "upper": 0.9375, "effective_n": 160, "judgements": 160}, abs=2e-3
     )
     assert worker.value("window_seconds") == 3600
     assert worker.value("abstained_share") == pytest.approx(20 / 240)
@@ -76,8 +76,34 @@ def test_gauges_show_the_share_with_its_interval(keyspace: Keyspace) -> None:
     # Wilson's lower limits for 20 of 240, and for 60 of 240 where the unequal weights leave 164.
     assert worker.value("abstained_lower") == pytest.approx(0.050, abs=2e-3)
     assert worker.value("unscored_lower") == pytest.approx(0.190, abs=2e-3)
+    # Refused verdicts of weight 60 beside 160: the share is 144 to 204 of 220, before chance.
+    assert worker.value("unknown_ratio") == pytest.approx(60 / 220)
+    assert worker.value("lowest") == pytest.approx(0.575, abs=0.01)
+    assert worker.value("highest") == pytest.approx(0.957, abs=0.01)
     assert worker.value("judgements", "model=large") == 60
     assert worker.value("share", "model=large") == pytest.approx(0.9)
+
+
+@pytest.mark.usefixtures("_short_reads")
+def test_dead_letters_are_not_known_and_what_a_judge_does_not_apply_to_is(keyspace: Keyspace) -> None:
+    publish(keyspace, 90)
+    publish(keyspace, 30, outcome="unscored", reason="missing_input", scores=())
+    worker = Worker(keyspace)
+    worker.turn()
+    assert (worker.value("unknown_ratio"), worker.value("lowest")) == (0, None)
+    for number in range(10):
+        dead = make_judged(number, outcome="unscored", reason="timeout", scores=(), trace_id=f"d{number}")
+        keyspace.client.xadd(keyspace.keys.verdicts, {"v": 1, "d": msgspec.json.encode(dead)})
+    worker.sums.tasks[0]._next_run = 0.0
+    worker.turn()
+    assert worker.value("unknown_ratio") == pytest.approx(0.1)
+    assert worker.value("unscored_share") == pytest.approx(40 / 130)
+    assert worker.value("share") == pytest.approx(0.9)
+    lowest, highest = worker.value("lowest"), worker.value("highest")
+    assert lowest is not None
+    assert highest is not None
+    assert lowest < 0.81
+    assert highest > 0.91
 
 
 @pytest.mark.usefixtures("_short_reads")

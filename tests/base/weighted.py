@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 from numpy.random import Generator
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged, merge_sums, weight_class
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, baseline, hour_of
 from worker.base.monitor.detection import Detector, add_sessions, count
 from worker.base.monitor.detector import limits_of
-from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket, Unjudged
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, merge_sums, weight_class
+from worker.base.monitor.series import CLUSTER_PERIOD_S, FIVE_MINUTES_S, HOUR_S, Bucket
 
 WEIGHTS = (1.0, 8.0)
 """Of errors, which are always judged, and of all other traces."""

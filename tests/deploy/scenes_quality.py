@@ -271,13 +271,23 @@ def unscored() -> Monitored:
     return world
 
 
-NOT_SCORED = high(
-    UNSCORED,
-    "groundedness gives no score for at least 25% of support-bot",
-    f"This is the lower limit of the share of its evaluations by {MODEL} without a score; the bound is 20%. Most often "
-    "for `invalid_answer`. They are part of no share: quality is measured from the rest alone. `tracejudge tail "
-    "--service support-bot --judge groundedness` shows each with its reason.",
-)
+def not_scored(share: str, more: str = "") -> Fires:
+    return high(
+        UNSCORED,
+        f"groundedness gives no score for {share} of support-bot",
+        f"Of its evaluations by {MODEL} surely more than 20% have no score, or more than 10% of the verdicts that were "
+        f"asked for were not given, or a drop would be none if these had passed.{more} They are part of no share. "
+        "`tracejudge tail --service support-bot --judge groundedness` shows each with its reason.",
+    )
+
+
+def unknown(ratio: str, drop: str = "0x200") -> Monitored:
+    """Verdicts that are not known from minute 10 on, for half an hour."""
+    world = share_of("quality_unknown_ratio", ratio, "0.01").of_series("quality_drop_unknown", drop)
+    return world.of_series("quality_lowest", "0.8x200").of_series("quality_highest", "0.95x200")
+
+
+RANGE = " If all of them failed, 80% would pass at least, and if all passed, 95% at most."
 CANNOT_TELL = high(
     ABSTAINED,
     "groundedness cannot tell for at least 60% of support-bot",
@@ -370,8 +380,16 @@ SCENES = [
     .at(105, over=[ABSTAINED]),
     Scene("a judge gives no score", unscored())
     .at(19, not_yet=[UNSCORED])
-    .at(21, NOT_SCORED, fires=[UNSCORED])
+    .at(21, not_scored("25%", " Most often for `invalid_answer`."), fires=[UNSCORED])
     .at(75, over=[UNSCORED]),
+    Scene("a share is not known", unknown("0.12"))
+    .at(19, not_yet_unknown=[UNSCORED])
+    .at(21, not_scored("12%", RANGE), fires_unknown=[UNSCORED])
+    .at(75, over_unknown=[UNSCORED]),
+    Scene("few verdicts are not known", unknown("0.08")).at(30, quiet_unknown=[UNSCORED]),
+    Scene("a drop is none if the unknown passed", unknown("0.08", "0x10 1x30 0x100")).at(
+        21, not_scored("8%", RANGE), held_back=[UNSCORED]
+    ),
     # silence
     Scene("silence", silence())
     .at(14, not_yet=[SILENT])

@@ -114,6 +114,7 @@ class Scene(NamedTuple):
     watcher: dict[str, Any]
     silenced: tuple[dict[str, str], ...]
     heard: tuple[dict[str, str], ...]
+    always_heard: tuple[str, ...] = ("TraceJudgeSafetyFailures",)
 
 
 OTHERS = ({"service": "code-helper"}, {"environment": "stage"}, {"judge": "correctness"}, {"judge_model": "claude"})
@@ -145,6 +146,8 @@ SCENES = {
         ),
         ({},),
         OTHERS,
+        # The detector takes verdicts that are not known for passes.
+        ("TraceJudgeSafetyFailures", "TraceJudgeQualityDrop"),
     ),
     "a judge gives no scores where no environment is said": Scene(
         alert(
@@ -155,6 +158,7 @@ SCENES = {
         ),
         ({"environment": ""},),
         EVERYWHERE,
+        ("TraceJudgeSafetyFailures", "TraceJudgeQualityDrop"),
     ),
     "a judge drifts": Scene(
         alert(
@@ -190,7 +194,7 @@ def test_the_blind_silence_quality_of_what_they_do_not_see_and_nothing_else(
                 # Each of a metric of its own: on one series a drop silences what burns.
                 labels = BOT | {"metric": name} | different | {"case": case}
                 sent.append(alert(name, severity, "quality", **labels))
-                expected[case] = "active" if name.startswith("TraceJudgeSafety") else state
+                expected[case] = "active" if name in scene.always_heard else state
     alertmanager.post(*sent)
     wait_until(lambda: alertmanager.states() == expected, what=f"{expected}, at first {alertmanager.states()}")
 

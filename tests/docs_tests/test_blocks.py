@@ -124,7 +124,7 @@ def ask_model(question, documents): return "Yes."
 session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
 """,
 }
-NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md"}
+NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
 
 
 @each_case(

@@ -43,7 +43,7 @@ def three_weeks(count: int = 3_000, seed: int = 18) -> list[Verdict]:
                 number,
                 at,
                 outcome=outcome,
-                reason="refusal" if outcome == "unscored" else None,
+                reason=None if outcome != "unscored" else "missing_input" if number % 4 else "refusal",
                 scores=scores if outcome == "scored" else (),
                 metrics=("safety", "tone"),
                 service=random_.choice(["shop", "bot"]),

@@ -8,6 +8,7 @@ import pytest
 from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.agreement.intervals import Interval
+from judges.agreement.shares import Sums
 from judges.core.verdict import Score
 from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
@@ -17,7 +18,6 @@ from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident
 from worker.base.monitor.series import read_series
-from worker.base.monitor.shares import Sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import read_outbox_entry

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterable
 
-from worker.base.monitor.series import Bucket, Unjudged
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged
+from worker.base.monitor.series import Bucket
 from worker.features.board.quality import find_fall
 
 BEGIN = 1_800_000_000

@@ -14,6 +14,8 @@ from msgspec import structs
 from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose, failing
 from support.stage_parts import Keyspace, rules_of, settings_of
 
+from judges.agreement import cascade_share
+from judges.agreement.shares import merge_sums
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
 from judges.core.verdict import Verdict
@@ -22,7 +24,6 @@ from worker.base.monitor.counts import field_of
 from worker.base.monitor.feature import MonitorKeys
 from worker.base.monitor.gauges import MonitorParts
 from worker.base.monitor.series import HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merge_sums
 from worker.base.monitor.sums import QualitySums
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import COMBINE, NANO, Rule, Settings
@@ -30,16 +31,21 @@ from worker.core.queue.ledger import Ledger, read_outbox_entry
 from worker.core.selection.sampling import position
 from worker.core.storage.client import StoreError
 from worker.core.telemetry.metrics import Metrics
+from worker.features.board.quality import read_rows
+from worker.features.board.series_page import read_cascades
 from worker.features.cascades.feature import Cascade, CascadeKeys
 from worker.features.cascades.shares import (
     START_RATE,
     CascadeWatch,
     factor_field,
+    floor_field,
     rate_field,
     read_factors,
     second_rate,
     uncertainty,
 )
+from worker.features.report.figures import Period, Scope, make_report
+from worker.features.report.sources import read_redis
 from worker.features.safety.watch import SafetyWatch, Watched
 
 NO = YES.replace("yes", "no")
@@ -119,7 +125,9 @@ def gauges(keyspace: Keyspace, settings: Settings) -> dict[tuple[str, ...], floa
     for _ in range(2):
         # What is delivered twice counts once.
         sums.deliver(expected)
-    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings))).run_due()
+    # The hour of the verdicts is in the window once it ended an hour ago.
+    later = time.time() + 2 * HOUR_S
+    CascadeWatch(MonitorParts(settings, keyspace.store, metrics, rules_of(settings)), lambda: later).run_due()
     return {
         (sample.name.removeprefix("tracejudge_"), sample.labels.get("state", sample.labels.get("method", ""))): (
             sample.value
@@ -136,40 +144,40 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
     judge_all(keyspace, worker, 600)
     first, second = verdicts(keyspace, "cheap"), verdicts(keyspace, "strong")
     assert 250 < len(first) < 350
-    rates, weighted, corrections, variance = {}, 0.0, 0.0, 0.0
+    rates = {}
     for verdict in first:
         g = g_of(place_of(verdict))
         assert verdict.scores[0].probability == pytest.approx(g)
         assert verdict.weight == 2.0
         # Before there is history the factor is twice the rate.
-        rate = rates[place_of(verdict)] = min(1.0, max(RATE / 4, 2 * RATE * math.sqrt(g * (1 - g))))
+        rate = rates[place_of(verdict)] = min(1.0, max(0.85 * RATE, 2 * RATE * math.sqrt(g * (1 - g))))
         is_chosen = position(f"cascade:both:{verdict.evaluation_id}", "key of the test") < rate
         step = verdict.details["cascade"]
         assert isinstance(step, dict)
         assert (step["name"], step["rate"], step["is_chosen"]) == ("both", pytest.approx(rate), is_chosen)
-        weighted += 2 * g
     chosen = [each for each in first if each.details["cascade"]["is_chosen"]]  # type: ignore[index]
     assert {each.trace_id for each in second} == {each.trace_id for each in chosen}
     assert {each.origin for each in second} == {"live"}
     for verdict in second:
-        rate, z, g = rates[place_of(verdict)], is_good(place_of(verdict)), g_of(place_of(verdict))
-        assert verdict.probability == pytest.approx(0.5 * rate)
-        assert verdict.scores[0].passed is z
+        assert verdict.probability == pytest.approx(0.5 * rates[place_of(verdict)])
+        assert verdict.scores[0].passed is is_good(place_of(verdict))
         assert verdict.judge_version != first[0].judge_version
-        corrections += 2 / rate * (z - g)
-        variance += (1 - rate) / rate**2 * 4 * (z - g) ** 2
     assert_settled(keyspace, scored=len(first) + len(second))
-    share, total = (weighted + corrections) / (2 * len(first)), 2 * len(first)
-    # Σ w(w - 1)(z - share)²; w is 2.
-    variance += (1 - 2 * share) * (weighted + corrections) + share**2 * total
+    answers = {verdict.trace_id: "pass" if verdict.scores[0].passed else "fail" for verdict in second}
+    estimate = cascade_share(
+        [verdict.scores[0].probability or 0.0 for verdict in first],
+        [rates[place_of(verdict)] for verdict in first],
+        [answers.get(verdict.trace_id) for verdict in first],
+        weight=[2.0] * len(first),
+    )
+    assert estimate is not None
     gauge_values = gauges(keyspace, worker.settings)
-    assert gauge_values["quality_corrected_share", "cascade"] == pytest.approx(share, abs=1e-6)
-    low, high = gauge_values["quality_corrected_lower", "cascade"], gauge_values["quality_corrected_upper", "cascade"]
-    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(variance) / total, rel=0.02)
+    names = ("quality_corrected_share", "quality_corrected_lower", "quality_corrected_upper")
+    # The sums are counted in millionths.
+    assert [gauge_values[name, "cascade"] for name in names] == pytest.approx(estimate.interval, abs=1e-5)
+    assert gauge_values["quality_unknown_ratio", ""] == 0
     truth = sum(map(is_good, range(600))) / 600
-    # Four standard errors.
-    assert abs(share - truth) < high - low
-    assert gauge_values["cascade_first_share", ""] == pytest.approx(weighted / total, abs=1e-6)
+    assert estimate.low < truth < estimate.high
     assert gauge_values["cascade_second_verdicts", "scored"] == len(second)
     assert gauge_values["cascade_second_verdicts", "waiting"] == 0
     series = {stored.judge_model: name for name, stored in read_series(keyspace.store).items()}
@@ -180,10 +188,14 @@ def test_the_share_of_a_cascade_is_that_of_its_verdicts(keyspace: Keyspace, new_
         assert sums.judgements == len(judged)
         assert sums.weight == pytest.approx(sum(each.weight for each in judged))
     factors = keyspace.client.hgetall(CascadeKeys(keyspace.keys.prefix).cascades)
-    (factor,) = factors.values()
     version = first[0].details["cascade"]["version"]  # type: ignore[index]
-    assert factors == {factor_field("both", "safety", version).encode(): factor}
-    mean = sum(min(1, max(RATE / 4, float(factor) * rate / 2 / RATE)) for rate in rates.values()) / len(rates)
+    fields = [make("both", "safety", version).encode() for make in (factor_field, floor_field)]
+    factor, floor = (factors.pop(field) for field in fields)
+    assert not factors
+    # Some 125 fails of 120 second verdicts of a mediocre share.
+    assert 0.5 <= float(floor) < 0.6
+    uncertain = [math.sqrt(g * (1 - g)) for g in map(g_of, rates)]
+    mean = sum(min(1, max(float(floor) * RATE, float(factor) * each)) for each in uncertain) / len(rates)
     assert mean == pytest.approx(RATE, rel=0.03)
 
 
@@ -259,17 +271,70 @@ def test_first_verdicts_stand_while_the_second_model_is_away(keyspace: Keyspace,
     assert {letter.v for letter in waiting.values()} == {4}, "workers that do not know cascades leave them alone"
     worker.sweep()
     gauge_values = gauges(keyspace, worker.settings)
-    first = verdicts(keyspace, "cheap")
-    share = sum(g_of(place_of(verdict)) for verdict in first) / len(first)
-    assert gauge_values["cascade_first_share", ""] == pytest.approx(share, abs=1e-6)
     assert gauge_values["cascade_second_verdicts", "waiting"] == len(waiting) > 10
-    assert ("quality_corrected_share", "cascade") not in gauge_values
+    assert ("quality_corrected_share", "cascade") not in gauge_values, "what is not known has no share"
+    assert [gauge_values[name, ""] for name in ("quality_unknown_ratio", "quality_lowest", "quality_highest")] == [
+        1,
+        0,
+        1,
+    ]
     worker.models["strong"]._steps = itertools.cycle([YES])
     keyspace.make_due(*waiting)
     while keyspace.batches():
         worker.sweep()
     assert len(verdicts(keyspace, "strong")) == len(waiting)
     assert not any("missing" in verdict_line(each) for each in _newest(keyspace.store, 1000, None)[0])
+
+
+def test_a_second_model_that_is_away_and_refuses_bad_answers(keyspace: Keyspace, new_worker: Workers) -> None:
+    keyspace.store.make_group(keyspace.keys.verdicts, "monitor")
+    settings = {
+        "cascades": {"both": Cascade("cheap", "strong", rate=0.6)},
+        "rules": (structs.replace(SETTINGS["rules"][0], rate=1.0),),
+    }
+    worker = cascade_worker(new_worker, **settings)
+    strong, bad = worker.models["strong"], itertools.count()
+
+    def answer(request: ChatRequest) -> str:
+        if is_good(number_of(request)):
+            return YES
+        # Every third bad answer is refused; a repair request is refused as well.
+        refused.setdefault(number_of(request), next(bad) % 3 == 0)
+        return "I would rather not say." if refused[number_of(request)] else NO
+
+    refused: dict[int, bool] = {}
+    strong._steps = itertools.cycle([answer])
+    worker.run(*choose(keyspace, 400, **(SETTINGS | settings)))
+    while keyspace.batches():
+        worker.sweep()
+    # Away for a while: these are judged again when it is back.
+    strong._steps = itertools.cycle([failing(*range(1000))])
+    worker.run(*choose(keyspace, 60, **(SETTINGS | settings), first=400))
+    worker.sweep()
+    waiting = keyspace.batches()
+    assert waiting
+    strong._steps = itertools.cycle([answer])
+    keyspace.make_due(*waiting)
+    while keyspace.batches():
+        worker.sweep()
+    shown = gauges(keyspace, worker.settings)
+    now = time.time() + 2 * HOUR_S
+    asked = Scope.from_options(Period(now - 4 * HOUR_S, now), None, ("service",), None, (), now)
+    (row,) = make_report(asked, read_redis(keyspace.store, asked, now)).cascades
+    assert row.share is not None
+    names = ("quality_unknown_ratio", "quality_lowest", "quality_highest")
+    assert [shown[name, ""] for name in names] == list(row.share[3:6])
+    assert shown["cascade_second_verdicts", "refused"] == sum(refused.values()) > 10
+    assert shown["cascade_second_verdicts", "waiting"] == 0
+    truth = sum(map(is_good, range(460))) / 460
+    assert row.share.lowest < truth < row.share.highest
+    # More than a tenth is not known: the alert on unscored verdicts fires, and there is no share.
+    assert not row.share.known
+    assert ("quality_corrected_share", "cascade") not in shown
+    assert f"not known, {row.share.lowest:.1%} to {row.share.highest:.1%}" in row.text
+    series = next(each for each in read_series(keyspace.store).values() if each.judge_model == "cheap")
+    (panel,) = [each for each in read_rows(keyspace.store, "24h", time.time()) if each.series == series]
+    assert read_cascades(keyspace.store, panel, now) == [row.text]
 
 
 def test_a_cascade_that_cannot_be_kept_stops_the_start() -> None:

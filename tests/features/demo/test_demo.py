@@ -195,7 +195,7 @@ def test_the_rows_are_those_of_the_report_before_and_after_the_drop() -> None:
     assert [line.split() for line in lines] == [
         ["Before", "the", "drop"],
         ["service", "judge", "share", "95", "%", "interval", "judgements", "unscored"],
-        ["summariser", "groundedness", "100.0%", "0.6%", "to", "100.0%", "1", "0.0%"],
+        ["summariser", "groundedness", "100.0%", "5.1%", "to", "100.0%", "1", "0.0%"],
         ["support-bot", "groundedness", "100.0%", "96.8%", "to", "100.0%", "120", "0.0%"],
         ["After", "the", "drop"],
         [*("service", "judge", "share", "95", "%", "interval", "difference"), *lines[1].split()[3:]],

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from judges.agreement.intervals import Interval
+from judges.agreement.shares import ClassSums, SessionSums, Sums, estimate_share
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, keep_drawn, with_places_reached
 from worker.base.monitor.corrected import Confusion, Corrected, CorrectionRefusedError, Stratum, from_drawn, from_golden
 from worker.base.monitor.series import DAY_S, Bucket, Unjudged
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, pass_share
 from worker.features.labels.correction import Pair, correct, strata
 
 SENSITIVITY, SPECIFICITY = 0.85, 0.80
@@ -137,7 +137,7 @@ def sessions(
             for row in range(labelled)
             for at in range(size)
         ]
-        raw = pass_share(sums)
+        raw = estimate_share(sums)
         assert raw is not None
         try:
             corrected: Interval = from_drawn(strata(pairs, sums), raw.effective).interval

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.lazy import Lazy
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums
 from tests.features.labels import labels
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, with_places_reached
 from worker.base.monitor.corrected import (
@@ -17,7 +18,6 @@ from worker.base.monitor.corrected import (
     method_of,
 )
 from worker.base.monitor.series import Bucket, Unjudged
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums
 from worker.features.labels.correction import Pair, correct, strata
 
 rater, proportion = Lazy("statsmodels.stats.inter_rater"), Lazy("statsmodels.stats.proportion")

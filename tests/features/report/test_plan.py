@@ -1,10 +1,8 @@
 """The estimate of a day's judging: probabilities in place of draws, scaled to the day."""
 
-import math
-import re
-from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 from msgspec import structs
 from support.stage_parts import Keyspace, make_traces, make_verdict
@@ -16,6 +14,7 @@ from judges.core.verdict import Call
 from judges.models.registry import most_tokens
 from judges.registry import load_judges
 from judges.requests.request import BYTES_PER_TOKEN
+from tests.features.cascades.cascade_runs import calibrated, simulate
 from worker.base.monitor.series import DAY_S
 from worker.core.config.graders import Graders
 from worker.core.config.settings import Rule, Settings
@@ -28,8 +27,9 @@ from worker.features.report.workload import (
     Estimator,
     NoTrafficError,
     assumed_probabilities,
+    mean_second,
+    planned_share,
     read_history,
-    second_judgings,
 )
 
 
@@ -112,25 +112,14 @@ def test_reservations_count_questions_and_for_classifiers_the_pairs_alone() -> N
 
 
 def test_the_width_of_a_planned_cascade_is_that_of_simulated_days() -> None:
-    """Compare the formula with the table of docs/cascades.md, and with the least width that a design can reach."""
-    table = (Path(__file__).parents[3] / "docs" / "cascades.md").read_text()
-    rows = re.findall(r"^\| \.8 · \.9 · \.95 \| (.*?) \| .*? \| (.*?) \|$", table, re.MULTILINE)
-    designs = {"band .2 to .8": Cascade("first", "then", uncertain=(0.2, 0.8), audit=0.02)}
-    designs |= {str(rate): Cascade("first", "then", rate=rate) for rate in (0.05, 0.1, 0.2)}
-    compared = 0
-    for name, widths in rows:
-        cascade = designs.get(name.partition(",")[0])
-        for good, simulated in zip((0.8, 0.9, 0.95), map(float, widths.split(" · ")), strict=True):
-            if cascade is None:
-                continue
-            share, compared = 0.05 + 0.9 * good, compared + 1
-            probabilities = assumed_probabilities(share)
-            rate, variance = second_judgings(cascade, probabilities)
-            plain = share * (1 - share) * (1 / (rate + 1 / 12) - 1)
-            assert math.sqrt(variance / plain) == pytest.approx(simulated, rel=0.05), (name, good)
-            if cascade.rate is not None:
-                # Godambe and Joshi, 1965: no unbiased estimator has a smaller expected variance at this mean rate.
-                variances = [probability[""] * (1 - probability[""]) for probability in probabilities]
-                least = fmean(map(math.sqrt, variances)) ** 2 / rate - fmean(variances)
-                assert variance <= 1.01 * least, (name, good)
-    assert compared == 12, rows
+    for good, traces, rate, w in ((0.8, 3000, 0.2, 1.0), (0.95, 3000, 0.2, 1.0), (0.9, 1000, 0.1, 10.0)):
+        days = simulate(7, good, traces, rate, 30, w=w)
+        chance = np.random.default_rng(7)
+        logits = calibrated(chance, chance.random(2000) < good, good)
+        probabilities = [{"": float(1 / (1 + np.exp(-each)))} for each in logits]
+        cascade = Cascade("first", "then", rate=rate)
+        planned = planned_share(cascade, probabilities, traces, w)
+        assert planned is not None
+        assert planned.high - planned.low == pytest.approx(days.width, rel=0.08), (good, traces)
+        assert mean_second(cascade, probabilities) == pytest.approx(rate, rel=1e-6)
+    assert fmean(each[""] for each in assumed_probabilities(0.9)) == pytest.approx(0.9, abs=0.02)

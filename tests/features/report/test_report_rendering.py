@@ -192,7 +192,18 @@ def test_the_json_document_has_the_documented_keys() -> None:
     document = json.loads(encode(shown))
     assert encode(msgspec.json.decode(encode(shown), type=Report)) == encode(shown)
     assert list(document) == [
-        *("since", "until", "compared_since", "compared_until", "by", "sources", "coverage", "rows", "limits")
+        *(
+            "since",
+            "until",
+            "compared_since",
+            "compared_until",
+            "by",
+            "sources",
+            "coverage",
+            "rows",
+            "limits",
+            "cascades",
+        )
     ]
     (first,) = document["rows"]
     assert document["since"] == "2026-05-01T00:00:00Z"

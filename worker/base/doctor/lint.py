@@ -65,6 +65,7 @@ CODES: Final = (
     Code("TJ109", "stale-calibration", "warning", "A calibration was fitted for another version of its judge."),
     Code("TJ110", "canary-without-labels", "warning", "The canary has no labelled trace for a judge of the rules."),
     Code("TJ111", "ending-model", "warning", "A model leaves its maker's API."),
+    Code("TJ112", "needless-cascade", "warning", "A plain sample is as good as a cascade."),
 )  # fmt: skip
 """Every code. Codes are stable: scripts and suppressions name them."""
 _BY_NAME: Final = {code.name: code for code in CODES}

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from worker.base.monitor.shares import Sums
+from judges.agreement.shares import Sums
 
 HISTORY_DAYS: Final = 28
 LAG_HOURS: Final = 24
@@ -25,7 +25,7 @@ _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 
 
 class Hour(NamedTuple):
-    """Sums of one hour; see worker.base.monitor.shares."""
+    """Sums of one hour; see judges.agreement.shares."""
 
     hour: int
     """Hours since the epoch."""

@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from judges.agreement.shares import Sums, design_effect, merge_sums
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
 from worker.base.monitor.counts import GRACE_S, read_horizon
 from worker.base.monitor.detector import (
@@ -49,7 +50,6 @@ from worker.base.monitor.series import (
     utc_minute,
     write_states,
 )
-from worker.base.monitor.shares import Sums, design_effect, merge_sums
 from worker.core.storage.client import Store
 
 log = structlog.get_logger("tracejudge.monitor")
@@ -92,6 +92,7 @@ class Detector(msgspec.Struct, array_like=True):
         references: The objective, and for a new service the share of its environment.
         incident: The open drop of a whole series or of any of its segments.
         history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
+        judged: The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -104,6 +105,12 @@ class Detector(msgspec.Struct, array_like=True):
     references: dict[Against, Reference] = {}
     incident: Incident | None = None
     history: Sums | None = None
+    judged: State = msgspec.field(default_factory=State)
+
+    @property
+    def is_drop_unknown(self) -> bool:
+        """Whether there is a drop that would be none if all unknown verdicts had passed."""
+        return self.judged.since is not None and self.state.since is None
 
     def is_due(self, now: float) -> bool:
         """Return whether baseline and references are to be computed: every day, every hour without a baseline."""
@@ -376,15 +383,21 @@ def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
     # Where rates fell since the baseline, one judgement must not count as many.
     unit = max(total.squares / total.weight, detector.norm.mean_weight)
     passed, expected = total.passed / unit, detector.norm.expected(number // _PER_HOUR)
-    return step(detector.state, number, passed, total.weight / unit - passed, expected=expected, limits=detector.limits)
+    failed, limits = (total.weight - total.passed) / unit, detector.limits
+    step(detector.judged, number, passed, failed, expected=expected, limits=limits)
+    detector.judged.masks.clear()
+    # A drop is told where it would be one if the unknown verdicts had passed. They do not bring a recovery.
+    unknown = bucket.sums.unknown.weight / unit if detector.state.since is None else 0.0
+    return step(detector.state, number, passed + unknown, failed, expected=expected, limits=limits)
 
 
 def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
     total = bucket.sums.total
     for against, ref in detector.references.items():
         unit = max(total.squares / total.weight, ref.unit)
-        passed = total.passed / unit
-        change = step(ref.state, number, passed, total.weight / unit - passed, expected=ref.share, limits=ref.limits)
+        passed, failed = total.passed / unit, (total.weight - total.passed) / unit
+        unknown = bucket.sums.unknown.weight / unit if ref.state.since is None else 0.0
+        change = step(ref.state, number, passed + unknown, failed, expected=ref.share, limits=ref.limits)
         ref.state.masks.clear()
         if change is not None:
             log.warning(

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from prometheus_client import Gauge
@@ -60,6 +60,17 @@ class QualityMetrics(MetricTable):
         "Lower limit of the 95 % interval of quality_abstained_share")
     quality_unscored_lower = Metric(Gauge, "quality_unscored_lower", "ratio", QUALITY,
         "Lower limit of the 95 % interval of quality_unscored_share")
+    quality_unknown_ratio = Metric(Gauge, "quality_unknown_ratio", "ratio", QUALITY,
+        "Weighted part of the verdicts of a share that was asked for and not given; above 0.1 the share is not known",
+        stability="stable")
+    quality_lowest = Metric(Gauge, "quality_lowest", "ratio", QUALITY,
+        "Lower limit of the share if all unknown verdicts failed; only where more than 0.02 are unknown",
+        stability="stable")
+    quality_highest = Metric(Gauge, "quality_highest", "ratio", QUALITY,
+        "Upper limit of the share if all unknown verdicts passed; only where more than 0.02 are unknown",
+        stability="stable")
+    quality_drop_unknown = Metric(Gauge, "quality_drop_unknown", "boolean", QUALITY,
+        "1 while the detector finds a drop that would be none if all unknown verdicts had passed")
     quality_objective = Metric(Gauge, "quality_objective", "ratio", QUALITY,
         "Share that should pass, from the file of objectives")
     quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*QUALITY, "reference"),
@@ -69,6 +80,16 @@ class QualityMetrics(MetricTable):
         "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
         "1 while a service has no verdicts although 20 or more are usual by now")
+    # fmt: on
+
+    def unknown_samples(
+        self, labels: tuple[str, ...], unknown: float, lowest: float, highest: float, least: float = 0.0
+    ) -> Iterator[Sample]:
+        """Yield the part of verdicts that is unknown, and what they allow where it is more than ``least``."""
+        yield self.quality_unknown_ratio, labels, unknown
+        if unknown > least:
+            yield self.quality_lowest, labels, lowest
+            yield self.quality_highest, labels, highest
 
 
 class MonitorParts(NamedTuple):
@@ -92,7 +113,8 @@ class MonitorParts(NamedTuple):
 class Watch(ABC):
     """Runs when it is due, and shows gauges whose label sets come and go; a label set belongs to one watch.
 
-    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``.
+    The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``, and
+    if ``counts_dead`` also for those of dead letters.
 
     Attributes:
         every_s: The interval.
@@ -100,6 +122,7 @@ class Watch(ABC):
 
     every_s: float = 60.0
     detail: str | None = None
+    counts_dead: bool = False
     origin: str | None = None
     judges: Collection[str] = ()
 

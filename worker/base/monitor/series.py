@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from judges.agreement.shares import ClassSums, SessionSums, Sums, Unjudged, sum_unjudged, weight_class
 from judges.core.verdict import Verdict, joined_parts
 from worker.base.monitor.feature import MonitorKeys, tag_of
-from worker.base.monitor.shares import ClassSums, SessionSums, Sums, weight_class
 from worker.core.config.settings import MAX_SEGMENT_VALUE_CHARS
 from worker.core.storage.client import Store
 
@@ -82,26 +82,19 @@ class Series(Struct, frozen=True, array_like=True):
         }
 
 
-class Unjudged(NamedTuple):
-    """Sums over the verdicts of a bucket without a pass or fail."""
-
-    verdicts: int = 0
-    weight: float = 0.0
-    squares: float = 0.0
-
-
-def sum_unjudged(every: Iterable[Unjudged]) -> Unjudged:
-    """Add up verdicts without a pass or fail."""
-    return Unjudged(*map(sum, zip(Unjudged(), *every, strict=True)))
-
-
 class Bucket(NamedTuple):
     """The sums of one bucket; its time is in seconds since the epoch."""
 
     begins_at: float
     sums: Sums
     abstained: Unjudged
-    unscored: Unjudged
+    inapplicable: Unjudged
+    """Unscored because the judge does not apply; those that are unknown are in ``sums``."""
+
+    @property
+    def unscored(self) -> Unjudged:
+        """All verdicts without a score."""
+        return sum_unjudged((self.inapplicable, self.sums.unknown))
 
     @property
     def verdicts(self) -> int:
@@ -141,6 +134,14 @@ def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
     """Return the value of a segment, empty if it has none; ``labels`` has the fields of a verdict."""
     value = getattr(labels, segment) if (tag := tag_of(segment)) is None else tags.get(tag)
     return (value or "")[:MAX_SEGMENT_VALUE_CHARS]
+
+
+def is_unknown(verdict: Verdict) -> bool:
+    """Return whether a verdict was asked for and not given: filters, for example, refuse the worst answers.
+
+    One whose judge does not apply, as without documents, is missing at random.
+    """
+    return verdict.outcome == "unscored" and verdict.reason != "missing_input"
 
 
 @lru_cache(1024)
@@ -236,13 +237,17 @@ def _sums(kinds: Mapping[str, Sequence[float]]) -> Sums:
             sums.classes[ord(kind) - ord("A")] = of_class
     total = sums.total
     # Stored is the excess over sums in which each judgement is a session by itself.
-    later, weights, products, passed = kinds.get("s", (0, 0, 0, 0))
+    # Sums of version 0.2 lack the last two.
+    later, weights, products, passed, cubes, fourths = (*kinds.get("s", (0, 0, 0, 0)), 0, 0)[:6]
     sums.over_sessions = SessionSums(
         total.judgements - int(later),
         total.squares + weights,
         total.passed_squares + products,
         total.passed_squares + passed,
+        cubes,
+        fourths,
     )
+    sums.unknown = _unjudged(kinds, "x")
     return sums
 
 

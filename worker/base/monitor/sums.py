@@ -44,6 +44,7 @@ from worker.base.monitor.series import (
     TRACE_PERIOD_S,
     Series,
     class_of,
+    is_unknown,
     place,
     read_series,
     series_of,
@@ -250,7 +251,7 @@ class QualitySums(ExportConsumer):
             parts: list[_Part] = []
             at = int(entry.written_s)
             # Other origins are picked on purpose and would bias the share.
-            if entry.kind == "j" and entry.verdict.origin == "live" and entry.verdict.weight > 0:
+            if entry.verdict.origin == "live" and entry.verdict.weight > 0:
                 session_id = entry.verdict.session_id
                 name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
                 digest = hashlib.blake2b(name, digest_size=_CLUSTER_BYTES).digest()
@@ -270,7 +271,7 @@ class QualitySums(ExportConsumer):
                     else:
                         key = plan.cluster_key(series_id, at, cluster, period_s)
                         parts.append((*part, plan.place(series_id, at, "s", finest=finest), key, cluster))
-            plan.add(entry.entry_id, parts, self._increments(entry.verdict, at) if entry.kind == "j" else ())
+            plan.add(entry.entry_id, parts, self._increments(entry, at))
         if added:
             labels: dict[Any, bytes] = {series_id: msgspec.json.encode(series) for series_id, series in added.items()}
             series_key = MonitorKeys(self._store.keys.prefix).quality_series
@@ -301,8 +302,9 @@ class QualitySums(ExportConsumer):
             all_series = [(series, series.id) for series in series_of(verdict, self._segments)]
             self._series_of[labels] = all_series
         if verdict.outcome != "scored":
+            kind = "x" if is_unknown(verdict) else verdict.outcome[0]
             for series, series_id in all_series:
-                yield series, series_id, verdict.outcome[0], -1
+                yield series, series_id, kind, -1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
         kind = class_of(verdict.weight)
@@ -310,9 +312,12 @@ class QualitySums(ExportConsumer):
             if (passes := passed.get(series.metric)) is not None:
                 yield series, series_id, kind, int(passes)
 
-    def _increments(self, verdict: Verdict, at: float) -> Iterator[Increment]:
+    def _increments(self, entry: OutboxEntry, at: float) -> Iterator[Increment]:
         """Yield further counts, which are added exactly once, for verdicts of any origin."""
+        verdict = entry.verdict
         for watch in self.counting:
+            if entry.kind == "d" and not watch.counts_dead:
+                continue
             if watch.detail in verdict.details or watch.origin == verdict.origin or verdict.judge in watch.judges:
                 yield from watch.count(verdict, at)
 

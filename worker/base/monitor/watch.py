@@ -5,6 +5,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import wilson
+from judges.agreement.shares import (
+    UNKNOWN_MENTIONED,
+    Sums,
+    Unjudged,
+    estimate_share,
+    merge_sums,
+    sum_unjudged,
+    unknown_part,
+)
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor
@@ -15,13 +24,10 @@ from worker.base.monitor.series import (
     HOUR_S,
     Bucket,
     Series,
-    Unjudged,
     read_buckets,
     read_series,
-    sum_unjudged,
     utc_minute,
 )
-from worker.base.monitor.shares import Sums, merge_sums, pass_share
 from worker.base.monitor.silence import Silence
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
@@ -124,15 +130,20 @@ class QualityWatch(Watch):
         """Yield the gauges of one series with their values."""
         metrics = self._metrics
         labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
-        share = pass_share(window.sums, detector.history)
+        share = estimate_share(window.sums, detector.history)
         effect = 1.0
         # A share exists only if something passes or fails.
         if share is not None:
             effect = share.design_effect
-            yield metrics.quality_share, labels, share.interval.value
-            yield metrics.quality_lower, labels, share.interval.low
-            yield metrics.quality_upper, labels, share.interval.high
+            yield metrics.quality_share, labels, share.share
+            yield metrics.quality_lower, labels, share.low
+            yield metrics.quality_upper, labels, share.high
             yield metrics.quality_effective_n, labels, share.effective
+        # A metric without a pass rule never has a judgement, and no share that could be unknown.
+        if share is not None or (detector.history is not None and detector.history.classes):
+            lowest, highest = (0.0, 1.0) if share is None else (share.lowest, share.highest)
+            unknown = unknown_part(window.sums)
+            yield from metrics.unknown_samples(labels, unknown, lowest, highest, UNKNOWN_MENTIONED)
         yield metrics.quality_judgements, labels, window.sums.total.judgements
         yield metrics.quality_window, labels, window.length_s
         yield metrics.quality_abstained_share, labels, window.abstained.weight / window.weight
@@ -143,6 +154,7 @@ class QualityWatch(Watch):
             expected = detector.norm.cells[int(now // HOUR_S) % len(detector.norm.cells)]
             yield metrics.quality_baseline, labels, expected
             yield metrics.quality_drop, labels, float(detector.state.since is not None)
+            yield metrics.quality_drop_unknown, labels, float(detector.is_drop_unknown)
         if (since := detector.state.since) is not None:
             yield metrics.quality_drop_since, labels, since * float(FIVE_MINUTES_S)
         if (objective := self._detection.objective(series)) is not None:

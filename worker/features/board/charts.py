@@ -6,8 +6,8 @@ from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval
+from judges.agreement.shares import Sums, estimate_share, merge_sums
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, HOUR_S, TEN_SECONDS_S, Bucket
-from worker.base.monitor.shares import Sums, merge_sums, pass_share
 
 _STEPS: Final = (
     *(TEN_SECONDS_S, 3 * TEN_SECONDS_S, 60, 120, FIVE_MINUTES_S, 2 * FIVE_MINUTES_S, 3 * FIVE_MINUTES_S),
@@ -111,7 +111,7 @@ def points_of(buckets: Sequence[Bucket], since: float, until: float, most: int, 
             _join(parts)
     if len(parts) > 1 and _is_small(parts[-1]):
         _join(parts)
-    shares = ((begin, end, pass_share(sums, history)) for begin, end, sums in parts)
+    shares = ((begin, end, estimate_share(sums, history)) for begin, end, sums in parts)
     return [Point(begin, end, share.interval) for begin, end, share in shares if share is not None]
 
 

@@ -37,7 +37,7 @@ from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, l
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
 from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row
-from worker.features.board.series_page import read_chart, read_segments, read_trust
+from worker.features.board.series_page import read_cascades, read_chart, read_segments, read_trust
 from worker.features.board.texts import ago
 from worker.features.board.verdict_list import CHOICES, SINCE, AnswerRow, judge_tags, list_answers, read_selection
 from worker.features.board.verdict_page import VerdictPages, as_json, summary
@@ -150,6 +150,7 @@ class Board:
             segments=read_segments(self._store, panel.row, now),
             tally=agreement,
             corrections=corrections,
+            cascades=read_cascades(self._store, panel.row, now),
             examples=self._examples(panel.row, 8),
             failing=self._failing(panel.row),
             period=period,

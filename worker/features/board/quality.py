@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from judges.agreement.intervals import Interval, difference
+from judges.agreement.shares import ShareEstimate, Sums, estimate_share, merge_sums, sum_unjudged
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detection import Detector, read_detectors
 from worker.base.monitor.detector import Limits, Moments, State, limits_of, step
@@ -26,9 +27,7 @@ from worker.base.monitor.series import (
     read_buckets,
     read_newest_buckets,
     read_series,
-    sum_unjudged,
 )
-from worker.base.monitor.shares import PassShare, Sums, merge_sums, pass_share
 from worker.core.storage.client import Store
 
 PERIODS: Final[Mapping[str, tuple[str, int, int]]] = {
@@ -58,8 +57,8 @@ class Row(NamedTuple):
     first: float  # and the time before that it is compared with.
     is_fall: bool = False  # Whether the detector finds a fall of a series that has no baseline yet.
     is_young: bool = False  # Whether it is younger than a day.
-    now: PassShare | None = None  # The share since then.
-    before: PassShare | None = None  # The share of what it is compared with.
+    now: ShareEstimate | None = None  # The share since then.
+    before: ShareEstimate | None = None  # The share of what it is compared with.
     verdicts: int = 0  # All verdicts of the period.
     unscored: float = 0.0  # The share of them without a score.
     abstained: float = 0.0
@@ -82,17 +81,21 @@ class Row(NamedTuple):
 
     @property
     def change(self) -> Interval | None:
-        """The difference of both shares; None if one of them is unknown or of very few judgements."""
+        """The difference of both shares; None if one of them is not known or of very few judgements."""
         now, before = self.now, self.before
         if now is None or before is None or min(now.judgements, before.judgements) < _LEAST_COMPARED:
+            return None
+        if not (now.known and before.known):
             return None
         return difference(now.interval, before.interval)
 
     @property
     def is_bad(self) -> bool:
         """Whether an incident is open, or the share fell beyond the interval of the change."""
-        change = self.change
-        fell = change is not None and change.high < 0 and change.value <= -_FALL
+        change, fell = self.change, False
+        if change is not None and change.value <= -_FALL and self.now is not None and self.before is not None:
+            # A fall is one also if all unknown verdicts had passed.
+            fell = difference(self.now.interval._replace(high=self.now.highest), self.before.interval).high < 0
         return self.incident is not None or self.is_fall or fell
 
     @property
@@ -226,7 +229,7 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
             before.add(pending)
             pending, past = Sums(), before.total
         # Limits take longer to compute than a step, and hardly change with a few more verdicts.
-        if past.judgements >= max(_LEAST_BEFORE, 1.3 * learned) and (share := pass_share(before)) is not None:
+        if past.judgements >= max(_LEAST_BEFORE, 1.3 * learned) and (share := estimate_share(before)) is not None:
             norm = flat(share.interval.low, so_far, dispersion=share.design_effect)
             # One hour stands for all, which are alike.
             norm = msgspec.structs.replace(norm, cells=norm.cells[:1])
@@ -236,8 +239,11 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
         if limits is not None:
             # Where rates fell, one judgement must not count as many.
             unit = max(judged.squares / judged.weight, past.squares / past.weight)
-            passed, number = judged.passed / unit, int(bucket.begins_at) // TEN_SECONDS_S
-            change = step(state, number, passed, judged.weight / unit - passed, expected=expected, limits=limits)
+            failed, number = (judged.weight - judged.passed) / unit, int(bucket.begins_at) // TEN_SECONDS_S
+            # As in the monitor unknown verdicts pass until there is a fall.
+            unknown = bucket.sums.unknown.weight if state.since is None else 0.0
+            passed = (judged.passed + unknown) / unit
+            change = step(state, number, passed, failed, expected=expected, limits=limits)
             if change is not None and change.kind == "recovery":
                 pending = Sums()
     return None if state.since is None else state.since * float(TEN_SECONDS_S)
@@ -261,8 +267,8 @@ def compare(row: Row, period_began: float) -> Row:
     abstained = sum_unjudged(bucket.abstained for bucket in inside)
     weight = judged.weight + unscored.weight + abstained.weight or 1.0
     return row._replace(
-        now=pass_share(since, row.detector.history),
-        before=pass_share(before, row.detector.history),
+        now=estimate_share(since, row.detector.history),
+        before=estimate_share(before, row.detector.history),
         verdicts=judged.judgements + unscored.verdicts + abstained.verdicts,
         unscored=unscored.weight / weight,
         abstained=abstained.weight / weight,

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from judges.agreement.intervals import Interval, difference
+from judges.agreement.shares import estimate_share
 from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
-from worker.base.monitor.shares import pass_share
+from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
 from worker.features.board.overview import Panel
@@ -124,10 +125,24 @@ def read_segments(store: Store, row: Row, now: float) -> list[Segment]:
     rows = []
     for each in segments:
         sums = divide(buckets[each.id], row)
-        before, since = (None if (share := pass_share(part)) is None else share.interval for part in sums)
+        before, since = (None if (share := estimate_share(part)) is None else share.interval for part in sums)
         fell = before is not None and since is not None and difference(since, before).high < 0
         rows.append(Segment(each.segment_name, before, since, sums[1].total.judgements, fell))
     return sorted(rows, key=lambda each: (not each.is_bad, 1.0 if each.since is None else each.since.value))
+
+
+def read_cascades(store: Store, row: Row, now: float) -> list[str]:
+    """Describe the shares of the cascades of this service and metric."""
+    if not is_installed("cascades"):
+        return []
+    from worker.features.cascades.shares import read_shares  # noqa: PLC0415 - after the check that it exists
+
+    names = ("service", "environment", "judge", "metric")
+    return [
+        share.sentence
+        for share in read_shares(store, now)
+        if all(getattr(share.series, name) == getattr(row.series, name) for name in names)
+    ]
 
 
 def read_trust(store: Store, row: Row) -> tuple[Tally, Sequence[Correction]]:

@@ -22,7 +22,7 @@ from worker.core.queue.batch import Batch, CascadeStep, Evaluation, Item, follow
 from worker.core.selection.sampling import Rules, position
 from worker.core.storage.client import Store, StoreError
 from worker.features.cascades.feature import CASCADES
-from worker.features.cascades.shares import factor_field, rate_field, read_factors, second_rate
+from worker.features.cascades.shares import factor_field, floor_field, rate_field, read_factors, second_rate
 
 log = structlog.get_logger("tracejudge.judging")
 _READ_EVERY_S: Final = 60.0
@@ -96,7 +96,8 @@ class Cascades(VerdictHook):
                 return verdict, []
         factor = self._factors.get(factor_field(pair.cascade, evaluation.judge, pair.version))
         mean = self._factors.get(rate_field(pair.cascade))
-        rate = second_rate(CASCADES.read(self._settings)[pair.cascade], probabilities, factor, mean)
+        floor = self._factors.get(floor_field(pair.cascade, evaluation.judge, pair.version))
+        rate = second_rate(CASCADES.read(self._settings)[pair.cascade], probabilities, factor, mean, floor)
         # The salt makes the choice independent of sampling, of repeats and of other cascades.
         is_chosen = position(f"cascade:{pair.cascade}:{evaluation.id}", self._settings.sampling_key) < rate
         step = CascadeStep(pair.cascade, pair.version, rate, is_chosen)

@@ -27,7 +27,7 @@ class Cascade(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         first: Name of the `[models.NAME]` that judges every sampled trace; a model that returns probabilities.
         then: Name of the `[models.NAME]` that judges some of them a second time.
         rate: Mean share of second judgings, above 0 and at most 1. The less certain the first model, the more probable
-            the second judging; it is never less probable than a quarter of the rate.
+            the second judging; it is never less probable than half of the rate.
         usd_per_day: What second judgings may cost in a day, in place of `rate`: the rate follows each minute from the
             first verdicts of the last hour and the mean cost of a second one.
         uncertain: Lowest and highest probability of passing by the first model that are always judged a second time,
@@ -106,6 +106,16 @@ def _cascade(settings: Settings, name: str, key: str) -> Iterator[Fault]:
         yield Fault(f"{key}.uncertain", "the first probability must be below the second, as [0.2, 0.8]")
 
 
+def find_needless(settings: Settings) -> Iterator[Fault]:
+    """Find cascades whose rate is so low that they do not pay."""
+    from judges.agreement.cascade import plain_is_as_good
+
+    for name, cascade in CASCADES.read(settings).items():
+        if cascade.rate is not None and (text := plain_is_as_good(cascade.rate)):
+            fix = "raise the rate, or name the second model in the rules, with a lower rate there"
+            yield Fault(f"cascades.{name}.rate", text, fix, "needless-cascade")
+
+
 def _after_verdict(context: TraceHookContext) -> VerdictHook | None:
     if not CASCADES.read(context.settings):
         return None
@@ -123,4 +133,5 @@ FEATURE: Final = Feature(
     metrics="worker.features.cascades.shares.CascadeMetrics",
     watch="worker.features.cascades.shares.CascadeWatch",
     after_verdict=_after_verdict,
+    warnings="worker.features.cascades.feature.find_needless",
 )

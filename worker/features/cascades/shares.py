@@ -1,40 +1,54 @@
-"""The share of a cascade: the first model's probabilities everywhere, corrected by the second model's verdicts.
+"""The share of a cascade: its sums in Redis, the gauges of its share, and the factors of its second judgings.
 
-Notation: a first verdict has the weight w = 1 / probability of being judged and the probability g that the metric
-passes; with the probability π it was chosen for a second judging, whose verdict is z, 1 for a pass. The share is the
-difference estimator (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992, section 9.6)
-
-    [Σ w·g + Σ_second (w/π)(z - g)] / Σ w
-
-It is unbiased whatever g is, as π is known. Its variance is the variance of two independent choices with known
-probabilities: of the traces, and of the second judgings.
+`judges.agreement.cascade` defines the sums and estimates the share from them. They are of the last 24 whole hours that
+ended an hour ago: until then second verdicts that are under way would look as if they were missing.
 """
 
+import datetime as dt
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from operator import sub
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 from prometheus_client import Gauge
 
-from judges.agreement.intervals import Interval, wilson
-from judges.core.verdict import Verdict
+from judges.agreement.arrays import sums_of_verdict
+from judges.agreement.cascade import (
+    MOST_FLOOR,
+    CascadeSums,
+    ClassKey,
+    add_sums,
+    class_key,
+    estimate_cascade,
+    plain_is_as_good,
+    second_floor,
+    total_sums,
+)
+from judges.agreement.shares import ShareEstimate, design_effect
+from judges.core.verdict import PASSING_REASONS, Verdict
 from worker.base.monitor.counts import Increment, read_counts, step_of
+from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.gauges import QUALITY, MonitorParts, QualityMetrics, Sample, Watch
-from worker.base.monitor.series import DAY_S, HOUR_S
+from worker.base.monitor.series import DAY_S, HOUR_S, VERSION_DIGITS, Series
 from worker.core.config.settings import NANO
 from worker.core.queue.batch import CascadeStep
+from worker.core.selection.sampling import is_by_session
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metric, MetricTable
 from worker.features.cascades.feature import CASCADES, Cascade, CascadeKeys
 
-_KIND: Final = "cascades"
+_KIND: Final = "cascade_sums"
 _UNCERTAINTY_KIND: Final = "cascade_uncertainty"
 _KEEP_DAYS: Final = 3
 _HOURS: Final = 24
-_UNIT: Final = 10**6  # Sums are counted in whole parts of this size.
+_UNIT: Final = 10**6  # Sums are counted in whole parts of this size; squares of weights are large.
+_UNITS: Final = dict.fromkeys(("spread", "squares", "refused_squares", "waiting_squares"), 10**4) | dict.fromkeys(
+    ("first", "second", "refused", "waiting"), 1
+)
 _BINS: Final = 50
 _MIN_UNCERTAINTY: Final = 0.005
 """Models that round return a probability of exactly 0 or 1; without a minimum no factor would raise their rate."""
@@ -42,54 +56,34 @@ START_RATE: Final = 0.02  # The rate of a cascade with a budget until the cost o
 _COST_KIND: Final = "cascade_cost"
 _ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200
-_ENOUGH_SECOND: Final = 30
+_MOST_HOURS_ABSENT: Final = 4  # With fewer hours the second verdicts of a day are not known.
+_SHARES_EVERY_S: Final = 300.0
 
 
-class CascadeSums(NamedTuple):
-    """Sums over the verdicts of one metric of a cascade."""
+class CascadeShare(Struct, frozen=True):
+    """The share of one cascade, metric and service in 24 hours; times are in seconds since the epoch."""
 
-    first: float = 0  # First verdicts.
-    weight: float = 0  # Σ w
-    expected: float = 0  # Σ w·g
-    spread: float = 0  # Σ w(w - 1)
-    expected_spread: float = 0  # Σ w(w - 1)g
-    chosen: float = 0  # First verdicts that were chosen for a second judging.
-    chosen_weight: float = 0  # Σ w/π of these.
-    second: float = 0  # Second verdicts with a score.
-    second_weight: float = 0  # Σ w/π of these, as all sums below.
-    correction: float = 0  # Σ (w/π)(z - g)
-    squares: float = 0  # Σ (w/π)²(z - g)²
-    sampled_squares: float = 0  # Σ (w²/π)(z - g)²
-    correction_spread: float = 0  # Σ (w(w - 1)/π)(z - g)
-    no_score: float = 0  # Second verdicts without a score.
+    series: Series  # Its judge model is the cascade.
+    since: float
+    until: float
+    sums: CascadeSums
+    estimate: ShareEstimate | None  # None with fewer than ten second verdicts.
+    own_share: float  # The first model's own share.
+    advice: str  # Where a plain sample is as good; else empty.
 
     @property
-    def waiting(self) -> float:
-        """Second judgings that have no verdict: those that have not ended, and dead letters."""
-        return max(0.0, self.chosen - self.second - self.no_score)
-
-
-_COUNTS: Final = frozenset({"first", "chosen", "second", "no_score"})
-
-
-def estimate(sums: CascadeSums) -> Interval | None:
-    """Return the share of a cascade with its 95 % interval; None without enough second verdicts.
-
-    Second judgings without a score, and those that wait, are made up for by the others.
-    """
-    if sums.weight <= 0 or sums.second < _ENOUGH_SECOND:
-        return None
-    missing = max(1.0, sums.chosen_weight / sums.second_weight)
-    share = min(1.0, max(0.0, (sums.expected + missing * sums.correction) / sums.weight))
-    # Σ (1 - π)/π²·w²(z - g)², where π / missing is the probability of a second verdict.
-    variance = missing * (missing * sums.squares - sums.sampled_squares)
-    # Σ w(w - 1)(z - share)², estimated in the same way as the share.
-    spread = (1 - 2 * share) * (sums.expected_spread + missing * sums.correction_spread)
-    variance = (max(0.0, variance) + max(0.0, spread + share * share * sums.spread)) / sums.weight**2
-    # A pseudo-observation on either side: a share of 0 or 1 has no variance by itself.
-    middle = (share * sums.second + 1) / (sums.second + 2)
-    effective = middle * (1 - middle) / variance if variance > 0 else math.inf
-    return Interval(share, share, share) if math.isinf(effective) else wilson(share, effective)
+    def sentence(self) -> str:
+        """The share with its name and what is not known of it."""
+        series, estimate = self.series, self.estimate
+        metric = "" if series.metric == series.judge else f" {series.metric}"
+        second = f"{self.sums.second:,.0f} second verdicts"
+        parts = [f"{second} are too few for a share"]
+        if estimate is not None:
+            parts = [estimate.interval.percent if estimate.known else "", estimate.unknown_text(0.0)]
+        parts += [f"{second} of {self.sums.first:,.0f} first ones", self.advice]
+        span = " to ".join(f"{dt.datetime.fromtimestamp(at, dt.UTC):%Y-%m-%d %H:%M}" for at in (self.since, self.until))
+        name = f"{series.judge}{metric} of {series.service} by {series.judge_model}, {span} UTC"
+        return f"{name}: {'; '.join(filter(None, parts))}"
 
 
 def uncertainty(probabilities: Mapping[str, float]) -> float:
@@ -98,7 +92,11 @@ def uncertainty(probabilities: Mapping[str, float]) -> float:
 
 
 def second_rate(
-    cascade: Cascade, probabilities: Mapping[str, float], factor: float | None, rate: float | None = None
+    cascade: Cascade,
+    probabilities: Mapping[str, float],
+    factor: float | None,
+    rate: float | None = None,
+    floor: float | None = None,
 ) -> float:
     """Return the probability of a second judging.
 
@@ -107,16 +105,17 @@ def second_rate(
         probabilities: That the metrics of the first verdict pass.
         factor: By which the uncertainty is multiplied; None if unknown.
         rate: The present mean rate of a cascade with a budget; None if unknown.
+        floor: The least probability as a part of the rate; None if unknown.
     """
     if cascade.uncertain is not None:
         low, high = cascade.uncertain
         return 1.0 if any(low <= g <= high for g in probabilities.values()) else cascade.audit
     rate = cascade.rate or rate or START_RATE
     factor = 2 * rate if factor is None else factor
-    return min(1.0, max(rate / 4, factor * uncertainty(probabilities)))
+    return min(1.0, max((floor or MOST_FLOOR) * rate, factor * uncertainty(probabilities)))
 
 
-def fitted_factor(rate: float, spread: Collection[tuple[float, float]]) -> float:
+def fitted_factor(rate: float, spread: Collection[tuple[float, float]], floor: float = MOST_FLOOR) -> float:
     """Return the factor by which the mean probability of a second judging is the rate.
 
     ``spread`` are uncertainties, each with its number of first verdicts.
@@ -124,7 +123,7 @@ def fitted_factor(rate: float, spread: Collection[tuple[float, float]]) -> float
     total, (low, high) = sum(number for _, number in spread), (0.0, 1 / _MIN_UNCERTAINTY)
     for _ in range(50):
         factor = (low + high) / 2
-        mean = sum(number * min(1.0, max(rate / 4, factor * each)) for each, number in spread) / total
+        mean = sum(number * min(1.0, max(floor * rate, factor * each)) for each, number in spread) / total
         low, high = (factor, high) if mean < rate else (low, factor)
     return high
 
@@ -139,77 +138,105 @@ def rate_field(name: str) -> str:
     return factor_field(name, "", "rate")
 
 
+def floor_field(name: str, judge: str, version: str) -> str:
+    """Return the field of the least probability of a cascade's second judgings, as a part of its rate."""
+    return factor_field(name, judge, f"{version} floor")
+
+
+def _effect_field(series: Series) -> str:
+    """Return the field of the design effect of a cascade whose first verdicts are drawn by session."""
+    return msgspec.json.encode((*msgspec.structs.astuple(series)[:6], "effect")).decode()
+
+
 def read_factors(store: Store) -> dict[str, float]:
-    """Read the factors of all cascades by ``factor_field``, and rates by ``rate_field``."""
+    """Read the factors of all cascades by ``factor_field``, and what the other fields hold."""
     fields = store.call(lambda client: client.hgetall(CascadeKeys(store.keys.prefix).cascades))
     return {field.decode(): float(factor) for field, factor in fields.items()}
-
-
-def _of_second(verdict: Verdict, step: CascadeStep, metric: str, g: float) -> CascadeSums:
-    z = next((score.passed for score in verdict.scores if score.metric == metric), None)
-    if z is None:
-        return CascadeSums(no_score=1)
-    # The weight of a second verdict is w/π.
-    weight, difference = verdict.weight, z - g
-    w = weight * step.rate
-    return CascadeSums(
-        second=1,
-        second_weight=weight,
-        correction=weight * difference,
-        squares=(weight * difference) ** 2,
-        sampled_squares=w * weight * difference**2,
-        correction_spread=weight * (w - 1) * difference,
-    )
 
 
 class CascadeMetrics(MetricTable):
     """The gauges of cascades."""
 
     # fmt: off
-    cascade_first_share = Metric(Gauge, "cascade_first_share", "ratio", QUALITY,
-        "Weighted mean probability of passing by the first model of a cascade in the last day, not corrected")
     cascade_second = Metric(Gauge, "cascade_second_verdicts", "verdicts", (*QUALITY, "state"),
-        "Second judgings chosen in the last day: scored, which correct the share; no_score; waiting")
+        "Second judgings chosen in the 24 hours of the share: scored; refused, without a usable score; waiting")
 
 
 class CascadeWatch(Watch):
-    """Computes the gauges of cascades over the last 24 hours, and the factors of their second judgings."""
+    """Computes the gauges of cascades over 24 hours, and the factors of their second judgings."""
 
     detail = "cascade"
+    counts_dead = True
 
     def __init__(self, parts: MonitorParts, clock: Callable[[], float] = time.time) -> None:
         super().__init__(parts.store, clock)
         self._cascades = CASCADES.read(parts.settings)
         self._fixed = {name: cascade.rate for name, cascade in self._cascades.items() if cascade.rate is not None}
         self._metrics, self._quality = parts.metrics.table(CascadeMetrics), parts.metrics.table(QualityMetrics)
+        self._shares: list[CascadeShare] = []
+        self._next_shares = 0.0
+        graders = parts.rules.graders
+        self._by_session: dict[tuple[str, str], tuple[str, str]] = {}  # Version and model of the first verdicts.
+        for rule in parts.settings.rules:
+            if is_by_session(rule) and rule.models[0] in self._cascades:
+                model = graders.grader(self._cascades[rule.models[0]].first).judge_model
+                for judge in rule.judges:
+                    self._by_session[rule.models[0], judge] = graders.version(judge, model)[:VERSION_DIGITS], model
 
     def run(self, now: float) -> None:
         """Compute gauges and factors."""
         if not self._cascades:
             return
-        metrics, quality, samples = self._metrics, self._quality, list[Sample]()
-        for (service, environment, judge, version, name, metric), sums in read_sums(self._store, now).items():
-            if name not in self._cascades or sums.weight <= 0:
-                continue
-            labels: tuple[str, ...] = (metric, "", service, environment, judge, version, name)
-            samples.append((metrics.cascade_first_share, labels, sums.expected / sums.weight))
-            for state, number in (("scored", sums.second), ("no_score", sums.no_score), ("waiting", sums.waiting)):
-                samples.append((metrics.cascade_second, (*labels, state), number))
-            if (share := estimate(sums)) is not None:
-                of_share = (*labels, "cascade")
-                samples += [
-                    (quality.quality_corrected_share, of_share, share.value),
-                    (quality.quality_corrected_lower, of_share, share.low),
-                    (quality.quality_corrected_upper, of_share, share.high),
-                    (quality.quality_corrected_window, of_share, _HOURS * HOUR_S),
-                ]
-        self.show(samples)
+        if now >= self._next_shares:
+            # The sums of a day are thousands of fields.
+            self._next_shares = now + _SHARES_EVERY_S
+            shares = read_shares(self._store, now)
+            self._shares = [share for share in shares if share.series.judge_model in self._cascades]
+            self.show(sample for share in self._shares for sample in self._samples(share))
         self._fit(now)
 
+    def clear(self) -> None:
+        """Begin anew."""
+        super().clear()
+        self._next_shares = 0.0
+
+    def _samples(self, share: CascadeShare) -> Iterator[Sample]:
+        """Yield the gauges of one cascade; no share that is not known."""
+        labels = (share.series.metric, "", *share.series.labels)
+        for state, number in (
+            ("scored", share.sums.second),
+            ("refused", share.sums.refused),
+            ("waiting", share.sums.waiting),
+        ):
+            yield self._metrics.cascade_second, (*labels, state), number
+        if (estimate := share.estimate) is None:
+            return
+        quality, of_share = self._quality, (*labels, "cascade")
+        yield from quality.unknown_samples(labels, estimate.unknown, estimate.lowest, estimate.highest)
+        if estimate.known:
+            yield quality.quality_corrected_share, of_share, estimate.share
+            yield quality.quality_corrected_lower, of_share, estimate.low
+            yield quality.quality_corrected_upper, of_share, estimate.high
+            yield quality.quality_corrected_window, of_share, share.until - share.since
+
+    def _effects(self) -> dict[str, float]:
+        """Return the design effects of sessions of the first verdicts, where these are drawn by session."""
+        firsts: dict[str, str] = {}
+        for series in (share.series for share in self._shares):
+            if of_first := self._by_session.get((series.judge_model, series.judge)):
+                first = msgspec.structs.replace(series, version=of_first[0], judge_model=of_first[1])
+                firsts[_effect_field(series)] = first.id
+        detectors = read_detectors(self._store, list(firsts.values()))
+        pasts = {field: detectors[series_id].history for field, series_id in firsts.items()}
+        return {field: design_effect(past, past) for field, past in pasts.items() if past and past.classes}
+
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Count a first or second verdict of a cascade; both belong to the hour of the first."""
+        """Count a first or second verdict of a cascade; both belong to the hour of the first.
+
+        Of the second judgings that were given up, those that timed out were refused: long traces time out.
+        """
         step = step_of(verdict)
-        if step is None:
+        if step is None or (verdict.reason in PASSING_REASONS and verdict.reason != "timeout"):
             return
         if step.first:
             if verdict.cost_usd is not None:
@@ -217,34 +244,24 @@ class CascadeWatch(Watch):
                 for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
                     yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
             at, probabilities = step.ended_at, step.probability
-            sums = {metric: _of_second(verdict, step, metric, g) for metric, g in probabilities.items()}
         else:
-            at = verdict.started_at + verdict.duration_s
-            probabilities = verdict.probabilities
-            w = verdict.weight
-            sums = {
-                metric: CascadeSums(
-                    first=1,
-                    weight=w,
-                    expected=w * g,
-                    spread=w * (w - 1),
-                    expected_spread=w * (w - 1) * g,
-                    chosen=float(step.is_chosen),
-                    chosen_weight=w / step.rate if step.is_chosen else 0.0,
-                )
-                for metric, g in probabilities.items()
-            }
+            at, probabilities = verdict.started_at + verdict.duration_s, verdict.probabilities
             if probabilities:
                 uncertain = uncertainty(probabilities)
                 of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
                 in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
                 for name, amount in (("number", 1), ("sum", round(uncertain * _UNIT))):
                     yield Increment(_UNCERTAINTY_KIND, at, (*in_bin, name), amount, _KEEP_DAYS)
-        hour, environment = str(int(at // HOUR_S)), verdict.environment or ""
-        for metric, of_metric in sums.items():
-            for name, amount in of_metric._asdict().items():
-                labels = (hour, verdict.service, environment, verdict.judge, step.version, step.name, metric, name)
-                if whole := round(amount * (1 if name in _COUNTS else _UNIT)):
+        passed = {score.metric: score.passed for score in verdict.scores}
+        of_verdict = (str(int(at // HOUR_S)), verdict.service, verdict.environment or "", verdict.judge, step.version)
+        # The weight of a second verdict is w/π.
+        u = verdict.weight if step.first else verdict.weight / step.rate
+        for metric, g in probabilities.items():
+            side, level = class_key(g, u)
+            sums = _sums_of(verdict, step, u, passed.get(metric))
+            for name, value in sums._asdict().items():
+                labels = (*of_verdict, step.name, metric, f"{int(side)}{level}", name)
+                if whole := round(value * _UNITS.get(name, _UNIT)):
                     yield Increment(_KIND, at, labels, whole, _KEEP_DAYS)
 
     def _fit(self, now: float) -> None:
@@ -262,9 +279,21 @@ class CascadeWatch(Watch):
         for (*of_cascade, _), in_bin in bins.items():
             if in_bin["number"]:
                 spreads[tuple(of_cascade)].append((in_bin["sum"] / in_bin["number"] / _UNIT, in_bin["number"]))
-        factors: dict[Any, float] = {rate_field(name): rates[name] for name in rates if name not in self._fixed}
+        factors: dict[Any, float] = dict(self._effects())
+        factors |= {rate_field(name): rate for name, rate in rates.items() if name not in self._fixed}
+        firsts: defaultdict[tuple[str, str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for known in self._shares:
+            series = known.series
+            if series.judge_model in rates:
+                at = known.own_share if known.estimate is None else known.estimate.share
+                # Fails that a plain sample would meet, added up over services.
+                fails = rates[series.judge_model] * known.sums.first * min(at, 1 - at)
+                firsts[series.judge_model, series.judge, series.version][series.metric] += fails
+        factors |= {floor_field(*names): second_floor(min(fails.values())) for names, fails in firsts.items()}
         factors |= {
-            factor_field(name, judge, version): fitted_factor(rate, spread)
+            factor_field(name, judge, version): fitted_factor(
+                rate, spread, factors.get(floor_field(name, judge, version), MOST_FLOOR)
+            )
             for (name, judge, version), spread in spreads.items()
             if (rate := rates.get(name)) is not None and sum(number for _, number in spread) >= _ENOUGH_VERDICTS
         }
@@ -292,12 +321,52 @@ class CascadeWatch(Watch):
         return rates
 
 
-def read_sums(store: Store, now: float) -> dict[tuple[str, ...], CascadeSums]:
-    """Read the sums of the last 24 hours by service, environment, judge, version, cascade and metric."""
-    amounts: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for (_, *series, name), amount in _read(store, _KIND, now).items():
-        amounts[tuple(series)][name] += amount / (1 if name in _COUNTS else _UNIT)
-    return {series: CascadeSums(**sums) for series, sums in amounts.items()}
+def _sums_of(verdict: Verdict, step: CascadeStep, u: float, passed: bool | None) -> CascadeSums:  # noqa: FBT001
+    """Return the sums of a first verdict, or what a second one adds: it no longer waits."""
+    if not step.first:
+        return sums_of_verdict(verdict.weight, u, "waiting" if step.is_chosen else None)
+    answer = sums_of_verdict(0.0, u, "refused" if passed is None else "pass" if passed else "fail")
+    return CascadeSums(*map(sub, answer, sums_of_verdict(0.0, u, "waiting")))
+
+
+def read_shares(store: Store, now: float) -> list[CascadeShare]:
+    """Estimate the shares of all cascades in the 24 whole hours that ended an hour ago."""
+    until = (now // HOUR_S - 1) * HOUR_S
+    since = until - DAY_S
+    hours: defaultdict[tuple[str, ...], defaultdict[int, defaultdict[ClassKey, dict[str, float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    for (hour, *labels, key, name), amount in read_counts(store, _KIND, since, until + DAY_S).items():
+        if since <= int(hour) * HOUR_S < until:
+            of_class = hours[tuple(labels)][int(hour)][key[0] == "1", int(key[1:])]
+            of_class[name] = amount / _UNITS.get(name, _UNIT)
+    factors = read_factors(store) if hours else {}
+    shares = []
+    for (service, environment, judge, version, cascade, metric), of_series in sorted(hours.items()):
+        series = Series(service, environment, judge, version, cascade, metric)
+        by_hour = [
+            {key: _without_rest(CascadeSums(**amounts)) for key, amounts in of_series[hour].items()}
+            for hour in sorted(of_series)
+        ]
+        classes = add_sums(by_hour)
+        total = total_sums(classes)
+        if total.weight <= 0:
+            continue
+        estimate = estimate_cascade(by_hour, factors.get(_effect_field(series), 1.0))
+        own = sum(sums.weight for (is_likely, _), sums in classes.items() if is_likely) / total.weight
+        is_whole = len(by_hour) >= DAY_S // HOUR_S - _MOST_HOURS_ABSENT
+        advice = plain_is_as_good(
+            total.chosen / total.first,
+            total.chosen if is_whole else None,
+            None if estimate is None or not estimate.known else estimate.share,
+        )
+        shares.append(CascadeShare(series, since, until, total, estimate, own, advice))
+    return shares
+
+
+def _without_rest(sums: CascadeSums) -> CascadeSums:
+    """Return the sums without what rounding leaves where nothing waits."""
+    return sums if sums.waiting > 0 else sums._replace(waiting=0, waiting_weight=0, waiting_squares=0)
 
 
 def _read(store: Store, kind: str, now: float) -> dict[tuple[str, ...], int]:

@@ -6,12 +6,12 @@ from textwrap import shorten
 from typing import Final, NamedTuple
 
 from judges.agreement.intervals import Interval, difference, wilson
+from judges.agreement.shares import Sums, estimate_share
 from judges.core.verdict import Verdict
 from tracejudge import Trace
 from worker.base.commands.options import align
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
-from worker.base.monitor.shares import Sums, pass_share
 from worker.core.queue.ledger import read_outbox_entry
 from worker.core.storage.client import Entry
 from worker.features.demo.sample_traffic import DROP
@@ -130,7 +130,7 @@ class Results:
                 if not full and names[0] != DROP.service:
                     continue
                 before, after = (_half(end).sums for end in ends)
-                former, latter = pass_share(before, after), pass_share(after, before)
+                former, latter = estimate_share(before, after), estimate_share(after, before)
                 share = latter if place else former
                 if not ends[place] and not (place and former):
                     continue

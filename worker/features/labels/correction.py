@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share, merge_sums, weight_class
 from worker.base.lookup.label_store import Label, Labelled, LabelVerdict, read_labels
 from worker.base.monitor.corrected import (
     Confusion,
@@ -34,7 +35,6 @@ from worker.base.monitor.series import (
     read_buckets,
     utc_minute,
 )
-from worker.base.monitor.shares import PassShare, Sums, design_effect, merge_sums, pass_share, weight_class
 from worker.core.storage.client import Store
 
 LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
@@ -55,7 +55,7 @@ class Correction(NamedTuple):
 
     method: Method | None  # None for labels from a queue, which have none.
     corrected: Corrected | None
-    raw: PassShare | None  # The uncorrected share of the same time.
+    raw: ShareEstimate | None  # The uncorrected share of the same time.
     labels: int
     since: float
     until: float
@@ -159,7 +159,7 @@ def correct(
     """Correct the share of a span of time by labels of one origin; its buckets are ``step`` seconds long."""
     method: Method | None = None
     sums = merge_sums(bucket.sums for bucket in buckets)
-    share = pass_share(sums)
+    share = estimate_share(sums)
     try:
         method = method_of(origin)
         if share is None:

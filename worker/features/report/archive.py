@@ -16,9 +16,9 @@ from typing import IO, Annotated, Final, Literal, NamedTuple, cast
 import msgspec
 from msgspec import Meta, Struct, structs
 
+from judges.agreement.shares import Sums, Unjudged, merge_sums, sum_unjudged
 from judges.core.verdict import Verdict, joined_parts
-from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, Unjudged, segment_value, sum_unjudged
-from worker.base.monitor.shares import Sums
+from worker.base.monitor.series import CLUSTER_PERIOD_S, VERSION_DIGITS, Bucket, is_unknown, segment_value
 from worker.features.report.figures import Cost, Labels, Part, Scope
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -122,7 +122,7 @@ class _Counts(Struct):
 
     sums: Sums = msgspec.field(default_factory=Sums)
     abstained: Unjudged = Unjudged()
-    unscored: Unjudged = Unjudged()
+    inapplicable: Unjudged = Unjudged()
 
 
 class Tally:
@@ -138,10 +138,11 @@ class Tally:
         self.costs: dict[Labels, Cost] = defaultdict(Cost)
         self.skipped = Skipped()
 
-    def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all") -> None:
+    def add(self, verdict: Verdict, at: float, *, only: Literal["all", "cost"] = "all", dead: bool = False) -> None:
         """Count a verdict of live traffic; others do not describe it, and one whose evaluation was counted is skipped.
 
-        ``at`` is when it was made, in seconds since the epoch; by ``only`` its cost alone counts.
+        ``at`` is when it was made, in seconds since the epoch; by ``only`` its cost alone counts. ``dead`` is one that
+        was given up: unknown, also if a later retry is answered, as the monitor counts it.
         """
         scope = self._scope
         is_live = verdict.origin == "live" and verdict.weight > 0
@@ -150,7 +151,7 @@ class Tally:
         if not scope.history <= at < scope.period.until:
             return
         # Whoever writes archives may deliver a verdict twice, and rotated files may be given twice.
-        if self._is_repeated(verdict.evaluation_id):
+        if self._is_repeated(f"dead:{verdict.evaluation_id}" if dead else verdict.evaluation_id):
             self.skipped.repeated += 1
             return
         passed = {score.metric: score.passed for score in verdict.scores}
@@ -161,7 +162,7 @@ class Tally:
             segments[GUIDELINE] = guideline
             values = {"metric": metric, "version": verdict.judge_version[:VERSION_DIGITS]} | segments
             labels = tuple((key, values.get(key) or getattr(verdict, key, None) or "") for key in scope.keys)
-            if at in scope.period and (labels in self.costs or len(self.costs) < MAX_GROUPS):
+            if not dead and at in scope.period and (labels in self.costs or len(self.costs) < MAX_GROUPS):
                 cost, usd = self.costs[labels], verdict.cost_usd
                 # An unknown cost is not zero: it stays out of the mean.
                 cost.unpriced += usd is None
@@ -174,7 +175,11 @@ class Tally:
     def parts(self) -> list[Part]:
         """All sums so far."""
         return [
-            Part(*group, self._scope.condensed(Bucket(at, *structs.astuple(counts)) for at, counts in buckets.items()))
+            Part(
+                *group,
+                self._scope.condensed(Bucket(at, *structs.astuple(counts)) for at, counts in buckets.items()),
+                merge_sums(counts.sums for at, counts in buckets.items() if at < self._scope.lag),
+            )
             for group, buckets in self._groups.items()
         ]
 
@@ -203,9 +208,11 @@ class Tally:
         if verdict.outcome == "scored":
             before = self._grown(group, verdict, at, passed=bool(passed))
             counts.sums.count(verdict.weight, passed=bool(passed), before=before)
+        elif is_unknown(verdict):
+            counts.sums.count_unknown(verdict.weight)
         else:
             count = Unjudged(1, verdict.weight, verdict.weight**2)
-            kind = "abstained" if verdict.outcome == "abstained" else "unscored"
+            kind = "abstained" if verdict.outcome == "abstained" else "inapplicable"
             setattr(counts, kind, sum_unjudged((getattr(counts, kind), count)))
 
     def _grown(self, group: _Group, verdict: Verdict, at: float, *, passed: bool) -> tuple[float, float]:

@@ -14,10 +14,19 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
+from judges.agreement.cascade import CascadeSums
 from judges.agreement.intervals import difference, wilson
-from worker.base.monitor.baseline import HISTORY_DAYS
-from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, sum_unjudged
-from worker.base.monitor.shares import PassShare, Sums, merge_sums, pass_share
+from judges.agreement.shares import (
+    UNKNOWN_MENTIONED,
+    ShareEstimate,
+    Sums,
+    estimate_share,
+    merge_sums,
+    sum_unjudged,
+    unknown_part,
+)
+from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS
+from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket
 from worker.core.config.settings import SeriesLabel
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -93,6 +102,11 @@ class Scope(NamedTuple):
         """The time from which verdicts steady the design effect of sessions."""
         return min(self.first, self.period.until - HISTORY_DAYS * DAY_S)
 
+    @property
+    def lag(self) -> float:
+        """The time up to which verdicts steady the design effect, as the monitor takes them."""
+        return self.period.until - LAG_HOURS * HOUR_S
+
     def covers(self, at: float) -> bool:
         """Return whether a time lies in the period or in the compared one."""
         return at in self.period or (self.compared is not None and at in self.compared)
@@ -117,7 +131,7 @@ class Scope(NamedTuple):
                 min(bucket.begins_at for bucket in group),
                 merge_sums(bucket.sums for bucket in group),
                 sum_unjudged(bucket.abstained for bucket in group),
-                sum_unjudged(bucket.unscored for bucket in group),
+                sum_unjudged(bucket.inapplicable for bucket in group),
             )
             for group in grouped.values()
         ]
@@ -133,6 +147,17 @@ class Estimate(Struct, frozen=True):
     value: float
     low: float
     high: float
+
+
+class CascadeRow(Struct, frozen=True):
+    """The share of a cascade in 24 whole hours."""
+
+    labels: Mapping[str, str]
+    since: dt.datetime
+    until: dt.datetime
+    share: ShareEstimate | None  # None with too few second verdicts.
+    sums: CascadeSums
+    text: str  # All of it in one line, with what is not known, and where a plain sample is as good.
 
 
 class CorrectedShare(Struct, frozen=True):
@@ -170,6 +195,11 @@ class Row(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str]  # The keys of the report with their values.
     share: Estimate | None  # Weighted pass share; null without a judgement.
     judgements: int  # Verdicts that pass or fail.
+    unknown: float = 0.0  # The part of the verdicts that was asked for and not given; above .1 no share is known.
+    lowest: float | None = None  # The limits that these allow; null where they are at most .02.
+    highest: float | None = None
+    unknown_text: str = ""  # What is not known, in one sentence.
+    judged_text: str = ""  # The share of what was judged, where the whole is not known.
     effective_n: float | None  # Independent, equally weighted judgements that would be as precise.
     compared: Estimate | None  # The share of the compared period.
     compared_judgements: int  # Its judgements.
@@ -233,6 +263,7 @@ class Part(NamedTuple):
     version: str
     judge_model: str
     buckets: Sequence[Bucket]
+    history: Sums  # Of four weeks, as the monitor takes them, which steady the design effect of sessions.
 
 
 class Evidence(NamedTuple):
@@ -246,6 +277,7 @@ class Evidence(NamedTuple):
     corrected: Mapping[Labels, Sequence[CorrectedShare]] = {}
     newest: Mapping[tuple[str, str], float] = {}
     """Services and judges with the time of their newest verdict, 0 if not known; only if the period has none."""
+    cascades: Sequence[CascadeRow] = ()
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -260,6 +292,7 @@ class Report(Struct, frozen=True, kw_only=True):
     coverage: Coverage | None
     rows: Sequence[Row]
     limits: Sequence[Limit]
+    cascades: Sequence[CascadeRow] = ()
 
 
 def make_report(scope: Scope, evidence: Evidence) -> Report:
@@ -270,6 +303,8 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         grouped[part.labels].append(part)
     made = {labels: make_row(scope, labels, parts, evidence) for labels, parts in sorted(grouped.items())}
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
+    texts = ((row.name, row.unknown_text) for row in rows.values())
+    unknown = [Limit("unknown_verdicts", f"{name}: {text}") for name, text in texts if text]
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
         for key in scope.by
@@ -287,7 +322,8 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         sources=evidence.sources,
         coverage=evidence.coverage,
         rows=list(rows.values()),
-        limits=[*evidence.limits, *absent, *_limits(scope, rows, grouped, evidence.costs)],
+        cascades=evidence.cascades,
+        limits=[*evidence.limits, *absent, *unknown, *_limits(scope, rows, grouped, evidence.costs)],
     )
 
 
@@ -310,13 +346,18 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     """Compute the figures of the parts with the same labels."""
     buckets = [bucket for part in parts for bucket in part.buckets]
     inside = [bucket for bucket in buckets if bucket.begins_at in scope.period]
-    share = _share_of(buckets, scope.period)
-    before = None if scope.compared is None else _share_of(buckets, scope.compared)
+    history = merge_sums(part.history for part in parts)
+    share = _share_of(buckets, scope.period, history)
+    before = None if scope.compared is None else _share_of(buckets, scope.compared, history)
     # Verdicts without a pass or fail come from the same sessions, so the same design effect widens their intervals.
     effect = 1.0 if share is None else share.design_effect
     kinds = [(bucket.abstained, bucket.unscored) for bucket in inside]
     weights = [sum(kind[place].weight for kind in kinds) for place in (0, 1)]
-    total = merge_sums(bucket.sums for bucket in inside).total
+    window = merge_sums(bucket.sums for bucket in inside)
+    # A metric without a pass rule has no share that could be unknown.
+    is_rated = any(bucket.sums.classes for bucket in buckets)
+    total, unknown = window.total, unknown_part(window) if is_rated else 0.0
+    is_mentioned = unknown > UNKNOWN_MENTIONED
     traffic = total.weight + sum(weights)
     squares = total.squares + sum(count.squares for kind in kinds for count in kind)
     abstained_unscored = [
@@ -324,18 +365,24 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
         for weight in weights
     ]
     # One point has too few sessions for a design effect of its own.
-    history, grouped = merge_sums(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
+    whole, grouped = merge_sums(bucket.sums for bucket in buckets), defaultdict[float, list[Sums]](list)
     for bucket in inside:
         grouped[bucket.begins_at // scope.point_s * scope.point_s].append(bucket.sums)
-    shares = ((begins_at, pass_share(merge_sums(sums), history)) for begins_at, sums in sorted(grouped.items()))
+    shares = ((begins_at, estimate_share(merge_sums(sums), whole)) for begins_at, sums in sorted(grouped.items()))
+    are_known = share is not None and before is not None and share.known and before.known
     return Row(
         labels=dict(labels),
         share=None if share is None else Estimate(*share.interval),
         judgements=total.judgements,
+        unknown=unknown,
+        lowest=None if not is_mentioned else 0.0 if share is None else share.lowest,
+        highest=None if not is_mentioned else 1.0 if share is None else share.highest,
+        unknown_text="" if share is None else share.unknown_text(),
+        judged_text="" if share is None or share.known else share.judged_text,
         effective_n=None if share is None else share.effective,
         compared=None if before is None else Estimate(*before.interval),
         compared_judgements=0 if before is None else before.judgements,
-        difference=None if share is None or before is None else Estimate(*difference(share.interval, before.interval)),
+        difference=Estimate(*difference(share.interval, before.interval)) if share and before and are_known else None,
         corrected=list(evidence.corrected.get(labels, ())),
         verdicts=total.judgements + sum(count.verdicts for kind in kinds for count in kind),
         traffic=traffic,
@@ -350,11 +397,8 @@ def make_row(scope: Scope, labels: Labels, parts: Sequence[Part], evidence: Evid
     )
 
 
-def _share_of(buckets: Sequence[Bucket], period: Period) -> PassShare | None:
-    """Return the share of a period; all other verdicts steady its design effect, earlier or not."""
-    window = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at in period)
-    history = merge_sums(bucket.sums for bucket in buckets if bucket.begins_at not in period)
-    return pass_share(window, history if history.total.weight > 0 else None)
+def _share_of(buckets: Sequence[Bucket], period: Period, history: Sums) -> ShareEstimate | None:
+    return estimate_share(merge_sums(bucket.sums for bucket in buckets if bucket.begins_at in period), history)
 
 
 def _limits(

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import methodcaller
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import structs
 
+from judges.agreement.shares import Sums
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
 from worker.base.scans import scan_partitions, sum_counts
@@ -27,6 +29,7 @@ from worker.core.storage.group_reader import entry_position
 from worker.features.report.archive import GUIDELINE, MAX_GROUPS, Skipped, Tally, read_archive
 from worker.features.report.figures import (
     SERIES_KEYS,
+    CascadeRow,
     CorrectedShare,
     Coverage,
     Estimate,
@@ -95,6 +98,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
         [*limits, *_skipped_limits(outbox.tally.skipped)],
         corrected,
         read_newest(store, scope, all_series, now) if is_empty else {},
+        read_cascades(store, scope, now),
     )
 
 
@@ -106,8 +110,7 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
     for path in paths:
         for verdict in read_archive(path):
             at = verdict.started_at + verdict.duration_s
-            if not verdict.dead:
-                tally.add(verdict, at)
+            tally.add(verdict, at, dead=verdict.dead)
             first, last = min(first, at), max(last, at)
             if (name := (verdict.service, verdict.judge)) in newest or len(newest) < MAX_GROUPS:
                 newest[name] = max(at, newest.get(name, at))
@@ -168,10 +171,29 @@ def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part
     turn, ids = scope.first // HOUR_S * HOUR_S, [each.id for each in series]
     history = read_buckets(store, ids, scope.history, turn, fine=False)
     recent = read_buckets(store, ids, turn, scope.period.until, fine=scope.step < HOUR_S)
+    # The history by which the monitor's gauges and the board know how sessions agree.
+    steady = [detector.history or Sums() for detector in read_detectors(store, ids).values()]
     return [
-        Part(_labels(scope, each), each.version, each.judge_model, scope.condensed([*older, *newer]))
-        for each, older, newer in zip(series, history, recent, strict=True)
+        Part(_labels(scope, each), each.version, each.judge_model, scope.condensed([*older, *newer]), past)
+        for each, older, newer, past in zip(series, history, recent, steady, strict=True)
     ]
+
+
+def read_cascades(store: Store, scope: Scope, now: float) -> list[CascadeRow]:
+    """Read the shares of cascades, which are of the last 24 hours whatever the period."""
+    if not is_installed("cascades"):
+        return []
+    from worker.features.cascades.shares import read_shares  # noqa: PLC0415 - after the check that it exists
+
+    rows = []
+    for share in read_shares(store, now):
+        series, estimate = share.series, share.estimate
+        if scope.wants(series.service, series.judge):
+            names = ("service", "environment", "judge", "version", "metric")
+            labels = {name: getattr(series, name) for name in names} | {"cascade": series.judge_model}
+            span = time_of(share.since), time_of(share.until)
+            rows.append(CascadeRow(labels, *span, estimate, share.sums, share.sentence))
+    return rows
 
 
 def corrected_shares(
@@ -214,8 +236,10 @@ def read_outbox(store: Store, scope: Scope, *, costs_only: bool) -> _Outbox:
     # Costs need no history, which most of the outbox may be.
     begin = scope.period.since if costs_only else scope.history
     for entries in scan_partitions(store, store.keys.verdicts, str(max(0, int(begin * 1000)))):
-        for at, verdict in _decoded(entries):
-            tally.add(verdict, at, only="cost" if costs_only else "all")
+        for entry in filter(None, map(read_outbox_entry, entries)):
+            if entry.kind == "j" or not costs_only:
+                only: Literal["all", "cost"] = "cost" if costs_only else "all"
+                tally.add(entry.verdict, entry.written_s, only=only, dead=entry.kind == "d")
     return _Outbox(tally, oldest)
 
 
@@ -261,8 +285,7 @@ def _cut_limits(scope: Scope, counts: Mapping[str, int], coverage: Coverage | No
     if stopped := coverage.reasons.get("over_budget", 0):
         yield Limit(
             "budget_stops",
-            f"{stopped:,} evaluations were refused by a budget ({_days(coverage)}); they are unscored, and the shares "
-            "are of the others",
+            f"{stopped:,} evaluations were refused by a budget ({_days(coverage)}); they count as not known",
         )
     if coverage.shed:
         yield Limit(

@@ -8,6 +8,7 @@ from worker.base.commands.options import align
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
+_LIMITS: Final = "What these figures cannot say"
 _NO_LIMIT: Final = "Nothing is known to limit these figures."
 
 
@@ -16,7 +17,8 @@ def as_text(report: Report) -> str:
     titles, rows = table(report)
     lines = [heading(report), "", *align([titles, *rows], left=len(label_titles(report)))]
     lines += ["", *_coverage_lines(report.coverage)]
-    for (title, texts), mark in zip(sections(report)[1:], ("  ", "  - "), strict=True):
+    for title, texts in sections(report)[1:]:
+        mark = "  - " if title == _LIMITS else "  "
         lines += ["", title, *(f"{mark}{text}" for text in texts)]
     return "\n".join(lines) + "\n"
 
@@ -38,10 +40,12 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
     """Return the titles and lines that follow the table."""
     sources = report.sources
     of_figures = (("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage))
+    cascades = [one_line(row.text) for row in report.cascades]
     return [
         ("Coverage", [one_line(line) for line in _coverage_lines(report.coverage)]),
+        *([("Cascades", cascades)] if cascades else []),
         ("Sources", [one_line(f"{figures}: {text}") for figures, text in of_figures]),
-        ("What these figures cannot say", [one_line(limit.text) for limit in report.limits] or [_NO_LIMIT]),
+        (_LIMITS, [one_line(limit.text) for limit in report.limits] or [_NO_LIMIT]),
     ]
 
 
@@ -68,18 +72,26 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Lay out the rows: titles, then cells."""
     labels = label_titles(report)
     has_corrected = any(row.corrected for row in report.rows)
-    titles = [*labels, "share", "95 % interval"]
+    has_unknown = any(row.lowest is not None for row in report.rows)
+    titles = [*labels, "share", "95 % interval", *(["not known"] if has_unknown else [])]
     titles += ["difference", "95 % interval"] if report.compared_since is not None else []
     titles += ["corrected", "95 % interval", "method"] if has_corrected else []
     titles += ["judgements", "of traffic", "abstained", "unscored", "USD per 1,000"]
     return titles, [
-        [one_line(row.labels[key]) for key in labels] + _figures(report, row, has_corrected=has_corrected)
+        [one_line(row.labels[key]) for key in labels]
+        + _figures(report, row, has_corrected=has_corrected, has_unknown=has_unknown)
         for row in report.rows
     ]
 
 
-def _figures(report: Report, row: Row, *, has_corrected: bool) -> list[str]:
+def _figures(report: Report, row: Row, *, has_corrected: bool, has_unknown: bool) -> list[str]:
     cells = [percent(row.share), limits(row.share)]
+    span = "" if row.lowest is None or row.highest is None else f"{row.lowest:.1%} to {row.highest:.1%}"
+    if span and (row.judged_text or row.share is None):
+        # The range that the unknown verdicts allow stands first.
+        cells = [span, row.judged_text or "-"]
+    if has_unknown:
+        cells.append(f"{row.unknown:.1%}, {span}" if span and not row.judged_text else f"{row.unknown:.1%}")
     if report.compared_since is not None:
         # In points: a percentage of a percentage would be read as relative.
         change = row.difference

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct, structs
 from rich.table import Table
 
+from judges.agreement.cascade import (
+    MOST_FLOOR,
+    CascadeSums,
+    ClassKey,
+    class_key,
+    estimate_cascade,
+    plain_is_as_good,
+    second_floor,
+)
 from judges.agreement.intervals import wilson
+from judges.agreement.shares import ShareEstimate, estimate_share, merge_sums
 from judges.calling.evaluation import prepared
 from judges.core.judge import BYTES_PER_TOKEN, MIN_OUTPUT_TOKENS, Judge
 from judges.core.model import ChatRequest, ModelSettings
@@ -27,7 +37,6 @@ from judges.models.registry import is_heuristic, most_tokens
 from judges.requests.request import truncate_to_context
 from worker.base.monitor.feature import REPEAT
 from worker.base.monitor.series import DAY_S, HOUR_S, read_buckets, read_series
-from worker.base.monitor.shares import merge_sums, pass_share
 from worker.base.scans import sum_counts
 from worker.core.config.graders import CODE
 from worker.core.config.settings import Settings
@@ -253,7 +262,7 @@ def _read_shares(
         if series.segment or series.service not in services or key in shares:
             continue
         (buckets,) = read_buckets(store, [series_id], since_s, until_s, fine=False)
-        share = pass_share(merge_sums(bucket.sums for bucket in buckets))
+        share = estimate_share(merge_sums(bucket.sums for bucket in buckets))
         if share is not None:
             shares[key] = (share.interval.value, share.design_effect)
     return shares
@@ -307,22 +316,53 @@ def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     return probabilities
 
 
-def second_judgings(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Return the mean probability π of a second judging, and what the choice adds to the variance of one trace.
+def mean_second(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]]) -> float:
+    """Return the mean probability of a second judging."""
+    return fmean(_second_rates(cascade, probabilities, MOST_FLOOR))
 
-    This is the mean of (1 - π)/π·g(1 - g), of the metric where it is largest: g is assumed to be calibrated.
-    """
+
+def _second_rates(cascade: "Cascade", probabilities: Sequence[Mapping[str, float]], floor: float) -> list[float]:
     from worker.features.cascades.shares import fitted_factor, second_rate, uncertainty  # noqa: PLC0415 - may be absent
 
     factor = None
     if cascade.rate is not None:
-        factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items())
-    rates = [second_rate(cascade, by_metric, factor) for by_metric in probabilities]
-    variances: defaultdict[str, list[float]] = defaultdict(list)
-    for rate, by_metric in zip(rates, probabilities, strict=True):
-        for metric, g in by_metric.items():
-            variances[metric].append((1 - rate) / rate * g * (1 - g))
-    return fmean(rates), max(map(fmean, variances.values()))
+        factor = fitted_factor(cascade.rate, Counter(map(uncertainty, probabilities)).items(), floor)
+    return [second_rate(cascade, by_metric, factor, None, floor) for by_metric in probabilities]
+
+
+def planned_share(
+    cascade: "Cascade", probabilities: Sequence[Mapping[str, float]], first: float, w: float
+) -> ShareEstimate | None:
+    """Estimate the share of a cascade from the sums that are expected of it; of several metrics the widest.
+
+    Args:
+        cascade: The cascade.
+        probabilities: By the first model, taken as calibrated.
+        first: The number of first verdicts.
+        w: Their weight.
+    """
+    mean = fmean(min(by_metric.values()) for by_metric in probabilities)
+    rates = _second_rates(cascade, probabilities, MOST_FLOOR)
+    rates = _second_rates(cascade, probabilities, second_floor(fmean(rates) * first * min(mean, 1 - mean)))
+    part, metrics = first / len(probabilities), dict.fromkeys(name for each in probabilities for name in each)
+    estimates = []
+    for metric in metrics:
+        classes = dict[ClassKey, CascadeSums]()
+        for rate, by_metric in zip(rates, probabilities, strict=True):
+            g = by_metric.get(metric, 1.0)
+            sums = CascadeSums(
+                first=part,
+                weight=part * w,
+                spread=part * w * (w - 1),
+                second=part * rate,
+                second_weight=part * w,
+                passed=part * w * g,
+                squares=part * w * w / rate,
+            )
+            key = class_key(g, w / rate)
+            classes[key] = classes.get(key, CascadeSums()).plus(sums)
+        estimates.append(estimate_cascade([classes]))
+    return max(filter(None, estimates), key=lambda share: share.high - share.low, default=None)
 
 
 class _Asked(NamedTuple):
@@ -339,7 +379,7 @@ class Estimator:
         self._settings = settings
         self._models = {model.judge_model: model for model in settings.models.values()}
         self._asked: dict[tuple[int, str, str], _Asked | None] = {}
-        self._second: dict[tuple[Pair, Cascade, float], tuple[float, float]] = {}
+        self._second: dict[tuple[Pair, Cascade, float], float] = {}
         self._rated: dict[str, Cascade] = {}  # Cascades with the rates of their budgets.
         self._cascades: Mapping[str, Cascade] = {}
         if is_installed("cascades"):
@@ -469,7 +509,7 @@ class Estimator:
             second = graders.judge_form(*then)
             request = second and self._request(number, second, then[1], rules, entry)
             if request:
-                share *= self._second_judgings(pair, cascade, self._share(trace.service, *then))[0]
+                share *= self._mean_second(pair, cascade, self._share(trace.service, *then))
                 of_then = totals.sums[trace.service, *then]
                 of_then.judgements += share
                 self._add(of_then, share, then, request)
@@ -488,13 +528,16 @@ class Estimator:
     def _share(self, service: str, judge: str, judge_model: str) -> float:
         return self._history.shares.get((service, judge, judge_model), (DEFAULT_SHARE, 1.0))[0]
 
-    def _second_judgings(self, pair: Pair, cascade: "Cascade", share: float) -> tuple[float, float]:
-        """Return ``second_judgings`` by past probabilities; without them by those that fit the share."""
+    def _probabilities(self, pair: Pair, share: float) -> Sequence[Mapping[str, float]]:
+        """Return past probabilities of a first model; without them those that fit the share."""
+        past = self._history.past.get(pair, Past()).probabilities
+        return past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
+
+    def _mean_second(self, pair: Pair, cascade: "Cascade", share: float) -> float:
+        """Return the mean probability of a second judging."""
         key = pair, cascade, share
         if key not in self._second:
-            past = self._history.past.get(pair, Past()).probabilities
-            probabilities = past if len(past) >= _LEAST_PAST else assumed_probabilities(share)
-            self._second[key] = second_judgings(cascade, probabilities)
+            self._second[key] = mean_second(cascade, self._probabilities(pair, share))
         return self._second[key]
 
     def _with_cascades(self, rows: tuple[Work, ...], totals: _Totals, notes: set[str]) -> tuple[Work, ...]:
@@ -511,18 +554,15 @@ class Estimator:
                 if work is None or following is None or of_first is None or not following.judgements:
                     continue
                 share = self._share(service, judge, then)
-                # Not 0 or 1, which have no variance by themselves.
-                middle = (share * following.judgements + 1) / (following.judgements + 2)
-                spread = middle * (1 - middle)
-                # Σ w = scored and Σ w² = inverse, where w is the weight of a first verdict.
-                variance = self._second_judgings((judge, first), cascade, share)[1] * of_first.inverse
-                variance += (of_first.inverse - of_first.scored) * spread
-                half = 0.0
-                if variance > 0:
-                    interval = wilson(share, spread * of_first.scored**2 / variance)
-                    half = (interval.high - interval.low) / 2
+                w = of_first.inverse / of_first.scored
+                probabilities = self._probabilities((judge, first), share)
+                planned = planned_share(cascade, probabilities, of_first.scored / w, w)
+                half = None if planned is None else (planned.high - planned.low) / 2
                 works[service, judge, then] = structs.replace(following, half_width=half)
-                if work.usd is None or not following.usd:
+                rate = following.judgements / (of_first.scored / w)
+                if text := plain_is_as_good(rate, following.judgements, share):
+                    notes.add(f"{service} {judge}: {text}")
+                if work.usd is None or not following.usd or half is None:
                     # What the same money buys is not known.
                     continue
                 paid = min(of_first.scored, following.judgements * (1 + work.usd / following.usd))

@@ -8,8 +8,9 @@
 --   <bucket><letter>   judgements that pass or fail, by class of their weights; A: from 1, B: from 2, C: from 4, ...
 --                      n, Σw, Σw·y, Σw², Σw²·y; y is 1 for a pass. While all weights are the same, only n, Σy, w
 --   <bucket>s          judgements that came to a session with earlier ones, and what sums over sessions have beyond
---                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y
---   <bucket>a, u       abstained and unscored: n, Σw, Σw²
+--                      those over single judgements; W = Σw and K = Σw·y of a session: ΣW² - Σw², ΣWK - Σw²·y, ΣK² - Σw²·y,
+--                      ΣW³ - Σw³, ΣW⁴ - Σw⁴
+--   <bucket>a, u, x    abstained; unscored since the judge does not apply; asked for and not given: n, Σw, Σw²
 -- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods. A cluster is a
 --                                  session, or a trace without one
 -- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
@@ -149,7 +150,8 @@ local function add_to_cluster(place, key, cluster, w, y)
     clusters[key] = (clusters[key] or lengths[key]) + 1
     W, K = 0, 0
   elseif W > 0 then
-    add(place, 1, 2 * W * w, W * w * y + K * w, 2 * K * w * y)
+    add(place, 1, 2 * W * w, W * w * y + K * w, 2 * K * w * y, 3 * W * w * (W + w),
+      W * w * (4 * W * W + 6 * W * w + 4 * w * w))
   end
   sums[1], sums[2] = W + w, K + w * y
   changed[key] = changed[key] or {}
