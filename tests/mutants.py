@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,12 @@ PARTS: Final = {
         "deploy/rules/*.py",
         "tests/deploy/test_rule_files.py tests/deploy/test_table.py",
     ),
+    # Rules are made from these tables before the tests run: promtool must notice, not a comparison of files.
+    "alerts": Part(
+        60,
+        "deploy/rules/alerts.toml deploy/prometheus/objectives.toml",
+        "tests/deploy/test_quality_alerts.py tests/deploy/test_watcher_alerts.py",
+    ),
 }
 
 
@@ -160,6 +167,8 @@ class Mutant(NamedTuple):
     line: int
     change: str
     text: str
+    alert: str = ""
+    """The beginning of the names of the alerts that it changes."""
 
 
 class Place(NamedTuple):
@@ -324,6 +333,60 @@ def mutants_of_lua(source: str) -> Iterator[tuple[int, str, str]]:
                 yield number + 1, f"{_short(line)} -> {_short(changed)}", text
 
 
+# --- mutants of the tables of alerts ---
+
+_TOML: Final = [
+    *((rf" {re.escape(one)} ", f" {other} ") for one, other in [(">", ">="), (">=", ">"), ("<", ">"), ("==", "!=")]),
+    *((rf"\b{one}\b(?=[( ])", other) for one, other in [("max", "min"), ("min", "max"), ("and", "unless")]),
+    (r"^unless.*$|^<<but_members>>$", "# left out"),
+    (r"(?<=, )\w+(?=\) )", "instance"),
+    (r"(?<=<<increase\()\w+(?=\) )", "instance"),
+    (r"(?<=offset )<<time\(1\w\)>>", "<<time(3h)>>"),
+    (r'^severity = "page"', 'severity = "ticket"'),
+    (r'^severity = "ticket"', 'severity = "page"'),
+    (r'(?<=^kind = ")quality', "watcher"),
+    *((rf'(?<=^{one} = ")[1-9]\d*(?=[mhd]")', None) for one in ("for", "window")),
+    *((rf"(?<=^{one} = )\d+(?:\.\d+)?", None) for one in ("bound", "factor", "min_count")),
+]
+"""Thresholds, times, labels, operators and exemptions; a number becomes three times as large."""
+
+
+def mutants_of_toml(source: str) -> Iterator[tuple[int, str, str]]:
+    """Do the same with queries and settings of alerts; texts and comments stay as they are."""
+    lines, is_query = source.splitlines(keepends=True), False
+    for number, line in enumerate(lines):
+        code = line.rstrip("\n")
+        is_query = is_query or code.startswith("expr = ")
+        if is_query or re.match("(?:severity|kind|for|window|bound|factor|min_count) = ", code):
+            for pattern, other in _TOML:
+                for match in re.finditer(pattern, "" if code.startswith("#") else code.partition(" # ")[0]):
+                    after = (
+                        f"{min(0.99, 3 * float(match[0])) if '.' in match[0] else 3 * int(match[0]):g}"
+                        if other is None
+                        else other
+                    )
+                    changed = line[: match.start()] + after + line[match.end() :]
+                    yield (
+                        number + 1,
+                        f"{_short(line)} -> {_short(changed)}",
+                        "".join([*lines[:number], changed, *lines[number + 1 :]]),
+                    )
+        is_query = is_query and not (code.endswith("'''") and code != "expr = '''") and not code.endswith('"')
+
+
+def alerts_of(source: str, path: str, tables: str) -> list[str]:
+    """Return the beginning of the name of the alert, or of several, at each line of a table."""
+    rows = tomllib.loads(tables)["alerts"]
+    names, name = [""], ""
+    for line in source.splitlines():
+        if match := re.match(r'name = "(\w+)', line):
+            name = match[1]
+        elif path.endswith("objectives.toml") and (match := re.match(r"\[([\w.]+)\]", line)):
+            name = next((row["name"].partition("<")[0] for row in rows if match[1] in row["settings"]), "")
+        names.append(name)
+    return names
+
+
 # --- choosing and running ---
 
 
@@ -360,6 +423,8 @@ def renames(commit: str) -> dict[str, str]:
 def functions_of(source: str, path: str) -> list[str]:
     """Return the name of the innermost function or class at each line, the first line at index 1."""
     names = [""] * (source.count("\n") + 2)
+    if path.endswith(".toml"):
+        return alerts_of(source, path, (ROOT / "deploy/rules/alerts.toml").read_text("utf-8"))
     if path.endswith(".lua"):
         for number, line in enumerate(source.splitlines(), 1):
             begins = re.match(r"(?:local )?function (\w+)", line)
@@ -383,7 +448,10 @@ def functions_of(source: str, path: str) -> list[str]:
 def mutants_of(path: str, source: str) -> Iterator[tuple[Place, int, str]]:
     """Yield the place, the line and the changed text of each mutant of a file."""
     functions, numbers = functions_of(source, path), Counter[tuple[str, str]]()
-    for line, change, text in (mutants_of_lua if path.endswith(".lua") else mutants_of_python)(source):
+    kinds = {".lua": mutants_of_lua, ".py": mutants_of_python, ".toml": mutants_of_toml}
+    for line, change, text in kinds[Path(path).suffix](source):
+        if path.endswith(".toml") and not functions[line]:
+            continue
         numbers[functions[line], change] += 1
         yield Place(path, functions[line], change, numbers[functions[line], change]), line, text
 
@@ -413,10 +481,10 @@ def make(root: Path, part: str, place: Place, paths: Sequence[str]) -> Mutant | 
     name = place.function.rpartition(".")[2]
     for path in paths:
         source = (root / path).read_text("utf-8") if (root / path).is_file() else ""
-        if name in source:
+        if name in source or path.endswith(".toml"):
             for other, line, text in mutants_of(path, source):
                 if (other.function.rpartition(".")[2], *other[2:]) == (name, *place[2:]):
-                    return Mutant(part, path, line, place.change, text)
+                    return Mutant(part, path, line, place.change, text, place.function if ".toml" in path else "")
     return None
 
 
@@ -456,11 +524,13 @@ class Tree:
         """Run the tests of a part, with a change or without."""
         if mutant is not None:
             self._write(mutant.path, mutant.text)
+            self._make_rules(mutant)
         try:
-            return self._run(part, timeout_s)
+            return self._run(part, timeout_s, mutant.alert if mutant is not None else "")
         finally:
             if mutant is not None:
                 self._write(mutant.path, (self._root / mutant.path).read_text("utf-8"))
+                self._make_rules(mutant)
 
     def _write(self, path: str, text: str) -> None:
         """Write with a time of change of its own: by time and size Python knows whether its bytecode is still true."""
@@ -468,13 +538,19 @@ class Tree:
         self._changed_at += 2
         os.utime(self._folder / path, (self._changed_at, self._changed_at))
 
-    def _run(self, part: str, timeout_s: float) -> Ended:
+    def _make_rules(self, mutant: Mutant) -> None:
+        if mutant.alert:
+            command = [sys.executable, "-m", "deploy"]
+            subprocess.run(command, cwd=self._folder, env=_environment(self._folder), capture_output=True, check=False)
+
+    def _run(self, part: str, timeout_s: float, alert: str = "") -> Ended:
         options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line"]
         command = [sys.executable, "-m", "pytest", *options, *self._tests[part]]
         began = time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
+            environment = _environment(self._folder) | {"TRACEJUDGE_ONE_ALERT": alert}
             process = subprocess.Popen(
-                command, cwd=self._folder, env=_environment(self._folder), stdout=output, stderr=output, process_group=0
+                command, cwd=self._folder, env=environment, stdout=output, stderr=output, process_group=0
             )
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tests.base import coverage, fleets
+from tests.base.declines import Days, notices
 from tests.base.fleets import Traffic
 from tests.base.weighted import Design, false_alarms, median_delay
 from tests.features.board import young
@@ -87,11 +88,63 @@ def second() -> Iterator[str]:
 
 
 def segments() -> Iterator[str]:
-    """Explanations when one of eight segments falls by 20 points, and when all fall, 300 runs."""
+    """Explanations when segments fall, when only their parts change, and when one begins; 300 runs of eight."""
     for rate in (60, 300):
-        for falls in (1, 8):
-            found = fleets.segments(1, rate, 0.2, 300, falls=falls)
-            yield f"{falls} of 8 at {rate}/h in total: right {_percent(found.right)}, median {found.median:.2f} h"
+        for name, scene in {
+            "one falls by 20 points": fleets.falling(rate, 0.2, falls=1),
+            "all fall by 20 points": fleets.falling(rate, 0.2, falls=8),
+            "two fall by 20 points": fleets.falling(rate, 0.2, falls=2),
+            "one of share .6 grows from 10 to 40 %": fleets.mixed(rate),
+            "one begins with 30 % of the traffic and share .6": fleets.born(rate),
+        }.items():
+            found = fleets.segments(1, *scene, 300)
+            said = ", ".join(f"{answer} {_percent(found.part(answer))}" for answer, _ in found.answers.most_common(3))
+            yield f"{name}, {rate}/h in total: {said}; median {found.median:.2f} h"
+
+
+def young_series() -> Iterator[str]:
+    """False alarms of 300 series in the week after their history; hours until a fall is told, 200 runs, p .9."""
+    for rate, jitter in ((60, 0.0), (5, 0.0), (300, 0.01), (60, 0.02), (300, 0.02), (300, 0.04)):
+        row = []
+        for history in (1, 2, 4):
+            kind = {"weeks": 1, "history": history, "rate": rate, "jitter": jitter}
+            row.append(f"{np.mean([fleets.false_alarms(seed, **kind) for seed in (41, 42, 43)]):.1f}")
+        yield f"jitter {jitter}, {rate}/h, history of 1, 2 and 4 weeks: {' '.join(row)} false alarms a week of 100"
+    for rate, jitter, drop in (
+        *((60, 0.0, 0.1), (60, 0.0, 0.2), (300, 0.0, 0.1), (10, 0.0, 0.2), (60, 0.01, 0.1), (60, 0.01, 0.2)),
+        *((60, 0.02, 0.1), (60, 0.02, 0.2), (300, 0.02, 0.2)),
+    ):
+        row = []
+        for weeks in (1, 2, 4):
+            traffic = Traffic(rate, 0.9, jitter=jitter)
+            found = fleets.incident(44, traffic, [drop] * 72, 200, quiet=weeks * 168 + 24)
+            late = np.sort(found.delays)[180]
+            row.append(f"{found.median:.1f} / {late:.0f} ({_percent(np.isfinite(found.delays).mean())} %)")
+        yield f"{drop:.0%} at {rate}/h, jitter {jitter}: {'; '.join(row)}"
+
+
+def declines() -> Iterator[str]:
+    """Notices of a slow decline: false ones of 1,000 series in twelve weeks, and days until a decline is told."""
+    kinds = {
+        "jitter 1, 300/h": Days(300, 0.01),
+        "jitter 1, 60/h": Days(60, 0.01),
+        "jitter 2, 300/h": Days(300, 0.02),
+        "none, 10/h": Days(10),
+        "jitter 1, days correlated .3, 60/h": Days(60, 0.01, 0.3),
+        "jitter 1, days correlated .5, 300/h": Days(300, 0.01, 0.5),
+    }
+    for name, kind in kinds.items():
+        yield f"{name}: {notices(1, kind, series=1000).false:.2f} a week of 100 series"
+    for name, kind, slope in (
+        ("jitter 1, 300/h", Days(300, 0.01), -0.01),
+        ("jitter 1, 60/h", Days(60, 0.01), -0.01),
+        ("jitter 1, 20/h", Days(20, 0.01), -0.01),
+        ("jitter 2, 300/h", Days(300, 0.02), -0.01),
+        ("jitter 1, 300/h", Days(300, 0.01), -0.005),
+    ):
+        days = notices(2, kind, series=500, weeks=8, slope=slope).delays
+        told = f"{np.median(days):.0f} / {np.sort(days)[450]:.0f} / {_percent((days <= 28).mean())} %"
+        yield f"{slope:.1%} a week, {name}: {told}"
 
 
 def volumes() -> Iterator[str]:
@@ -128,6 +181,17 @@ def safety() -> Iterator[str]:
     for per_hour in (0.2, 1, 3, 10, 30):
         rare = (safety_runs.pages(1, Judge(per_hour, e, 1.0), series=1, months=150) for e in safety_runs.ERRORS)
         yield f"{per_hour}/h, correlation 1: " + " ".join(f"{one:.2f}" for one in rare) + " pages"
+    for per_hour in (100, 1000):
+        for turns, agreement in ((5, 0.1), (5, 0.25), (5, 0.5), (20, 0.25)):
+            judge = Judge(per_hour, 0.01, 0.5, turns=turns, agreement=agreement)
+            delay = np.median(safety_runs.delays(2, judge, series=1, runs=400))
+            found = safety_runs.pages(1, judge, series=1, months=200)
+            yield f"{per_hour}/h, {turns} turns a session, agreement {agreement}: {found:.2f} pages, {delay:.2f} h"
+        for known in (0, 4):
+            worse = safety_runs.pages_of_a_worse_judge(5, Judge(per_hour, 0.01, 0.5), 1.5, months=120, known_days=known)
+            yield f"{per_hour}/h, error 1.5 times as large since {known} days: {worse:.2f} pages in the month after"
+        steady = safety_runs.pages_of_a_worse_judge(5, Judge(per_hour, 0.01, 0.5), 1.0, months=120)
+        yield f"{per_hour}/h, steady, learned daily: {steady:.2f} pages"
     worst = Judge(100, 0.01, 1.0)
     best = " and ".join(f"{safety_runs.known_rates(3, worst, series=series):.2f} h" for series in (1, 5))
     yield f"{worst}: {best} of a CUSUM that knows both rates, with one page a month for 1 and 5 series"
@@ -216,7 +280,7 @@ def first_day() -> Iterator[str]:
 NAMES: dict[str, Callable[[], Iterator[str]]] = {
     one.__name__: one
     for one in (
-        *(intervals, sessions, differences, alarms, delays, cusum, second, segments),
+        *(intervals, sessions, differences, alarms, young_series, delays, cusum, second, segments, declines),
         *(volumes, weighted, safety, corrected, canary, budgets, uneven, cascade, missing, first_day),
     )
 }

@@ -71,6 +71,7 @@ class Alert(Struct, frozen=True, forbid_unknown_fields=True):
     expr: str
     summary: str
     description: str
+    first: str  # The first command to run.
     severity: Literal["page", "ticket", "info"] | None = None
     kind: Literal["quality", "watcher", "info"] = "watcher"  # Alertmanager inhibits alerts by this label.
     dashboard: Literal["quality", "pipeline", "cost"] = "pipeline"
@@ -118,7 +119,7 @@ def make_alerts(table: Table, time: TimeScale, group: Literal["quality", "watche
                 },
                 "annotations": {
                     "summary": template(one_line(alert.summary), name),
-                    "description": template(one_line(alert.description), name),
+                    "description": template(f"{one_line(alert.description)} First run `{alert.first}`.", name),
                     "runbook_url": f"{table.runbook_base}/{name}.md",
                     "dashboard_url": f"{address}?{opens}" if opens else address,
                 },

@@ -32,7 +32,7 @@ class Level(_Part, frozen=True):
 
     holds: Duration = msgspec.field(name="for")
     keep_firing_for: Duration
-    severity: Literal["page", "ticket"]
+    severity: Literal["page", "ticket", "info"]
     bound: Share = 0.5
     unknown: Share = 0.1
 
@@ -96,6 +96,7 @@ class Table(_Part, frozen=True):
     abstained: Level
     unscored: Level
     silent: Level
+    decline: Level
     burn: dict[Speed, Burn]
     objectives: tuple[Objective, ...]
     watcher: Watcher

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from deploy.rules.promql import NO_PANELS, PANELS, RATED, SERIES, TimeScale, but_members, by, full_increase
 from deploy.rules.table import Burn, Table, seconds
+from worker.base.monitor.incidents import CAUSES, Cause
 
 _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "percent": (0.001, "humanizePercentage"),
@@ -103,6 +104,8 @@ class Template:
                 filled = by(argument.split(", "), filled) if argument else filled
             case "total":
                 filled = _figure(f"`round({body}", argument)
+            case "cause":
+                filled = CAUSES[cast("Cause", body)].format(segment="{{ .Labels.segment }}")
             case "figure":
                 # Recorded series have no segment, and an empty matcher accepts that.
                 matched = body.replace("{}", '{` $series `,segment=""}')

@@ -1,10 +1,12 @@
 """Simulated series of verdicts, and the drop detector of the product run over them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.random import Generator
 
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline
@@ -12,17 +14,17 @@ from worker.base.monitor.detection import SESSIONS_KEPT
 from worker.base.monitor.detector import (
     Bucket,
     Change,
-    Evidence,
     Limits,
     Moments,
     Session,
     State,
     delay_hours,
-    explain,
     limits_of,
     since_interval,
     step,
 )
+from worker.base.monitor.incidents import Member, explain_drop
+from worker.base.monitor.series import Series as Labels
 
 BUCKETS_PER_HOUR = 12
 TURNS = 5
@@ -41,11 +43,13 @@ class Traffic(NamedTuple):
     correlation: float = 0.0
     """Intraclass correlation of sessions of five turns; 0 for independent judgements."""
     phase: int = 0
+    jitter: float = 0.0
+    """Standard deviation of the share between days."""
 
     def shares(self, hours: np.ndarray) -> np.ndarray:
         """Return the true pass share of each hour."""
         by_hour = self.share + self.swing * np.cos(2 * np.pi * (hours - self.phase) / 24)
-        return np.clip(by_hour - self.weekend * (hours // 24 % 7 >= 5), 0.0, 1.0)
+        return np.clip(by_hour - self.weekend * np.isin(hours // 24 % 7, (2, 3)), 0.0, 1.0)
 
 
 class Series(NamedTuple):
@@ -59,7 +63,10 @@ class Series(NamedTuple):
 
 
 def simulate(chance: Generator, traffic: Traffic, first_hour: int, shares: np.ndarray) -> Series:
-    """Draw the verdicts of consecutive hours with the given shares."""
+    """Draw the verdicts of consecutive hours with the given shares, which jitter moves from day to day."""
+    if traffic.jitter:
+        days = (first_hour + np.arange(len(shares))) // 24
+        shares = np.clip(shares + chance.normal(0, traffic.jitter, days[-1] + 1)[days], 0, 1)
     by_bucket = np.repeat(shares, BUCKETS_PER_HOUR)
     turns = TURNS if traffic.correlation else 1
     counts = chance.poisson(traffic.rate / BUCKETS_PER_HOUR / turns, len(by_bucket))
@@ -102,7 +109,7 @@ def add_sessions(moments: Moments, series: Series, norm: Baseline, first: int, l
     turns = by_hour.shape[1] - 1
     for kept, number in enumerate(by_hour.sum(0).tolist()):
         if number:
-            moments.add(Session(kept, turns - kept, float(np.average(shares, weights=weights))), number)
+            moments.add(Session(kept, turns - kept, np.average(shares, 0, weights).tolist()), number)
 
 
 class Run:
@@ -159,42 +166,47 @@ class Run:
                         changes.append((bucket, change))
         return changes
 
-    def buckets(self, first: int, last: int) -> list[Bucket]:
-        """Return the buckets from `first` to `last`, with what the newest baseline expects of them."""
-        in_range = []
+    def buckets(self, first: int, last: int, whole: Baseline | None = None) -> list[Bucket]:
+        """Return the buckets from `first` to `last`, with what the newest baseline, or else the whole's, expects."""
+        norm, in_range = self.norm or whole, []
         for bucket in range(first, last + 1):
             passed, judged = self.passed[bucket], self.judged[bucket]
-            expected = self.norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)
+            expected = norm.expected(self.series.first_hour + bucket // BUCKETS_PER_HOUR)[0]
             in_range.append(Bucket(bucket, passed, judged - passed, expected))
         return in_range
 
-    def evidence(self, first: int, last: int) -> Evidence:
-        """Return the verdicts of the buckets from `first` to `last` together."""
-        passed = failed = expected = 0.0
-        for bucket in self.buckets(first, last):
-            passed += bucket.passed
-            failed += bucket.failed
-            expected += bucket.expected * (bucket.passed + bucket.failed)
-        return Evidence(passed, failed, expected)
 
-
-def kinds(chance: Generator, count: int, *, weekend: float, correlation: float) -> list[Traffic]:
-    """Draw series of 30 to 300 judgements an hour and levels of .7 to .95, with day and night."""
+def kinds(
+    chance: Generator, count: int, *, weekend: float, correlation: float, rate: float = 0.0, jitter: float = 0.0
+) -> list[Traffic]:
+    """Draw series of 30 to 300 judgements an hour, or of one rate, and levels of .7 to .95, with day and night."""
     traffics = []
     for _ in range(count):
         share = chance.uniform(0.7, 0.95)
-        rate = 30 * 10 ** chance.uniform(0, 1)
-        traffics.append(Traffic(rate, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24))))
+        rate_of_series = rate or 30 * 10 ** chance.uniform(0, 1)
+        traffics.append(
+            Traffic(
+                rate_of_series, share, min(0.1, 0.99 - share), weekend, correlation, int(chance.integers(24)), jitter
+            )
+        )
     return traffics
 
 
 def false_alarms(
-    seed: int, *, count: int = 100, weeks: int = 12, history: int = 4, weekend: float = 0.05, correlation: float = 0.0
+    seed: int,
+    *,
+    count: int = 100,
+    weeks: int = 12,
+    history: int = 4,
+    weekend: float = 0.05,
+    correlation: float = 0.0,
+    rate: float = 0.0,
+    jitter: float = 0.0,
 ) -> float:
     """Return the drops a week that the detector reports in a fleet where nothing happens."""
     chance = np.random.default_rng(seed)
     alarms = 0
-    for traffic in kinds(chance, count, weekend=weekend, correlation=correlation):
+    for traffic in kinds(chance, count, weekend=weekend, correlation=correlation, rate=rate, jitter=jitter):
         start = int(chance.integers(168))
         length = (history + weeks) * 168
         series = simulate(chance, traffic, start, traffic.shares(start + np.arange(length)))
@@ -226,7 +238,14 @@ QUIET = 4 * 168 + 24
 
 
 def incident(
-    seed: int, traffic: Traffic, drops: Sequence[float], runs: int, *, after: int = 0, total: float = 100.0
+    seed: int,
+    traffic: Traffic,
+    drops: Sequence[float],
+    runs: int,
+    *,
+    after: int = 0,
+    total: float = 100.0,
+    quiet: int = QUIET,
 ) -> Found:
     """Run an incident whose share is lower by `drops`, hour by hour.
 
@@ -234,9 +253,9 @@ def incident(
     """
     chance = np.random.default_rng(seed)
     measured = Found([], [], [], [])
-    first = QUIET * BUCKETS_PER_HOUR
+    first = quiet * BUCKETS_PER_HOUR
     for _ in range(runs):
-        run, changes = _incident(chance, traffic, [*drops, *[0.0] * after], total)
+        run, changes = _incident(chance, traffic, [*drops, *[0.0] * after], total, quiet)
         alarms = [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
         measured.alarms.append(len(alarms))
         measured.delays.append((alarms[0][0] - first + 1) / BUCKETS_PER_HOUR if alarms else float("inf"))
@@ -249,13 +268,13 @@ def incident(
 
 
 def _incident(
-    chance: Generator, traffic: Traffic, drops: Sequence[float], total: float
+    chance: Generator, traffic: Traffic, drops: Sequence[float], total: float, quiet: int = QUIET
 ) -> tuple[Run, list[tuple[int, Change]]]:
     start = int(chance.integers(168))
-    shares = traffic.shares(start + np.arange(QUIET + len(drops)))
-    shares[QUIET:] -= np.asarray(drops)
+    shares = traffic.shares(start + np.arange(quiet + len(drops)))
+    shares[quiet:] -= np.asarray(drops)
     run = Run(simulate(chance, traffic, start, np.clip(shares, 0, 1)), total=total)
-    return run, run.run(QUIET - 24, QUIET + len(drops))
+    return run, run.run(quiet - 24, quiet + len(drops))
 
 
 def stated_delays(seed: int, traffic: Traffic, drops: Sequence[float], runs: int) -> np.ndarray:
@@ -291,38 +310,73 @@ def second_incident(seed: int, traffic: Traffic, drop: float, runs: int, *, heal
 
 
 class Named(NamedTuple):
-    """Explanations of alarms: the share of right names, and the median delay in hours."""
+    """Explanations of alarms: how often each was said, and the median delay in hours."""
 
-    right: float
+    answers: Counter[str]
     median: float
 
+    def part(self, answer: str) -> float:
+        """Return the share of the alarms that were explained so."""
+        return self.answers[answer] / self.answers.total()
 
-def segments(seed: int, rate: float, drop: float, runs: int, *, falls: int, count: int = 8) -> Named:
-    """Run a series of equal segments of which the first `falls` drop; each segment has a detector of its own."""
+
+def segments(seed: int, rates: np.ndarray, shares: np.ndarray, runs: int) -> Named:
+    """Run a series of segments, each with a detector of its own.
+
+    Args:
+        seed: The seed.
+        rates: By segment, its judgements an hour before and in the incident.
+        shares: The same of its pass share.
+        runs: The number of runs.
+    """
     chance = np.random.default_rng(seed)
-    traffic = Traffic(rate / count, 0.9)
     first = QUIET * BUCKETS_PER_HOUR
-    right, delays = 0, []
-    length = QUIET + 48
+    answers, delays = Counter[str](), []
+    spans = (0, QUIET), (QUIET, QUIET + 48)
+    labels = Labels("shop", "", "safety", "01234567", "lexical", "safety")
+    names = [labels, *(structs.replace(labels, segment="model", value=str(k)) for k in range(len(rates)))]
     for _ in range(runs):
-        healthy = traffic.shares(np.arange(length))
-        fallen = healthy - drop * (np.arange(length) >= QUIET)
-        parts = [simulate(chance, traffic, 0, fallen if k < falls else healthy) for k in range(count)]
+        parts = []
+        for rate, share in zip(rates, shares, strict=True):
+            halves = [
+                simulate(chance, Traffic(per_hour, level), begin, np.full(end - begin, level))
+                for per_hour, level, (begin, end) in zip(rate, share, spans, strict=True)
+            ]
+            parts.append(Series(0, *(np.concatenate(column) for column in list(zip(*halves, strict=True))[1:])))
         whole = Series(0, *(sum(column) for column in list(zip(*parts, strict=True))[1:]))
-        all_runs = [Run(row, total=100.0 * (1 + count)) for row in (whole, *parts)]
+        all_runs = [Run(row, total=100.0 * (1 + len(parts))) for row in (whole, *parts)]
         alarms = []
         for run in all_runs:
-            changes = run.run(QUIET - 24, length)
+            changes = run.run(QUIET - 24, QUIET + 48)
             alarms += [(bucket, change) for bucket, change in changes if change.kind == "drop" and bucket >= first]
         if not alarms:
             delays.append(float("inf"))
             continue
         bucket, change = min(alarms, key=lambda pair: pair[0])
         delays.append((bucket - first + 1) / BUCKETS_PER_HOUR)
-        evidence = [run.evidence(change.since, bucket) for run in all_runs]
-        named = explain(evidence[0], {str(k): figure for k, figure in enumerate(evidence[1:])}).segment
-        right += named == (None if falls == count else "0")
-    return Named(right / runs, float(np.median(delays)))
+        members = [Member(name, run.state, run.norm, run.limits) for name, run in zip(names, all_runs, strict=True)]
+        observed = [run.buckets(change.since, bucket, all_runs[0].norm) for run in all_runs]
+        named, cause, _ = explain_drop(members, observed, change.since)
+        answers[names[named].value or cause] += 1
+    return Named(answers, float(np.median(delays)))
+
+
+def falling(rate: float, drop: float, *, falls: int, count: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Return rates and shares of equal segments, of which the first ones fall."""
+    lower = 0.9 - drop * (np.arange(count) < falls)
+    return np.full((count, 2), rate / count), np.stack([np.full(count, 0.9), lower], 1)
+
+
+def mixed(rate: float, count: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Return those of segments of which one passes less often and grows from a tenth to four tenths; none falls."""
+    parts = np.array([[0.1, 0.4]] + [[0.9 / (count - 1), 0.6 / (count - 1)]] * (count - 1))
+    return rate * parts, np.array([[0.6, 0.6]] + [[0.95, 0.95]] * (count - 1))
+
+
+def born(rate: float, count: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Return those of segments of which one begins with the incident: three tenths of the traffic, share .6."""
+    parts = np.array([[0.0, 0.3]] + [[1 / (count - 1), 0.7 / (count - 1)]] * (count - 1))
+    return rate * parts, np.array([[0.6, 0.6]] + [[0.9, 0.9]] * (count - 1))
 
 
 def known_levels(seed: int, rate: float, share: float, drop: float) -> float:

@@ -255,6 +255,25 @@ def test_an_incident_of_all_segments_names_sampling_and_traffic(keyspace: Keyspa
     assert read_examples(keyspace.store, "drop") == {}
 
 
+def test_a_traffic_mix_and_a_new_segment_are_answers_of_their_own(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    monitored = Monitored(keyspace, traffic, segments=("model",))
+    parts = [msgspec.structs.replace(SERIES, segment="model", value=value) for value in "abcde"]
+    healthy = {SERIES: 0.9} | dict.fromkeys(parts[:3], 0.95) | {parts[3]: 0.5}
+    traffic.hours(DAYS * 24, healthy)
+    monitored.live(2, healthy)
+    for segment, cause, shares, said in (
+        ("traffic mix", "traffic_mix", {SERIES: 0.9, parts[0]: 0.95, parts[3]: 0.5}, "no segment, but"),
+        ("model=e", "new_segment", healthy | {parts[4]: 0.1}, "model=e, a new segment"),
+    ):
+        monitored.until(lambda detector: detector.incident, shares)
+        incident = monitored.detectors[SERIES.id].incident
+        assert incident is not None
+        assert (incident.segment, incident.cause, incident.confidence > 0.9) == (segment, cause, True)
+        assert said in incident.meaning
+        monitored.until(lambda detector: detector.incident is None, healthy)
+
+
 def test_a_new_version_or_model_of_a_judge_is_no_drop(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     monitored = Monitored(keyspace, traffic)
@@ -324,7 +343,7 @@ def test_a_series_of_five_judgements_an_hour_is_watched(keyspace: Keyspace) -> N
 def test_masks_are_kept_as_long_as_the_history(keyspace: Keyspace) -> None:
     traffic = Traffic(keyspace)
     now = traffic.now // FIVE_MINUTES_S
-    masks = [(int(now) - 40 * 288, int(now) - 35 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
+    masks = [(int(now) - 60 * 288, int(now) - 55 * 288), (int(now) - 20 * 288, int(now) - 19 * 288)]
     detector = Detector()
     detector.state.masks = list(masks)
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(SERIES.id), msgspec.msgpack.encode(detector))
@@ -360,8 +379,8 @@ def test_judgements_of_one_trace_count_as_a_group() -> None:
     # The correlation of 1 of a hundred sessions, with a prior of .25 worth two.
     size = 1 + 100.5 / 102
     expected = Moments()
-    expected.add(Session(size, 0, 0.9), 180 / size)
-    expected.add(Session(0, size, 0.9), 20 / size)
+    expected.add(Session(size, 0, (0.9, 0.9)), 180 / size)
+    expected.add(Session(0, size, (0.9, 0.9)), 20 / size)
     for result, sums_of_drop in zip(detector.moments.sums, expected.sums, strict=True):
         assert result == pytest.approx(sums_of_drop)
 
@@ -386,7 +405,12 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
         detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
     expected = Moments()
-    sessions = {Session(5, 0, 0.9): 2, Session(3, 2, 0.9): 1, Session(1, 0, 0.9): 8, Session(0, 1, 0.9): 2}
+    sessions = {
+        Session(5, 0, (0.9, 0.9)): 2,
+        Session(3, 2, (0.9, 0.9)): 1,
+        Session(1, 0, (0.9, 0.9)): 8,
+        Session(0, 1, (0.9, 0.9)): 2,
+    }
     for session, number in sessions.items():
         expected.add(session, number)
     assert detector.moments.sessions == pytest.approx(13)

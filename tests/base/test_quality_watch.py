@@ -10,6 +10,7 @@ from support.stage_parts import Keyspace, make_judged, rules_of
 
 from judges.agreement.shares import ClassSums, SessionSums, Sums
 from worker.base.monitor.baseline import flat
+from worker.base.monitor.decline import Decline
 from worker.base.monitor.detection import Detector, Reference
 from worker.base.monitor.detector import Limits, State
 from worker.base.monitor.failing import keep_examples
@@ -202,11 +203,12 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
     limits = Limits((1.0, 1.0), (50.0, 50.0))
     detector = Detector(
         state=State(alarm=1, starts=[bucket - 8, bucket - 9], judged=[80.0, 90.0], missing=[20.0, 30.0]),
-        norm=flat(0.95, 10_000),
+        norm=msgspec.structs.replace(flat(0.95, 10_000), days=13, allowances=((0.02, 0.03), (0.0, 0.0))),
         limits=limits,
         learned_at=now,
         references={"objective": Reference(0.99, 1.0, limits, State(alarm=0, starts=[5, 5]))},
-        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",)),
+        incident=Incident("all", 0.9, bucket - 9, bucket - 12, bucket - 6, 0.3, ("sampling",), "all"),
+        decline=Decline(20_000, 19_972, -0.009, -0.013, -0.005),
     )
     series = Series("shop", "", "safety", "01234567", "lexical", "safety")
     keyspace.client.set(MonitorKeys(keyspace.keys.prefix).quality_detector(series.id), msgspec.msgpack.encode(detector))
@@ -220,7 +222,10 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
     assert worker.value("below_objective", reference="environment") is None
     times = [time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime((bucket - back) * 300)) for back in (9, 12, 6)]
     times_by_name = dict(zip(("since", "since_low", "since_high"), times, strict=True))
-    times_by_name |= {"changed": "sampling", "examples": "t1 t2"}
+    times_by_name |= {"cause": "all", "changed": "sampling", "examples": "t1 t2"}
+    assert worker.value("least_drop") == pytest.approx(0.1)
+    slopes = [worker.value(f"slope{part}") for part in ("", "_lower", "_upper", "_since_seconds")]
+    assert slopes == [-0.009, -0.013, -0.005, 19_972 * 86_400]
     assert worker.value("incident_info", "all", **times_by_name) == 1
     worker.sums.stop(1.0)
     Worker(keyspace).turn()
@@ -229,5 +234,7 @@ def test_gauges_show_an_open_incident_with_its_details(keyspace: Keyspace, tmp_p
         ("incident_info", times_by_name),
         ("below_objective", {"reference": "objective"}),
         ("drop", {}),
+        ("slope", {}),
+        ("least_drop", {}),
     ):
         assert worker.value(name, "all" if labels is times_by_name else "", **labels) is None, name

@@ -1,4 +1,4 @@
-"""The expected alerts, written out in full without any code of the generators."""
+"""The expected alerts by their labels; what they say stands in alert_texts.md."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,40 +11,28 @@ RUNBOOKS = "http://localhost:3000/public/runbooks"
 
 
 def fires(
-    alert: str,
-    severity: str,
-    kind: str,
-    summary: str,
-    description: str,
-    *,
-    dashboard: str = "pipeline",
-    opens: tuple[str, ...] = (),
-    **labels: str,
+    alert: str, severity: str, kind: str, *, dashboard: str = "pipeline", opens: tuple[str, ...] = (), **labels: str
 ) -> dict[str, list[Fires]]:
     """Expect one alert; `opens` are the labels in the address of its dashboard."""
     address = f"http://localhost:3000/d/tracejudge-{dashboard}/tracejudge-{dashboard}"
     variables = "&".join(f"var-{name}={labels[name]}" for name in opens)
-    annotations = {
-        "summary": summary,
-        "description": description,
+    addresses = {
         "runbook_url": f"{RUNBOOKS}/{alert}.md",
         "dashboard_url": f"{address}?{variables}" if variables else address,
     }
-    return {alert: [Fires({"severity": severity, "kind": kind, "component": "tracejudge", **labels}, annotations)]}
+    return {alert: [Fires({"severity": severity, "kind": kind, "component": "tracejudge", **labels}, addresses)]}
 
 
-def quality(
-    alert: str, severity: str, summary: str, description: str, judge: str, **labels: str
-) -> dict[str, list[Fires]]:
+def of_series(alert: str, severity: str, kind: str = "quality", **labels: str) -> dict[str, list[Fires]]:
     """Expect one alert about a series."""
     series = {"service": SERVICE, "environment": ENVIRONMENT, "version": VERSION, "judge_model": MODEL}
-    series |= {"judge": judge, "metric": judge} | labels
-    return fires(alert, severity, "quality", summary, description, dashboard="quality", opens=BY_DASHBOARD, **series)
+    series |= {"judge": "groundedness", "metric": "groundedness"} | labels
+    return fires(alert, severity, kind, dashboard="quality", opens=BY_DASHBOARD, **series)
 
 
-def watcher(alert: str, severity: str, summary: str, description: str, **more: Any) -> dict[str, list[Fires]]:
+def watcher(alert: str, severity: str, **more: Any) -> dict[str, list[Fires]]:
     """Expect one alert about the watcher; further arguments are those of `fires`."""
-    return fires(alert, severity, "watcher", summary, description, **more)
+    return fires(alert, severity, "watcher", **more)
 
 
 def together(*firing: Mapping[str, list[Fires]]) -> dict[str, list[Fires]]:

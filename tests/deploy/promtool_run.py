@@ -1,5 +1,6 @@
 """Run promtool's tests of rules: all scenes in one process, which reports each moment that differs."""
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +14,23 @@ from worlds import World
 _GROUPS = ("objectives", "shares", "pipeline", "quality", "watcher")
 
 
+class Text(NamedTuple):
+    """What an alert says."""
+
+    summary: str
+    description: str
+
+
+Texts = Mapping[tuple[str, str, int], Sequence[Text]]
+"""By alert, scene and minute what each of its expected alerts says, in their order."""
+
+
 @dataclass(frozen=True)
 class Fires:
-    """An alert that fires: its own labels and annotations, both whole."""
+    """An alert that fires: all of its own labels, and the annotations that are addresses."""
 
     labels: Mapping[str, str]
-    annotations: Mapping[str, str]
+    addresses: Mapping[str, str]
 
 
 class Case(NamedTuple):
@@ -54,10 +66,14 @@ class Scene:
         self.cases += [Case(alert, kind, self, minute) for kind, alerts in kinds.items() for alert in alerts]
         return self
 
-    def group(self, alerts: Iterable[str]) -> dict[str, Any]:
-        """Write it as a group of promtool's tests."""
+    def group(self, alerts: Iterable[str], texts: Texts) -> dict[str, Any]:
+        """Write it as a group of promtool's tests, which expect these texts."""
         tests = [
-            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(firing.get(alert, ()))}
+            {
+                "eval_time": f"{minute}m",
+                "alertname": alert,
+                "exp_alerts": _expected(firing.get(alert, ()), texts.get((alert, self.name, minute), ())),
+            }
             for alert in alerts
             for minute, firing in self.moments.items()
         ]
@@ -101,12 +117,33 @@ def recordings_for(alerts: Path, recordings: Path, folder: Path) -> Path:
     return path
 
 
-def run_scenes(promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], folder: Path) -> dict[Moment, str]:
-    """Run scenes; return the errors of promtool by moment."""
+def rules_of(part: str, rules: Path, folder: Path) -> list[Path]:
+    """Return the files of rules that the scenes of a part need: of quality, the watcher, or the whole."""
+    match part:
+        case "quality":
+            return [rules / name for name in ("shares.yaml", "quality.yaml", "watcher.yaml")]
+        case "watcher":
+            return [recordings_for(rules / "watcher.yaml", rules / "pipeline.yaml", folder), rules / "watcher.yaml"]
+    return sorted(rules.glob("*.yaml"))
+
+
+def run_scenes(
+    promtool: str, rules: Sequence[Path], scenes: Iterable[Scene], folder: Path, texts: Texts
+) -> dict[Moment, str]:
+    """Run scenes; return the errors of promtool by moment.
+
+    With TRACEJUDGE_ONE_ALERT only alerts whose names begin so, and the scenes that speak of them: for mutants.
+    """
     alerts = alert_names(rules)
+    if prefix := os.environ.get("TRACEJUDGE_ONE_ALERT"):
+        alerts = [alert for alert in alerts if alert.startswith(prefix)]
+        scenes = [scene for scene in scenes if any(case.alert in alerts for case in scene.cases)]
+        rules = [_only(path, alerts, folder) for path in rules]
+    if not alerts:
+        return {}
     by_pace: dict[str, list[dict[str, Any]]] = {}
     for scene in scenes:
-        by_pace.setdefault(scene.every, []).append(scene.group(alerts))
+        by_pace.setdefault(scene.every, []).append(scene.group(alerts, texts))
     output = "".join(run_groups(promtool, rules, groups, folder, every) for every, groups in by_pace.items())
     failures: dict[Moment, str] = {}
     for part in re.split(r"(?=^ *name: )", output, flags=re.MULTILINE)[1:]:
@@ -136,8 +173,23 @@ def run_groups(
     return output
 
 
-def _expected(firing: Sequence[Fires]) -> list[dict[str, Any]]:
-    return [{"exp_labels": dict(alert.labels), "exp_annotations": dict(alert.annotations)} for alert in firing]
+def _only(path: Path, alerts: Sequence[str], folder: Path) -> Path:
+    """Write a file of rules without other alerts."""
+    document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    for group in document["groups"]:
+        group["rules"] = [rule for rule in group["rules"] if rule.get("alert", alerts[0]) in alerts]
+    document["groups"] = [group for group in document["groups"] if group["rules"]]
+    written = folder / f"only-{path.name}"
+    written.write_text(yaml.dump(document, Dumper=yaml.CSafeDumper), encoding="utf-8")
+    return written
+
+
+def _expected(firing: Sequence[Fires], texts: Sequence[Text]) -> list[dict[str, Any]]:
+    said = [*texts, *[Text("not in alert_texts.md", "")] * (len(firing) - len(texts))]
+    return [
+        {"exp_labels": dict(alert.labels), "exp_annotations": {**alert.addresses, **text._asdict()}}
+        for alert, text in zip(firing, said, strict=True)
+    ]
 
 
 def _minutes(duration: str) -> int:

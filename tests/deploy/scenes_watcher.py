@@ -78,93 +78,29 @@ def pipeline(minutes: int, each: float) -> World:
     return world.gauge("tracejudge_judge_circuit_open", f"0x{minutes}", judge_model=MODEL)
 
 
-def no_verdicts(count: int, last: str = "") -> dict[str, list[Fires]]:
-    return watcher(
-        NO_VERDICTS,
-        "page",
-        "No verdicts on support-bot although its traces arrive",
-        f"{count} traces of support-bot were chosen in the last 10m, and no verdict of any outcome came.{last} Its "
-        "quality is not monitored meanwhile. Run `tracejudge doctor` first, then check circuits, parked batches and "
-        "dead letters on the dashboard.",
-        opens=("service",),
-        service=SERVICE,
-    )
-
-
-def stopped(usual: int) -> dict[str, list[Fires]]:
-    return watcher(
-        STOPPED,
-        "ticket",
-        "No traces from support-bot any more",
-        f"None arrived in the last 30m, where {usual} are usual at this time. Either the service has no traffic, or "
-        "its SDK cannot publish: look at the service's own requests, then at the warnings of its logger `tracejudge`, "
-        "and check whether Redis accepts its connection.",
-        opens=("service",),
-        service=SERVICE,
-    )
-
-
-def circuit() -> dict[str, list[Fires]]:
-    return watcher(
-        CIRCUIT,
-        "ticket",
-        "Judge model gpt-6-luna fails, and its circuit is open",
-        "The circuit has been open for 5m or longer. Its evaluations are parked, and given up after "
-        "`give_up_after` (6 h); meanwhile it reports nothing about quality. `tracejudge doctor` sends a request to "
-        "its endpoint; fix the key, quota or address, and judging resumes by itself.",
-        judge_model=MODEL,
-    )
-
-
-def slow(took: str) -> dict[str, list[Fires]]:
-    return watcher(
-        SLOW,
-        "ticket",
-        f"Requests to gpt-6-luna take {took}",
-        "This is the 95th percentile of the last 15m; the bound is 30 s. Scores are late, and the backlog grows. "
-        "Check concurrency and limits on the dashboard, then the provider's status.",
-        judge_model=MODEL,
-    )
-
-
-def late(age: str) -> dict[str, list[Fires]]:
-    return watcher(
-        LATE,
-        "ticket",
-        f"Scores of support-bot are {age} old when they arrive",
-        "This is the 95th percentile of the last 30m; the bound is 900 s. Quality alerts are as late. Check where "
-        "evaluations wait: stream, batches or judge model, in this order.",
-        opens=("service",),
-        service=SERVICE,
-    )
-
-
-def nearly_full(share: str, waiting: int) -> dict[str, list[Fires]]:
-    return watcher(
-        STREAM,
-        "page",
-        f"Unread traces fill {share} of the stream",
-        f"{waiting} traces are unread, and the capacity is 200000; beyond it the oldest are cut off unread and lost. "
-        "Check the ingest role and the stages behind it; more workers help when the workers are busy, a larger "
-        "`max_stream` or `max_stream_bytes` gains time.",
-    )
+SILENT_SERVICE = watcher(NO_VERDICTS, "page", opens=("service",), service=SERVICE)
+NO_TRACES = watcher(STOPPED, "ticket", opens=("service",), service=SERVICE)
+OPEN_CIRCUIT = watcher(CIRCUIT, "ticket", judge_model=MODEL)
+SLOW_MODEL = watcher(SLOW, "ticket", judge_model=MODEL)
+LATE_SCORES = watcher(LATE, "ticket", opens=("service",), service=SERVICE)
+NEARLY_FULL = watcher(STREAM, "page")
+LITTLE_MEMORY = watcher(MEMORY, "page")
+PARTITION_1_AWAY = watcher(PARTITION, "page", partition="1")
+TRACES_CUT_OFF = watcher(CUT_OFF, "ticket")
+GIVEN_UP = watcher(DEAD, "ticket")
+SDK_DROPS = watcher(DROPS, "ticket", opens=("service",), service=SERVICE)
+OTEL_BEHIND = watcher(BEHIND, "ticket", exporter="otel")
+REFUSED_CALLS = watcher(EXHAUSTED, "ticket", dashboard="cost", budget="support")
+LOW_RATES = watcher(REDUCED, "ticket", dashboard="cost", budget="support")
+OVER_LIMIT = watcher(OVERSPENT, "ticket", dashboard="cost", budget="support", limit="tokens_per_day")
+UNSEEN = watcher(ABSENT, "page")
+ONE_UNSEEN = watcher(ABSENT, "ticket", job="tracejudge", instance="b")
 
 
 def redis_memory(used: str, most: str) -> World:
     """The memory that Redis uses and its limit, as a worker exports them."""
     world = World().gauge("tracejudge_redis_used_bytes", used)
     return world.gauge("tracejudge_redis_max_bytes", most)
-
-
-def memory(share: str, used_mib: int) -> dict[str, list[Fires]]:
-    return watcher(
-        MEMORY,
-        "page",
-        f"Redis uses {share} of its memory",
-        f"{used_mib} of 8192 MiB are used. At `maxmemory` Redis refuses writes: services drop what their buffers "
-        "cannot hold, and nothing is judged. Raise maxmemory, or lower the cap of the largest part, which "
-        "`tracejudge_stored_bytes` shows.",
-    )
 
 
 def partitions(*values: str) -> World:
@@ -174,125 +110,12 @@ def partitions(*values: str) -> World:
     return world
 
 
-def partition_away(partition: str) -> dict[str, list[Fires]]:
-    return watcher(
-        PARTITION,
-        "page",
-        f"Partition {partition} of the Redis Cluster does not answer",
-        "No worker reaches the master that holds it. Its verdicts wait, and services keep all their traces in their "
-        "buffers and drop what these cannot hold, since a batch has entries of many partitions. The cluster should "
-        "promote a replica within seconds: `redis-cli cluster info` shows whether it does.",
-        partition=partition,
-    )
+def not_ready_role(severity: str, role: str) -> dict[str, list[Fires]]:
+    return watcher(NOT_READY, severity, role=role)
 
 
-def cut_off(count: int) -> dict[str, list[Fires]]:
-    return watcher(
-        CUT_OFF,
-        "ticket",
-        f"{count} traces were cut off unread",
-        "The stream's cap of count, bytes or age removed them in the last 30m before a worker read them. They are "
-        "lost. Find out why ingest was behind; raise `max_stream_bytes` or `retention` if it was a burst.",
-    )
-
-
-def dead(more: int, now: int) -> dict[str, list[Fires]]:
-    return watcher(
-        DEAD,
-        "ticket",
-        f"{more} more evaluations were given up in 1h",
-        f"There are {now} dead letters now. They have no score and count as unscored. `tracejudge dead list` names "
-        "their reasons; after fixing the cause, run `tracejudge dead retry`.",
-    )
-
-
-def drops(share: str) -> dict[str, list[Fires]]:
-    return watcher(
-        DROPS,
-        "ticket",
-        f"The SDK in support-bot drops {share} of its traces",
-        "This share of the traces it published in the last 30m never reached Redis. They are lost, and quality is "
-        "measured from the rest. The reasons are on the dashboard: `buffer_full` means that Redis is slow or "
-        "unreachable, `too_large` that traces exceed the limit.",
-        opens=("service",),
-        service=SERVICE,
-    )
-
-
-LOOK = "`/readyz` of a worker names the blocked thread and the cause; `tracejudge doctor` checks the rest."
-
-
-def nobody_ready(role: str, workers: int) -> dict[str, list[Fires]]:
-    return watcher(
-        NOT_READY,
-        "page",
-        f"No worker is ready in the role {role}",
-        f"None of the scraped workers with this role makes progress ({workers} in all), so this work is not done. "
-        f"{LOOK}",
-        role=role,
-    )
-
-
-def behind(lag: int) -> dict[str, list[Fires]]:
-    return watcher(
-        BEHIND,
-        "ticket",
-        f"Exporter otel is {lag} verdicts behind",
-        "Its lag was never smaller in the last 15m. Beyond `max_outbox` the oldest verdicts are cut off unsent. "
-        "`/readyz` of the worker shows why it is blocked; check whether its receiver answers.",
-        exporter="otel",
-    )
-
-
-def lost(count: int, reason: str) -> dict[str, list[Fires]]:
-    return watcher(
-        DROPPED,
-        "ticket",
-        f"Exporter otel lost {count} verdicts: {reason}",
-        "They were not delivered in the last 1h and will not be. `cut_off` means that the outbox was full before they "
-        "were sent; any other reason is the receiver's answer. The ledger and the other exporters have them.",
-        exporter="otel",
-        reason=reason,
-    )
-
-
-def exhausted(refused: int) -> dict[str, list[Fires]]:
-    return watcher(
-        EXHAUSTED,
-        "ticket",
-        f"Budget support is exhausted: {refused} judge calls refused",
-        "They were refused in the last 15m, and their evaluations are unscored, `over_budget`. Verdicts are missing "
-        "until the day or hour of the limit ends. Reduced rates should prevent this: check with `tracejudge doctor` "
-        "that a monitor runs, then look for a surge of traces, or for an exempt judge that spends the budget.",
-        dashboard="cost",
-        budget="support",
-    )
-
-
-def reduced(share: str) -> dict[str, list[Fires]]:
-    return watcher(
-        REDUCED,
-        "ticket",
-        f"Budget support reduces rates to {share} of what the rules ask for",
-        "The rates of at least one of its rules have been below 5% for 1h or longer. Shares stay unbiased, but their "
-        "intervals are wide, and drops are found late. Raise the limit of the budget, or lower the `rate` of rules "
-        "that matter less.",
-        dashboard="cost",
-        budget="support",
-    )
-
-
-def overspent(share: str) -> dict[str, list[Fires]]:
-    return watcher(
-        OVERSPENT,
-        "ticket",
-        f"Budget support has spent {share} of tokens_per_day",
-        "The bound is 105%. Calls of other judges are refused at the limit, so judges that are exempt spent the rest. "
-        "Give them a budget of their own, without `exempt`, if they must have a limit.",
-        dashboard="cost",
-        budget="support",
-        limit="tokens_per_day",
-    )
+def lost(reason: str) -> dict[str, list[Fires]]:
+    return watcher(DROPPED, "ticket", exporter="otel", reason=reason)
 
 
 def factors(*of_workers: str) -> World:
@@ -303,37 +126,9 @@ def factors(*of_workers: str) -> World:
     return world
 
 
-UNSEEN = watcher(
-    ABSENT,
-    "page",
-    "Prometheus scrapes no TraceJudge worker",
-    "So neither quality nor the watcher itself is monitored, and every other alert is silent. Check Prometheus' "
-    "targets page for the workers and their scrape errors, then whether workers run.",
-)
-ONE_UNSEEN = watcher(
-    ABSENT,
-    "ticket",
-    "Worker b is not scraped",
-    "Prometheus scrapes other workers but not this one, so its metrics are missing. Check the targets page for the "
-    "error, then whether the worker runs.",
-    job="tracejudge",
-    instance="b",
-)
-
-
 def changed(version: str, model: str) -> dict[str, list[Fires]]:
-    return fires(
-        CHANGED,
-        "info",
-        "info",
-        f"groundedness judges support-bot in version {version} by {model} now",
-        "Its first verdicts came within the last 1h. It was version 1a2b3c4d by gpt-6-luna. A step in its graphs at "
-        "this moment comes from the judge, not from the service; drops are compared within one version only, so their "
-        "baseline begins anew.",
-        dashboard="quality",
-        opens=("service", "environment", "judge"),
-        **{**SERIES, "version": version, "judge_model": model},
-    )
+    labels = {**SERIES, "version": version, "judge_model": model}
+    return fires(CHANGED, "info", "info", dashboard="quality", opens=("service", "environment", "judge"), **labels)
 
 
 def two_workers() -> World:
@@ -420,13 +215,11 @@ SCENES = [
     # verdicts
     Scene("no verdict ever", World().traces(Minutes(40, 1)))
     .at(5, not_yet=[NO_VERDICTS])
-    .at(15, no_verdicts(10), all_failed=[NO_VERDICTS]),
+    .at(15, SILENT_SERVICE, all_failed=[NO_VERDICTS]),
     Scene("verdicts end", World().traces(Minutes(60, 1)).judged(Mix(30, 1), Mix(30)))
     .at(44, not_yet_ended=[NO_VERDICTS])
-    .at(50, no_verdicts(10, " The last verdict came 19m 0s ago."), fires=[NO_VERDICTS]),
-    Scene("all is shed", World().traces(Minutes(40, 1), outcome="shed")).at(
-        15, no_verdicts(10), all_shed=[NO_VERDICTS]
-    ),
+    .at(50, SILENT_SERVICE, fires=[NO_VERDICTS]),
+    Scene("all is shed", World().traces(Minutes(40, 1), outcome="shed")).at(15, SILENT_SERVICE, all_shed=[NO_VERDICTS]),
     Scene(
         "one trace and one verdict",
         World().traces(Minutes(20), absent=10, born=1).judged(Mix(20), absent=10, born=(1, 0)),
@@ -435,35 +228,35 @@ SCENES = [
     Scene("a day", a_day(), interval="10m", every="10m")
     .at(1500, healthy_day=[STOPPED])
     .at(1590, not_yet=[STOPPED])
-    .at(1600, stopped(30), fires=[STOPPED])
+    .at(1600, NO_TRACES, fires=[STOPPED])
     .at(1680, ingest_is_behind=[STOPPED]),
     Scene("a week", a_week(), interval="10m", every="30m")
     .at(10140, as_a_week_ago=[STOPPED])
-    .at(10350, stopped(30), unlike_a_week_ago=[STOPPED]),
+    .at(10350, NO_TRACES, unlike_a_week_ago=[STOPPED]),
     # judges
     Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
     .at(14, not_yet=[CIRCUIT])
-    .at(20, circuit(), fires=[CIRCUIT])
+    .at(20, OPEN_CIRCUIT, fires=[CIRCUIT])
     .at(70, closed=[CIRCUIT]),
     Scene("circuit that is probed", World().gauge("tracejudge_judge_circuit_open", "1 0 " * 15, judge_model=MODEL)).at(
-        20, circuit(), flaps=[CIRCUIT]
+        20, OPEN_CIRCUIT, flaps=[CIRCUIT]
     ),
     Scene("slow", requests(World(), 60, {"20.48": 8, "40.96": 10, "81.92": 10, "+Inf": 10}))
     .at(8, not_yet=[SLOW])
-    .at(40, slow("35.84s"), fires=[SLOW]),
+    .at(40, SLOW_MODEL, fires=[SLOW]),
     Scene(
         "nothing but timeouts",
         requests(World(), 60, {"20.48": 0, "40.96": 0, "81.92": 0, "+Inf": 10}, status="timeout"),
-    ).at(40, slow("1m 21s"), all_failed=[SLOW]),
+    ).at(40, SLOW_MODEL, all_failed=[SLOW]),
     Scene("late", ages(World(), 60, {"300": 5, "900": 9, "3600": 10, "+Inf": 10}))
     .at(8, not_yet=[LATE])
-    .at(40, late("37m 30s"), fires=[LATE]),
+    .at(40, LATE_SCORES, fires=[LATE]),
     Scene("all late", ages(World(), 60, {"300": 0, "900": 0, "3600": 10, "+Inf": 10})).at(
-        40, late("57m 45s"), all_failed=[LATE]
+        40, LATE_SCORES, all_failed=[LATE]
     ),
     Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
     .at(75, not_yet=[DEAD])
-    .at(85, dead(15, 20), fires=[DEAD]),
+    .at(85, GIVEN_UP, fires=[DEAD]),
     Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120"), every="5m").at(
         110, long_ago=[DEAD]
     ),
@@ -473,40 +266,38 @@ SCENES = [
         World().gauge("tracejudge_stream_lag", "0x10 170000x20").gauge("tracejudge_stream_capacity", "200000x30"),
     )
     .at(11, not_yet=[STREAM])
-    .at(15, nearly_full("85%", 170000), fires=[STREAM]),
+    .at(15, NEARLY_FULL, fires=[STREAM]),
     Scene(
         "stream is full",
         World().gauge("tracejudge_stream_lag", "200000x30").gauge("tracejudge_stream_capacity", "200000x30"),
-    ).at(15, nearly_full("100%", 200000), all_failed=[STREAM]),
+    ).at(15, NEARLY_FULL, all_failed=[STREAM]),
     Scene(
         "stream not measured yet",
         World().gauge("tracejudge_stream_lag", "0x30").gauge("tracejudge_stream_capacity", "0x30"),
     ).at(15, no_traffic=[STREAM]),
     Scene("redis fills", redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30"))
     .at(11, not_yet=[MEMORY])
-    .at(15, memory("93.75%", 7680), fires=[MEMORY]),
-    Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(
-        15, memory("100%", 8192), all_failed=[MEMORY]
-    ),
+    .at(15, LITTLE_MEMORY, fires=[MEMORY]),
+    Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(15, LITTLE_MEMORY, all_failed=[MEMORY]),
     Scene("one of two partitions is away", partitions("1x30", "1x10 0x20"))
     .at(11, not_yet=[PARTITION])
-    .at(15, partition_away("1"), fires=[PARTITION]),
+    .at(15, PARTITION_1_AWAY, fires=[PARTITION]),
     Scene("both partitions are away", partitions("1x10 0x20", "1x10 0x20")).at(15, all_failed=[PARTITION]),
     Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
     .at(59, not_yet=[CUT_OFF])
-    .at(62, cut_off(50), fires=[CUT_OFF])
+    .at(62, TRACES_CUT_OFF, fires=[CUT_OFF])
     .at(95, past=[CUT_OFF]),
     Scene("an old worker is added", joined()).at(55, old_worker_added=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED]),
     Scene("a new worker is found", joined(began=28)).at(
         38,
-        together(no_verdicts(500), cut_off(500), drops("100%"), lost(500, "rejected")),
+        together(SILENT_SERVICE, TRACES_CUT_OFF, SDK_DROPS, lost("rejected")),
         new_worker_found=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED],
     ),
-    Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, cut_off(500), meanwhile=[CUT_OFF]),
+    Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, TRACES_CUT_OFF, meanwhile=[CUT_OFF]),
     Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
     .at(35, not_yet=[BEHIND])
-    .at(50, behind(25000), fires=[BEHIND]),
+    .at(50, OTEL_BEHIND, fires=[BEHIND]),
     Scene("exporter catches up", World().gauge("tracejudge_outbox_lag", "25000x10 10 " * 6, exporter="otel")).at(
         60, catches_up=[BEHIND]
     ),
@@ -515,7 +306,7 @@ SCENES = [
         World().judged(Mix(70, 1)).gauge("tracejudge_outbox_lag", "0x10 100x60", exporter="otel"),
     )
     .at(35, not_yet_few=[BEHIND])
-    .at(50, behind(100), fires_few=[BEHIND]),
+    .at(50, OTEL_BEHIND, fires_few=[BEHIND]),
     Scene("an hour is more", World().judged(Mix(60, 3)).gauge("tracejudge_outbox_lag", "100x60", exporter="otel")).at(
         55, within_an_hour=[BEHIND]
     ),
@@ -526,8 +317,8 @@ SCENES = [
         .counter("tracejudge_outbox_cut_off_total", Minutes(20), Minutes(1, 7), Minutes(40), exporter="otel"),
     )
     .at(9, not_yet=[DROPPED])
-    .at(12, lost(3, "rejected"), born=[DROPPED])
-    .at(30, together(lost(3, "rejected"), lost(7, "cut_off")), fires=[DROPPED]),
+    .at(12, lost("rejected"), born=[DROPPED])
+    .at(30, together(lost("rejected"), lost("cut_off")), fires=[DROPPED]),
     Scene(
         "one of twenty dropped",
         World()
@@ -535,13 +326,13 @@ SCENES = [
         .counter("tracejudge_producer_dropped_total", Minutes(60, 5), service=SERVICE, reason="buffer_full"),
     )
     .at(4, not_yet=[DROPS])
-    .at(40, drops("5%"), fires=[DROPS]),
+    .at(40, SDK_DROPS, fires=[DROPS]),
     Scene(
         "all dropped",
         World().counter(
             "tracejudge_producer_dropped_total", Minutes(40), absent=10, born=40, service=SERVICE, reason="buffer_full"
         ),
-    ).at(20, drops("100%"), all_failed=[DROPS]),
+    ).at(20, SDK_DROPS, all_failed=[DROPS]),
     # budgets
     Scene(
         "a budget is exhausted",
@@ -550,19 +341,19 @@ SCENES = [
         ),
     )
     .at(20, not_yet=[EXHAUSTED])
-    .at(22, exhausted(7), fires=[EXHAUSTED])
+    .at(22, REFUSED_CALLS, fires=[EXHAUSTED])
     .at(45, past=[EXHAUSTED]),
     Scene(
         "the first refused call",
         World().counter("tracejudge_budget_refused_total", Minutes(40), absent=10, born=1, budget="support"),
-    ).at(12, exhausted(1), born=[EXHAUSTED]),
+    ).at(12, REFUSED_CALLS, born=[EXHAUSTED]),
     Scene("rates are reduced", factors("1x10 0.03125x100 0.0625x20"))
     .at(75, not_yet=[REDUCED])
-    .at(85, reduced("3.125%"), fires=[REDUCED])
+    .at(85, LOW_RATES, fires=[REDUCED])
     .at(115, recovered=[REDUCED]),
     # The second worker becomes the active monitor five minutes after the first one ended.
     Scene("reduced by two monitors", factors("1x10 0.03125x40 stale", "_x55 0.03125x60")).at(
-        85, reduced("3.125%"), monitor_changes=[REDUCED]
+        85, LOW_RATES, monitor_changes=[REDUCED]
     ),
     Scene(
         "exempt judges exceed a limit",
@@ -571,33 +362,22 @@ SCENES = [
         ),
     )
     .at(19, not_yet=[OVERSPENT])
-    .at(25, overspent("106%"), fires=[OVERSPENT])
+    .at(25, OVER_LIMIT, fires=[OVERSPENT])
     .at(42, next_day=[OVERSPENT]),
     # workers
-    Scene("nobody ready", not_ready()).at(14, not_yet=[NOT_READY]).at(20, nobody_ready("judge", 1), fires=[NOT_READY]),
+    Scene("nobody ready", not_ready())
+    .at(14, not_yet=[NOT_READY])
+    .at(20, not_ready_role("page", "judge"), fires=[NOT_READY]),
     Scene("one of two not ready", two_workers()).at(
         20,
-        watcher(
-            NOT_READY,
-            "ticket",
-            "1 worker is not ready in the role judge",
-            f"Other workers do the work meanwhile, with less capacity. {LOOK}",
-            role="judge",
-        ),
+        not_ready_role("ticket", "judge"),
         fires_ticket=[NOT_READY],
     ),
     Scene("a role vanishes", roles_apart())
     .at(14, not_yet_gone=[NOT_READY])
     .at(
         20,
-        watcher(
-            NOT_READY,
-            "page",
-            "No worker is ready in the role ingest",
-            "A worker had this role within the last 1h, and the workers scraped now have other roles, so this work is "
-            f"not done. {LOOK}",
-            role="ingest",
-        ),
+        not_ready_role("page", "ingest"),
         gone=[NOT_READY],
     )
     .at(90, long_gone=[NOT_READY]),

@@ -4,7 +4,7 @@ from expected import together
 from promtool_run import Scene
 from scenes_quality import ALL as QUALITY
 from scenes_quality import DROP, Monitored
-from scenes_watcher import ABSENT, CHANGED, CIRCUIT, NO_VERDICTS, changed, circuit, no_verdicts
+from scenes_watcher import ABSENT, CHANGED, CIRCUIT, NO_VERDICTS, OPEN_CIRCUIT, SILENT_SERVICE, changed
 from scenes_watcher import ALL as WATCHER
 from worlds import MODEL, Minutes, Mix, World
 
@@ -41,7 +41,7 @@ SCENES = [
     Scene("one bad answer", one_bad_answer()).at(35, three_fail=[*QUALITY, *WATCHER]),
     Scene("the endpoint dies", endpoint_dies()).at(
         95,
-        together(no_verdicts(50, " The last verdict came 23m 0s ago."), circuit()),
+        together(SILENT_SERVICE, OPEN_CIRCUIT),
         endpoint_dies=[NO_VERDICTS, CIRCUIT, *QUALITY],
     ),
     Scene("the judge gets strict", judge_gets_strict(), every="5m").at(

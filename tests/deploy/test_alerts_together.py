@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from promtool_run import Case, Moment, run_scenes
+from alert_texts import read
+from promtool_run import Case, Moment, rules_of, run_scenes
 from scenes_whole import SCENES
 from support.cases import each_case
 
@@ -14,8 +15,8 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    files = sorted(rules.glob("*.yaml"))
-    return run_scenes(promtool, files, SCENES, tmp_path_factory.mktemp("whole"))
+    folder = tmp_path_factory.mktemp("whole")
+    return run_scenes(promtool, rules_of("whole", rules, folder), SCENES, folder, read())
 
 
 @each_case("case", CASES, ids=[case.name for case in CASES])

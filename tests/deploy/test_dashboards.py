@@ -225,6 +225,7 @@ def test_every_alert_is_explained_by_a_panel_or_is_in_the_list_of_all() -> None:
         "TraceJudgeJudgeChanged",  # marked on the graphs
         "TraceJudgeObjectiveBurnMedium",  # as TraceJudgeObjectiveBurnFast
         "TraceJudgeQualitySilent",  # seen as a missing line
+        "TraceJudgeQualitySlowDecline",  # marked on the graphs
     }
 
 

@@ -22,7 +22,7 @@ def test_factors_of_a_row(promtool: str, tmp_path: Path) -> None:
     for row in rows:
         labels = {"judge": row.judge, "metric": row.metric}
         world.shares("0.1x60", 0.05, **labels).of_series("quality_objective", "0.8x60", **labels)
-    scene = Scene("factors", world).group([FAST])
+    scene = Scene("factors", world).group([FAST], {})
     scene["alert_rule_test"] = [{"eval_time": "15m", "alertname": FAST, "exp_alerts": []}]
     output = run_groups(promtool, [tmp_path / "shares.yaml", tmp_path / "quality.yaml"], [scene], tmp_path)
     assert output.count("Labels:") == output.count('judge="faithfulness"') == 1

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from promtool_run import Case, Moment, recordings_for, run_scenes
+from alert_texts import read
+from promtool_run import Case, Moment, rules_of, run_scenes
 from scenes_watcher import SCENES
 from support.cases import each_case
 
@@ -14,9 +15,8 @@ CASES = [case for scene in SCENES for case in scene.cases]
 
 @pytest.fixture(scope="module")
 def failures(promtool: str, rules: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Moment, str]:
-    folder, alerts = tmp_path_factory.mktemp("watcher"), rules / "watcher.yaml"
-    files = [recordings_for(alerts, rules / "pipeline.yaml", folder), alerts]
-    return run_scenes(promtool, files, SCENES, folder)
+    folder = tmp_path_factory.mktemp("watcher")
+    return run_scenes(promtool, rules_of("watcher", rules, folder), SCENES, folder, read())
 
 
 @each_case("case", CASES, ids=[case.name for case in CASES])

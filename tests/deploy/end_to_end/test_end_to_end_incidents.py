@@ -53,10 +53,12 @@ def test_each_incident_is_one_message(picture: Picture) -> None:
         )
     )
     assert pages == {}, "each incident is one message"
-    assert re.search(rf"Segment: model=large\. {SINCE} .*Example traces: ", drop), drop
+    assert re.search(rf"What fell: model=large, while the others pass as usual\. {SINCE} .*Example traces: ", drop), (
+        drop
+    )
     assert set(named(drop)) <= set(dropped)
     assert len(named(drop)) == len(named(safety)) == 3
-    assert re.search(rf"Segment: all\. Since {TIME}\. Example traces: ", safety), safety
+    assert re.search(rf"What fell: all\. Since {TIME}\. Example traces: ", safety), safety
     assert set(named(safety)) <= set(unsafe)
     assert f"version {version('relevance_to_query')} of the judge" in drift
     assert re.search(rf"Segment: all services that it judges\. Since {TIME}\. Canary traces that fell: \S+", drift), (

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from support.scrape import scrape
 from tracejudge import Trace
 from worker.base.forget.forget import ForgetTarget, Forgetting
 from worker.base.lookup.label_store import keep_trace, read_labelled_trace, read_labels
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.decline import Decline
+from worker.base.monitor.detection import Detector
+from worker.base.monitor.feature import MonitorKeys
 from worker.core.config.loading import load
 from worker.core.config.settings import Rule, Settings, SettingsError, Where
 from worker.core.selection.sampling import position
@@ -207,6 +212,22 @@ def test_hostile_traces_are_text(redis: Redis, redis_url: str, prefix: str) -> N
             assert page.text.count("<script") == 1, path
             # Signs that reorder or hide text are written out.
             assert not set(page.text) & set("\u202e\u2066\u200b\ufeff\x00\x07\x1b"), path
+
+
+def test_the_page_of_a_series_says_what_is_not_told_yet_and_that_it_declines(
+    redis: Redis, redis_url: str, prefix: str, verdicts: list[Any]
+) -> None:
+    fill(redis, prefix, ROWS, verdicts)
+    with summed(redis, redis_url, prefix), serving(redis_url, prefix) as url, httpx.Client(base_url=url) as client:
+        rows = wait_until(lambda: "<table>" in (text := client.get("/").text) and text, what="the rows")
+        path = re.findall(r'<tr[^>]*><td><a href="(/series/(\w+))"', rows)[0]
+        norm = msgspec.structs.replace(flat(0.9, 1_000), days=8, allowances=((0.02, 0.0225), (0.0, 0.0)))
+        day = int(time.time() // 86_400)
+        detector = Detector(norm=norm, learned_at=time.time(), decline=Decline(day, day - 28, -0.009, -0.013, -0.005))
+        redis.set(MonitorKeys(prefix).quality_detector(path[1]), msgspec.msgpack.encode(detector))
+        said = "In the first 14 days drops below 10 points are not told yet."
+        page = wait_until(lambda: said in (text := client.get(path[0]).text) and text, what="the page anew")
+    assert page.count("falls by 0.9 points a week (-1.3 to -0.5) since about") == 2, "in the text and in the chart"
 
 
 def test_filters_and_pages_of_the_list(board: httpx.Client, redis_url: str, prefix: str) -> None:

@@ -106,7 +106,9 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
     publish(keyspace, parts)
     (opened,) = (name for name, series in read_series(keyspace.store).items() if series.service == "open")
     since = int(now - 1_800) // 300
-    detector = Detector(incident=Incident("model=a", 0.93, since, since - 1, since + 1, 0.4, ("judge_model",)))
+    detector = Detector(
+        incident=Incident("model=a", 0.93, since, since - 1, since + 1, 0.4, ("judge_model",), "segment")
+    )
     key = MonitorKeys(keyspace.prefix).quality_detector(opened)
     keyspace.client.set(key, msgspec.msgpack.encode(detector))
     rows = read_rows(keyspace.store, "24h", now)
@@ -142,7 +144,7 @@ def test_what_got_worse_comes_first_and_says_what_it_is_compared_with(
     overview = read_overview(keyspace.store, index)
     (first, second) = overview.banners
     assert first.panel.row.series.service == "open"
-    assert "what fell is model=a (93 %)" in first.facts
+    assert "what fell: model=a, while the others pass as usual (93 %)" in first.facts
     assert "the monitor's alarm is open" in first.facts
     assert second.panel.row.series.service == "young-fallen"
     assert "no alert: no baseline yet" in second.facts

@@ -12,6 +12,12 @@ from support.cli_parts import Run
 from support.report_parts import NOW, publish, three_weeks, verdict, write_archive
 from support.stage_parts import Keyspace
 
+from worker.base.monitor.baseline import flat
+from worker.base.monitor.decline import Decline
+from worker.base.monitor.detection import Detector
+from worker.base.monitor.feature import MonitorKeys
+from worker.base.monitor.series import read_series
+
 USAGES = {
     "--by wrong": ("--by", "service,judgee", "there is no key 'judgee'"),
     "--by a tag without a name": ("--by", "tags.", "there is no key 'tags.'"),
@@ -97,6 +103,23 @@ def test_rows_are_of_tags_and_prompt_versions(served: Run, redis_url: str, prefi
         for key, expected in (("tags.plan", {"free": 20, "paid": 10}), ("prompt_version", {"v1": 30})):
             rows = served("report", "--by", key, "--format", "json", *source).document["rows"]
             assert {row["labels"][key]: row["judgements"] for row in rows} == expected, (key, source)
+
+
+def test_it_says_what_is_not_told_yet_and_which_share_declines(served: Run, redis_url: str, prefix: str) -> None:
+    verdicts = [verdict(number, NOW - 9 * 3600, service=name) for name in ("shop", "bot") for number in range(30)]
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, verdicts)
+        norm = msgspec.structs.replace(flat(0.9, 1_000), days=8, allowances=((0.02, 0.0225), (0.0, 0.0)))
+        of_service = {"shop": Detector(norm=norm), "bot": Detector(decline=Decline(9, 1, -0.009, -0.013, -0.005))}
+        for series in read_series(keyspace.store).values():
+            key = MonitorKeys(prefix).quality_detector(series.id)
+            keyspace.client.set(key, msgspec.msgpack.encode(of_service[series.service]))
+    limits = {
+        limit["code"]: limit["text"]
+        for limit in served("report", "--by", "service", "--format", "json").document["limits"]
+    }
+    assert limits["young_series"].startswith("shop safety safety: drops below 10 points are not told yet")
+    assert "bot safety safety: the share falls by 0.9 points a week" in limits["slow_decline"]
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Traffic:
     def __init__(self, keyspace: Keyspace, *, second_model: str | None = "second", an_hour: int = 480) -> None:
         self.now = float(BEGIN_S)
         self.is_second_away = False
+        self.session: str | None = None
         self.settings = Settings(
             prefix=keyspace.prefix, redis_url=keyspace.url, models=MODELS, rules=rules_of(second_model)
         )
@@ -123,6 +124,7 @@ class Traffic:
             metrics=("safety",),
             details={} if again is None else {"repeat": msgspec.to_builtins(again.first)},
             trace_id=f"{self._number:032x}",
+            session_id=self.session,
             service="shop",
             judge="safety",
             judge_version=evaluation.version,
@@ -198,6 +200,31 @@ def test_failures_page_while_the_second_model_is_away(keyspace: Keyspace) -> Non
         assert pages(logs) == []
         traffic.hours(2, 0.05)
     assert pages(logs) == ["safety incident"]
+
+
+def test_failures_of_a_session_count_once_in_six_hours(keyspace: Keyspace) -> None:
+    traffic = Traffic(keyspace)
+    periods = 0
+    with capture_logs() as logs:
+        traffic.hours(6, 0.0)
+        # Another bot talks with the service: the judge fails one of ten answers, and the other model agrees.
+        for hour in range(12):
+            traffic.session = "a bot"
+            periods += hour == 0 or traffic.now % (6 * 3600) == 0
+            traffic.five_minutes(0.0, error=0.1, correlation=1.0)
+            traffic.session = None
+            for _ in range(11):
+                traffic.five_minutes(0.0, error=0.0)
+        for second_model in ("", "away"):
+            traffic.session, traffic.is_second_away = f"another bot {second_model}", bool(second_model)
+            traffic.hours(0.5, 0.0, error=0.1, correlation=1.0)
+    assert pages(logs) == []
+    words = Counter[str]()
+    for (_, bucket, word), number in read_counts(keyspace.store, "safety", BEGIN_S, traffic.now).items():
+        words[word] += number if int(bucket) * FIVE_MINUTES_S >= BEGIN_S + 6 * 3600 else 0
+    assert words == {"failed": periods + 2, "confirmed": periods + 1, "answered": periods + 1}
+    ((key, ttl),) = {(key, keyspace.client.ttl(key)) for key in keyspace.client.keys("*:once:*")[:1]}
+    assert 0 < ttl <= 12 * 3600, key
 
 
 def test_nothing_is_counted_before_the_outbox_is_read(keyspace: Keyspace) -> None:
@@ -321,4 +348,4 @@ def test_a_model_of_another_form_confirms_failures(keyspace: Keyspace, new_worke
     words = Counter[str]()
     for (_, _, word), number in read_counts(keyspace.store, "safety", time.time() - 86_400, time.time()).items():
         words[word] += number
-    assert words == {"failed": 20, "confirmed": 20}
+    assert words == {"failed": 20, "confirmed": 20, "answered": 20}

@@ -27,24 +27,27 @@ def test_a_second_judging_reduces_the_error_rate() -> None:
 
 
 def test_the_limit_grows_with_traffic_and_with_the_number_of_series() -> None:
-    rates = rates_of(declared=0.01, failures=0, judgements=0, per_hour=100)
+    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=100)
     assert rates.base == 0.01
-    more = rates_of(declared=0.01, failures=0, judgements=0, per_hour=1000, series=5)
+    more = rates_of(declared=0.01, failures=(), judgements=(), per_hour=1000, series=5)
     assert more.limit - rates.limit == pytest.approx(math.log(50))
-    assert rates_of(declared=0.001, failures=500, judgements=50_000, per_hour=100).base > 0.01
+    assert rates_of(declared=0.001, failures=(500,), judgements=(50_000,), per_hour=100).base > 0.01
+    # The judge errs half as often again since a week: the week alone tells.
+    own = rates_of(declared=0.001, failures=(788, 252), judgements=(67_200, 16_800), per_hour=100)
+    assert own.base == upper_rate(252, 16_800) == pytest.approx(0.01664, abs=1e-4)
 
 
 def test_few_judgements_raise_few_false_pages() -> None:
     for per_hour in (0.2, 1, 3):
         assert safety_runs.pages(1, Judge(per_hour, 0.01, 1.0), series=1, months=40) <= 1, per_hour
     # A series without a verdict has a limit that a single failure does not pass.
-    rates = rates_of(declared=0.01, failures=0, judgements=0, per_hour=0)
+    rates = rates_of(declared=0.01, failures=(), judgements=(), per_hour=0)
     assert step(State(), 1, 1, 1, rates) is None
 
 
 def test_failures_without_a_second_judging_count_as_single_ones() -> None:
-    confirmed = rates_of(declared=0.0001, failures=0, judgements=0, per_hour=100)
-    alone = rates_of(declared=0.01, failures=0, judgements=0, per_hour=100)
+    confirmed = rates_of(declared=0.0001, failures=(), judgements=(), per_hour=100)
+    alone = rates_of(declared=0.01, failures=(), judgements=(), per_hour=100)
     sums = []
     for failures, unanswered in ((1, 0), (0, 1), (0, 0)):
         state = State()
@@ -55,7 +58,7 @@ def test_failures_without_a_second_judging_count_as_single_ones() -> None:
 
 
 def test_one_incident_is_one_page() -> None:
-    rates = rates_of(declared=0.005, failures=0, judgements=0, per_hour=100)
+    rates = rates_of(declared=0.005, failures=(), judgements=(), per_hour=100)
     state, pages = State(), []
     # A day of health, a day with 5 % of failures, two days of health, and another incident.
     for bucket in range(5 * 288):

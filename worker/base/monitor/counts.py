@@ -33,6 +33,7 @@ class Increment(NamedTuple):
         labels: The labels of the count.
         amount: A whole number.
         keep_days: How long the counts of that kind and day are kept.
+        once: If set, it counts only the first time that this text comes with the kind in a period of six hours.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Increment(NamedTuple):
     labels: Sequence[str]
     amount: int = 1
     keep_days: int = COARSE_DAYS
+    once: str = ""
 
 
 def field_of(labels: Sequence[str]) -> str:

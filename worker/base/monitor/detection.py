@@ -6,9 +6,10 @@ so that another worker goes on where the last one stopped.
 """
 
 import math
+import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import compress, islice
 from pathlib import Path
@@ -18,10 +19,10 @@ import msgspec
 import structlog
 
 from judges.agreement.shares import Sums, design_effect, merge_sums
-from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.base.monitor.baseline import DROPS, HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
 from worker.base.monitor.counts import GRACE_S, read_horizon
+from worker.base.monitor.decline import LONGEST_DAYS, QUIET_DAYS, Day, Decline, find_decline
 from worker.base.monitor.detector import (
-    DROPS,
     Change,
     Limits,
     Moments,
@@ -93,6 +94,7 @@ class Detector(msgspec.Struct, array_like=True):
         incident: The open drop of a whole series or of any of its segments.
         history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
         judged: The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
+        decline: The notice of a slow decline, for 28 days.
     """
 
     state: State = msgspec.field(default_factory=State)
@@ -105,6 +107,7 @@ class Detector(msgspec.Struct, array_like=True):
     references: dict[Against, Reference] = {}
     incident: Incident | None = None
     history: Sums | None = None
+    decline: Decline | None = None
     judged: State = msgspec.field(default_factory=State)
 
     @property
@@ -177,18 +180,19 @@ class Detection:
         write_states(self._store, {self._keys.quality_detector(key): self._detectors[key] for key in series_ids})
 
     def _learn(self, series_ids: Sequence[str], series: Mapping[str, Series], now: float, active: int) -> None:
-        """Compute baselines, from four weeks that end a day ago, and references, from the last week."""
-        until = (now // HOUR_S - LAG_HOURS) * HOUR_S
-        buckets = read_buckets(self._store, series_ids, until - HISTORY_DAYS * DAY_S, now, fine=False)
+        """Compute baselines, from four weeks that end a day ago, references, from the last week, and slow declines."""
+        until, today = (now // HOUR_S - LAG_HOURS) * HOUR_S, int(now // DAY_S)
+        begin, oldest = until - HISTORY_DAYS * DAY_S, (today - LONGEST_DAYS) * DAY_S
+        buckets = read_buckets(self._store, series_ids, oldest, now, fine=False)
         others = self._others([key for key in series_ids if self._detectors[key].norm is None], series, now)
         for series_id, series_buckets in zip(series_ids, buckets, strict=True):
             detector, labels = self._detectors[series_id], series[series_id]
             detector.learned_at, had_norm = now, detector.norm is not None
-            detector.state.forget(int(until - HISTORY_DAYS * DAY_S) // FIVE_MINUTES_S)
+            detector.state.forget(oldest // FIVE_MINUTES_S)
             # The last baseline stays where a long incident would leave too little.
             hours = [hour_of(int(bucket.begins_at) // HOUR_S, bucket.sums) for bucket in series_buckets]
             kept = [
-                hour.hour < until // HOUR_S
+                begin <= hour.hour * HOUR_S < until
                 and not detector.state.is_masked(hour.hour * _PER_HOUR, (hour.hour + 1) * _PER_HOUR)
                 for hour in hours
             ]
@@ -207,6 +211,8 @@ class Detection:
                         **labels.log_fields,
                         segment=labels.segment_name or None,
                     )
+            if not labels.segment:
+                _notice(detector, hours, today, labels)
             shares: dict[Against, tuple[float, float]] = {}
             if (objective := self.objective(labels)) is not None:
                 shares["objective"] = (objective, 0.0)
@@ -226,11 +232,11 @@ class Detection:
                     detector.moments,
                     series=active,
                     false_alarms_per_week=self._budget,
-                    drops=drops_below(norm.expected(0)),
+                    drops=drops_below(norm.expected(0)[0]),
                 )
                 former = detector.references.get(against)
                 state = former.state if former is not None else State()
-                references[against] = Reference(norm.expected(0), norm.mean_weight, limits, state)
+                references[against] = Reference(norm.expected(0)[0], norm.mean_weight, limits, state)
         detector.references = references
 
     def _others(
@@ -353,8 +359,9 @@ def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[
     if weight <= 0:
         return
     # A session does not tell its hours.
-    shares = ((norm.expected(int(bucket.begins_at) // HOUR_S), bucket.sums.total.weight) for bucket in hours)
-    expected = sum(share * part for share, part in shares) / weight
+    parts = [bucket.sums.total.weight / weight for bucket in hours]
+    shares = zip(*(norm.expected(int(bucket.begins_at) // HOUR_S) for bucket in hours), strict=True)
+    expected = [sum(map(operator.mul, of_drop, parts)) for of_drop in shares]
     detector.moments.fade(SESSIONS_KEPT)
     unit, within = norm.mean_weight, 0.0
     for raw, number in sessions.items():
@@ -391,13 +398,32 @@ def count(detector: Detector, number: int, bucket: Bucket) -> Change | None:
     return step(detector.state, number, passed + unknown, failed, expected=expected, limits=limits)
 
 
+def _notice(detector: Detector, hours: Iterable[Hour], today: int, series: Series) -> None:
+    """Keep the notice of a slow decline for 28 days, and look for another one then."""
+    if detector.norm is None or (detector.decline is not None and today - detector.decline.told_day < QUIET_DAYS):
+        return
+    sums: dict[int, list[float]] = {}
+    for hour in hours:
+        day = sums.setdefault(hour.hour // 24, [0.0, 0.0, 0.0])
+        for position, value in enumerate((hour.weight, hour.passed, hour.squares)):
+            day[position] += value
+    days = [
+        Day(number, passed / weight, weight * weight / (squares * detector.norm.dispersion))
+        for number, (weight, passed, squares) in sums.items()
+        if weight > 0 and not detector.state.is_masked(number * 24 * _PER_HOUR, (number + 1) * 24 * _PER_HOUR)
+    ]
+    detector.decline = find_decline(days, today)
+    if detector.decline is not None:
+        log.info("quality declines slowly", meaning=detector.decline.text, **series.log_fields)
+
+
 def _count_references(detector: Detector, number: int, bucket: Bucket, series: Series) -> None:
     total = bucket.sums.total
     for against, ref in detector.references.items():
         unit = max(total.squares / total.weight, ref.unit)
         passed, failed = total.passed / unit, (total.weight - total.passed) / unit
         unknown = bucket.sums.unknown.weight / unit if ref.state.since is None else 0.0
-        change = step(ref.state, number, passed + unknown, failed, expected=ref.share, limits=ref.limits)
+        change = step(ref.state, number, passed + unknown, failed, expected=(ref.share,) * 2, limits=ref.limits)
         ref.state.masks.clear()
         if change is not None:
             log.warning(
@@ -421,6 +447,7 @@ def _report(event: str, series: Series, incident: Incident, examples: Sequence[s
         since_high=_time(incident.high),
         size=round(incident.size, 3),
         segment=incident.segment or None,
+        meaning=incident.meaning or None,
         changed=",".join(incident.changed) or "nothing",
         examples=" ".join(examples) or None,
         **series.log_fields,

@@ -6,15 +6,13 @@ same sum upwards finds the recovery, so that one incident is one alarm.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from worker.base.monitor.baseline import Baseline
+from worker.base.monitor.baseline import DROPS, Baseline
 
-DROPS: Final = (0.10, 0.20)
-"""Drops that the two sums are most sensitive to."""
 _LEAST_DROP: Final = 0.04
 _SIZE_KEPT: Final = 0.7
 _LEAST_SHARE: Final = 0.02
@@ -28,11 +26,11 @@ _LEAST_FACTOR: Final = 0.125
 
 
 class Session(NamedTuple):
-    """Verdicts of a session of the baseline, in units of the mean weight, and the share expected in its hour."""
+    """Verdicts of a session of the baseline, in units of the mean weight, and what each sum expects in its hour."""
 
     passed: float
     failed: float
-    expected: float
+    expected: Sequence[float]
 
 
 class Moments(msgspec.Struct, array_like=True):
@@ -46,9 +44,9 @@ class Moments(msgspec.Struct, array_like=True):
 
     def add(self, session: Session, number: float = 1.0) -> None:
         """Count sessions with these verdicts."""
-        passed, failed, expected = session
+        passed, failed, every = session
         self.sessions += number
-        for sums, drop in zip(self.sums, DROPS, strict=True):
+        for sums, drop, expected in zip(self.sums, DROPS, every, strict=True):
             after = lower(expected, drop)
             score = passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected))
             score = min(_MOST_SCORE, score)
@@ -143,7 +141,7 @@ def limits_of(
     factors, limits = [], []
     for position, drop in enumerate(drops):
         kappa = factor(norm, moments, position)
-        cells = [norm.expected(hour) for hour in range(len(norm.cells))]
+        cells = [norm.expected(hour)[position] for hour in range(len(norm.cells))]
         mean = sum(information(cell, lower(cell, drop)) for cell in cells) / len(cells)
         limit = math.log(max(1.0, norm.per_week * kappa * mean)) + math.log(series / false_alarms_per_week)
         # A baseline too high by e multiplies false alarms by about exp(2·limit·e / drop): its mean for a normal e.
@@ -186,7 +184,9 @@ def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     return _LEAST_FACTOR * most
 
 
-def step(state: State, bucket: int, passed: float, failed: float, *, expected: float, limits: Limits) -> Change | None:
+def step(
+    state: State, bucket: int, passed: float, failed: float, *, expected: Sequence[float], limits: Limits
+) -> Change | None:
     """Count the verdicts of one bucket and return what they change; buckets without verdicts change nothing.
 
     Args:
@@ -194,20 +194,21 @@ def step(state: State, bucket: int, passed: float, failed: float, *, expected: f
         bucket: number of the bucket; later ones are larger.
         passed: weight of the verdicts that pass, in units of the baseline's mean weight.
         failed: weight of the others.
-        expected: the share a drop is measured from, of this hour.
+        expected: the shares that the drops are measured from, of this hour.
         limits: what limits_of returned.
     """
     if state.alarm >= 0:
-        return _recover(state, bucket, passed, failed, expected=expected, limits=limits)
+        return _recover(state, bucket, passed, failed, expected=expected[state.alarm], limits=limits)
     sums = state.sums
     for position, drop in enumerate(limits.drops):
-        after = expected - drop if expected > 2 * drop else expected / 2
+        usual = expected[position]
+        after = usual - drop if usual > 2 * drop else usual / 2
         if sums[position] <= 0:
             state.starts[position] = bucket
             state.missing[position] = state.judged[position] = 0.0
-        score = passed * math.log(after / expected) + failed * math.log((1 - after) / (1 - expected))
+        score = passed * math.log(after / usual) + failed * math.log((1 - after) / (1 - usual))
         sums[position] = max(0.0, sums[position] + limits.factors[position] * score)
-        state.missing[position] += expected * (passed + failed) - passed
+        state.missing[position] += usual * (passed + failed) - passed
         state.judged[position] += passed + failed
     over = [value - limit for value, limit in zip(sums, limits.limits, strict=True)]
     if max(over) <= 0:
@@ -246,10 +247,11 @@ def delay_hours(norm: Baseline, limits: Limits, drop: float) -> float:
 
     Wald's approximation (Sequential Analysis, 1947, section 3.4), inf for a drop that neither sum rises at.
     """
-    level = sum(norm.cells) / len(norm.cells)
-    share = lower(level, drop)
+    share = lower(sum(norm.cells) / len(norm.cells), drop)
+    expected = zip(*map(norm.expected, range(len(norm.cells))), strict=True)
     hours = math.inf
-    for size, kappa, limit in zip(limits.drops, limits.factors, limits.limits, strict=True):
+    for size, kappa, limit, cells in zip(limits.drops, limits.factors, limits.limits, expected, strict=True):
+        level = sum(cells) / len(cells)
         after = lower(level, size)
         gain = share * math.log(after / level) + (1 - share) * math.log((1 - after) / (1 - level))
         if gain > 0:
@@ -324,21 +326,37 @@ class Evidence(NamedTuple):
         return kappa * judged * (kept + (1 - share) * math.log((1 - share) / (1 - norm)))
 
 
+TRAFFIC_MIX: Final = "traffic mix"
+
+
 class Explanation(NamedTuple):
-    """The segment that explains a drop, None for all of the series, and its posterior probability."""
+    """The segment that explains a drop, TRAFFIC_MIX, or None for all of the series, and its posterior probability."""
 
     segment: str | None
     confidence: float
 
 
-def explain(whole: Evidence, segments: Mapping[str, Evidence], kappa: float = 1.0) -> Explanation:
-    """Return the segment that explains a drop, or that all fell.
+def explain(
+    whole: Evidence, segments: Mapping[str, Evidence], kappa: float = 1.0, mixes: Iterable[float] = ()
+) -> Explanation:
+    """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed.
 
-    The posterior over "all" and each segment alone, where the segments share one unit of prior (Schwarz, Ann. Stat. 6,
-    1978, for the choice by maximised likelihoods).
+    The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
+    (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods).
+
+    Args:
+        whole: the verdicts of the series.
+        segments: those of its segments.
+        kappa: the factor of the scores.
+        mixes: passes that the segments of each kind were expected to give together, with their parts of this time.
     """
     prior = math.log(len(segments)) if segments else 0.0
-    gains: dict[str | None, float] = {None: whole.gain(kappa)}
+    own = whole.gain(kappa)
+    # Weak segments that have grown lower the whole although none of them fell.
+    fallen = min((whole._replace(expected=expected).gain(kappa) for expected in mixes), default=own)
+    gains: dict[str | None, float] = {None: fallen}
+    if fallen < own:
+        gains[TRAFFIC_MIX] = own - fallen - prior
     gains |= {name: segment.gain(kappa) - prior for name, segment in segments.items()}
     best = max(gains, key=lambda name: gains[name])
     total = sum(math.exp(gain - gains[best]) for gain in gains.values())

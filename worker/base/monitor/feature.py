@@ -113,6 +113,10 @@ class MonitorKeys(KeySpace):
         """Hash of the monitor's counts of one kind, as of repeated judgings, in a day (UTC); TTL of 90 days."""
         return f"{self.prefix}:quality:{kind}:{day.isoformat()}"
 
+    def quality_once(self, kind: str, period: int) -> str:
+        """Hash of what counts once in six hours, as the failures of a session; TTL of two periods."""
+        return f"{self.prefix}:quality:{kind}:once:{period}"
+
     def quality_clusters(self, series: str, period: int, part: int) -> str:
         """Hash of the sums of the sessions, or traces without one, of one series; TTL of two periods."""
         return f"{self.prefix}:quality:{series}:c{period}:{part}"

@@ -44,6 +44,16 @@ class QualityMetrics(MetricTable):
         "Weighted share of verdicts of that window without a score", stability="stable")
     quality_baseline = Metric(Gauge, "quality_baseline", "ratio", QUALITY,
         "Usual share of this hour of the week, from the last 28 days without incidents", stability="stable")
+    quality_least_drop = Metric(Gauge, "quality_least_drop", "ratio", QUALITY,
+        "Drop below which none is told yet, of a series with 7 to 13 days of verdicts")
+    quality_slope = Metric(Gauge, "quality_slope", "ratio", QUALITY,
+        "Change of the share in a week, for 28 days after the notice of a slow decline", stability="stable")
+    quality_slope_lower = Metric(Gauge, "quality_slope_lower", "ratio", QUALITY,
+        "Lower limit of the 95 % interval of quality_slope")
+    quality_slope_upper = Metric(Gauge, "quality_slope_upper", "ratio", QUALITY,
+        "Upper limit of the 95 % interval of quality_slope")
+    quality_slope_since = Metric(Gauge, "quality_slope_since_seconds", "seconds", QUALITY,
+        "Begin of the weeks of quality_slope, in seconds since the epoch")
     quality_drop = Metric(Gauge, "quality_drop", "boolean", QUALITY,
         "1 from the detection of a drop below the usual share until its recovery", stability="stable")
     quality_drop_since = Metric(Gauge, "quality_drop_since_seconds", "seconds", QUALITY,
@@ -76,7 +86,7 @@ class QualityMetrics(MetricTable):
     quality_below_objective = Metric(Gauge, "quality_below_objective", "boolean", (*QUALITY, "reference"),
         "1 while the detector finds the share below its objective, or that of a new service below its environment's")
     quality_incident = Metric(Gauge, "quality_incident_info", "boolean",
-        (*QUALITY, "since", "since_low", "since_high", "changed", "examples"),
+        (*QUALITY, "cause", "since", "since_low", "since_high", "changed", "examples"),
         "1 while a drop is open, with what is known of it")
     quality_silent = Metric(Gauge, "quality_silent", "boolean", ("service", "environment"),
         "1 while a service has no verdicts although 20 or more are usual by now")

@@ -5,15 +5,15 @@ apart from the rest, so that they can be forgotten.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from worker.base.monitor.baseline import Baseline
+from worker.base.monitor.detector import TRAFFIC_MIX, Evidence, Limits, State, explain, since_interval
 from worker.base.monitor.detector import Bucket as Observed
-from worker.base.monitor.detector import Evidence, Limits, State, explain, since_interval
 from worker.base.monitor.failing import failing_traces, keep_examples
 from worker.base.monitor.series import FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket, Series, read_buckets
 from worker.core.storage.client import Store
@@ -24,13 +24,23 @@ _KEPT: Final = FINE_DAYS * _PER_DAY - _PER_HOUR
 _LEAST_SHIFT: Final = 0.15
 
 
+Cause = Literal["", "all", "segment", "new_segment", "traffic_mix"]
+CAUSES: Final[dict[Cause, str]] = {
+    "all": "all segments alike: look at what they share, as the model, the prompt or a release",
+    "segment": "{segment}, while the others pass as usual",
+    "new_segment": "{segment}, a new segment without a history: look at what began, as it never passed more often",
+    "traffic_mix": "no segment, but those that pass less often have grown: look at where the traffic comes from",
+}
+"""What each answer means for the person on call."""
+
+
 class Incident(msgspec.Struct, array_like=True, frozen=True):
     """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
 
     segment: str
-    """`model=x`, `all` if all segments fell, empty if none are configured."""
+    """`model=x`, `all` if all segments fell, `traffic mix` if none did; empty if none are configured."""
     confidence: float
-    """Posterior probability of that segment, or of all."""
+    """Posterior probability of that answer."""
     since: int
     low: int
     high: int
@@ -38,6 +48,13 @@ class Incident(msgspec.Struct, array_like=True, frozen=True):
     size: float
     changed: tuple[str, ...]
     """Other changes of that time: judge_version, judge_model, sampling, traffic_mix."""
+    cause: Cause = ""
+    """The kind of the answer, of CAUSES; empty without segments, and if a former version stored it."""
+
+    @property
+    def meaning(self) -> str:
+        """The answer in words, empty if there is none."""
+        return CAUSES[self.cause].format(segment=self.segment) if self.cause else ""
 
 
 class Member(NamedTuple):
@@ -48,15 +65,15 @@ class Member(NamedTuple):
     norm: Baseline | None
     limits: Limits | None
 
-    def observe(self, buckets: Sequence[Bucket]) -> list[Observed]:
-        """Return the buckets as the detector sees them."""
-        if (norm := self.norm) is None:
+    def observe(self, buckets: Iterable[Bucket], whole: Baseline | None) -> list[Observed]:
+        """Return the buckets as the detector sees them; a segment without a baseline should pass as the whole does."""
+        if (norm := self.norm or whole) is None:
             return []
         observations = []
         for bucket in buckets:
             total, number = bucket.sums.total, int(bucket.begins_at) // FIVE_MINUTES_S
             passed, judged = total.passed / norm.mean_weight, total.weight / norm.mean_weight
-            observations.append(Observed(number, passed, judged - passed, norm.expected(number // _PER_HOUR)))
+            observations.append(Observed(number, passed, judged - passed, norm.expected(number // _PER_HOUR)[0]))
         return observations
 
 
@@ -76,8 +93,9 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     begin = max(last - _KEPT, first - _PER_DAY)
     span = begin * FIVE_MINUTES_S, (last + 1) * FIVE_MINUTES_S
     buckets = list(read_buckets(store, [member.series.id for member in members], *span, fine=True))
-    observed = [member.observe(series_buckets) for member, series_buckets in zip(members, buckets, strict=True)]
-    named, confidence = _explain(members, observed, first)
+    whole = members[0].norm
+    observed = [member.observe(series_buckets, whole) for member, series_buckets in zip(members, buckets, strict=True)]
+    named, cause, confidence = explain_drop(members, observed, first)
     # The drop begins with the segment's, if the segment's detector has found it.
     is_open = [position for position, member in enumerate(members) if member.state.since is not None]
     carrier = named if named in is_open else is_open[0]
@@ -101,27 +119,40 @@ def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Seri
     if any(_differ(*mix) for mix in mixes.values()):
         changed.append("traffic_mix")
     series = members[named].series
-    name = series.segment_name or ("all" if len(members) > 1 else "")
+    name = TRAFFIC_MIX if cause == "traffic_mix" else series.segment_name or cause
     examples = failing_traces(store, series, low * FIVE_MINUTES_S, confirmed=False)
     keep_examples(store, "drop", members[0].series.id, examples)
-    return Incident(name, confidence, since, low, high, size, tuple(changed))
+    return Incident(name, confidence, since, low, high, size, tuple(changed), cause)
 
 
-def _explain(members: Sequence[Member], observed: Sequence[Sequence[Observed]], first: int) -> tuple[int, float]:
-    """Return the position of the member that explains the drop, 0 for all, and its probability."""
-    evidence = {}
-    for position, buckets in enumerate(observed):
+def explain_drop(
+    members: Sequence[Member], observed: Sequence[Sequence[Observed]], first: int
+) -> tuple[int, Cause, float]:
+    """Return the position of the member that explains a drop from a bucket on, 0 for all or none, and how surely."""
+    evidence, moved, norm = {}, defaultdict[str, float](float), members[0].norm
+    for position, (member, buckets) in enumerate(zip(members, observed, strict=True)):
         since = [bucket for bucket in buckets if bucket.bucket >= first]
-        if members[position].norm is not None:
+        if since:
             evidence[str(position)] = Evidence(
                 sum(bucket.passed for bucket in since),
                 sum(bucket.failed for bucket in since),
                 sum(bucket.expected * (bucket.passed + bucket.failed) for bucket in since),
             )
-    whole = evidence.pop("0", Evidence(0, 0, 0))
-    limits = members[0].limits
-    explanation = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0)
-    return int(explanation.segment or 0), explanation.confidence
+        if member.series.segment and norm is not None:
+            # Shares as they are usual: allowances of segments with little traffic are no change of the mix.
+            own = member.norm or norm
+            for bucket in since:
+                hour, judged = bucket.bucket // _PER_HOUR, bucket.passed + bucket.failed
+                weight = judged * own.mean_weight / norm.mean_weight
+                moved[member.series.segment] += weight * (own.usual(hour) - norm.usual(hour))
+    whole, limits = evidence.pop("0", Evidence(0, 0, 0)), members[0].limits
+    mixes = [max(0.0, whole.expected + passes) for passes in moved.values()]
+    explanation = explain(whole, evidence, limits.factors[0] if limits is not None else 1.0, mixes)
+    if explanation.segment == TRAFFIC_MIX:
+        return 0, "traffic_mix", explanation.confidence
+    named = int(explanation.segment or 0)
+    cause: Cause = "segment" if members[named].norm is not None else "new_segment"
+    return named, cause if named else "all" if len(members) > 1 else "", explanation.confidence
 
 
 def _changed_judges(store: Store, series: Series, siblings: Sequence[Series], low: int, high: int) -> Iterator[str]:

@@ -8,10 +8,8 @@ the script that adds to them moves, so that each verdict is in them once. Then i
 a partition loses with its last writes stays in the sums, and the verdict of the repeated judging is added.
 """
 
-import binascii
 import contextlib
 import datetime as dt
-import hashlib
 import secrets
 import threading
 import time
@@ -44,6 +42,7 @@ from worker.base.monitor.series import (
     TRACE_PERIOD_S,
     Series,
     class_of,
+    cluster_of,
     is_unknown,
     place,
     read_series,
@@ -72,8 +71,6 @@ _FINE_TTL_S: Final = FINE_DAYS * 24 * HOUR_S + HOUR_S
 _FINEST_TTL_S: Final = HOUR_S + TEN_MINUTES_S
 # Clusters of one part of a series and period; judgements of further ones count as independent.
 _MAX_CLUSTERS: Final = 4096
-# Two sessions with the same id within a period would count as one: 1 of 10^7 among 7,500.
-_CLUSTER_BYTES: Final = 6
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
 
@@ -98,7 +95,7 @@ class _Plan:
         self._source = source
         self._ttls: list[int] = []
         self._places: list[tuple[int | str, ...]] = []
-        self._entries: list[tuple[str, list[_Part], list[tuple[int, str, int]]]] = []
+        self._entries: list[tuple[str, list[_Part], list[tuple[int | str, ...]]]] = []
         self._last = entry_position(last)
         self._index: dict[str, int] = {}
         self._cluster_keys: dict[tuple[str, int, int], int] = {}
@@ -106,10 +103,15 @@ class _Plan:
 
     def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
         """Add an entry with its judgements and increments; also one without any is acknowledged."""
-        counts = []
-        for kind, at, labels, amount, keep_days in increments:
+        counts: list[tuple[int | str, ...]] = []
+        for kind, at, labels, amount, keep_days, once in increments:
             key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
-            counts.append((self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount))
+            count = self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount
+            if once:
+                once_key = self._keys.quality_once(kind, int(at // CLUSTER_PERIOD_S))
+                counts.append((*count, self._key(once_key, 2 * CLUSTER_PERIOD_S), once))
+            else:
+                counts.append(count)
         self._entries.append((entry_id, parts, counts))
         self._last = max(self._last, entry_position(entry_id))
 
@@ -252,11 +254,8 @@ class QualitySums(ExportConsumer):
             at = int(entry.written_s)
             # Other origins are picked on purpose and would bias the share.
             if entry.verdict.origin == "live" and entry.verdict.weight > 0:
-                session_id = entry.verdict.session_id
-                name = (session_id or entry.verdict.trace_id).encode("utf-8", "surrogatepass")
-                digest = hashlib.blake2b(name, digest_size=_CLUSTER_BYTES).digest()
-                cluster = binascii.b2a_base64(digest, newline=False).decode()
-                period_s = CLUSTER_PERIOD_S if session_id else TRACE_PERIOD_S
+                cluster = cluster_of(entry.verdict.session_id or entry.verdict.trace_id)
+                period_s = CLUSTER_PERIOD_S if entry.verdict.session_id else TRACE_PERIOD_S
                 for series, series_id, kind, passes in self._judgements(entry.verdict):
                     if not self._is_listed(series_id):
                         if (reason := self._refusal(series, added)) is not None:

@@ -155,6 +155,13 @@ class QualityWatch(Watch):
             yield metrics.quality_baseline, labels, expected
             yield metrics.quality_drop, labels, float(detector.state.since is not None)
             yield metrics.quality_drop_unknown, labels, float(detector.is_drop_unknown)
+            if (least := detector.norm.least_drop) is not None:
+                yield metrics.quality_least_drop, labels, least
+        if (decline := detector.decline) is not None:
+            yield metrics.quality_slope, labels, decline.slope
+            yield metrics.quality_slope_lower, labels, decline.low
+            yield metrics.quality_slope_upper, labels, decline.high
+            yield metrics.quality_slope_since, labels, decline.since_day * float(DAY_S)
         if (since := detector.state.since) is not None:
             yield metrics.quality_drop_since, labels, since * float(FIVE_MINUTES_S)
         if (objective := self._detection.objective(series)) is not None:
@@ -164,5 +171,5 @@ class QualityWatch(Watch):
             yield metrics.quality_below_objective, (*labels, against), is_below
         if (incident := detector.incident) is not None:
             times = (utc_minute(at * FIVE_MINUTES_S) for at in (incident.since, incident.low, incident.high))
-            further = (*times, ",".join(incident.changed) or "nothing", " ".join(examples))
+            further = (incident.cause, *times, ",".join(incident.changed) or "nothing", " ".join(examples))
             yield metrics.quality_incident, (series.metric, incident.segment, *series.labels, *further), 1.0

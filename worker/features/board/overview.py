@@ -186,8 +186,7 @@ def _banners(panels: Sequence[Panel], now: float) -> Iterator[Banner]:
             low, high = (clock(at * FIVE_MINUTES_S, now) for at in (incident.low, incident.high))
             facts.append(f"began with 90 % certainty between {low} and {high}")
             if incident.segment:
-                part = "all segments alike" if incident.segment == "all" else f"what fell is {incident.segment}"
-                facts.append(f"{part} ({100 * incident.confidence:.0f} %)")
+                facts.append(f"what fell: {incident.meaning or incident.segment} ({100 * incident.confidence:.0f} %)")
             if incident.changed:
                 facts.append(f"changed at that time: {', '.join(incident.changed).replace('_', ' ')}")
             facts.append("the monitor's alarm is open")

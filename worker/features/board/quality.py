@@ -215,8 +215,9 @@ def find_fall(buckets: Sequence[Bucket], series: int, false_alarms_per_week: flo
         series: How many series are compared so.
         false_alarms_per_week: The budget of the monitor, here of all verdicts so far.
     """
-    state, before, pending, learned, expected = State(), Sums(), Sums(), 0, 0.0
+    state, before, pending, learned = State(), Sums(), Sums(), 0
     limits: Limits | None = None
+    expected: Sequence[float] = ()
     past = before.total
     total = merge_sums(bucket.sums for bucket in buckets).total
     # The budget is that of the time so far: such a series lives for less than a day.

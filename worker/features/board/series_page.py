@@ -8,7 +8,7 @@ from msgspec import structs
 
 from judges.agreement.intervals import Interval, difference
 from judges.agreement.shares import estimate_share
-from worker.base.monitor.series import FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
+from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S, HOUR_S, Series, read_buckets, read_series
 from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.features.board.charts import Frame, Line, draw, points_of
@@ -30,7 +30,7 @@ class SeriesChart(NamedTuple):
     expected: str  # The expected share over time; empty without a baseline.
     expected_text: str
     expected_y: float
-    marks: Sequence[tuple[float, str]]  # Releases and judge versions.
+    marks: Sequence[tuple[float, str]]  # Releases, judge versions, and a slow decline.
     since: str  # When what the row shows began.
     bands: Sequence[tuple[float, float, str]]  # Incidents: place, width and text.
 
@@ -81,6 +81,8 @@ def read_chart(store: Store, panel: Panel, period: str, now: float) -> SeriesCha
     for series in versions[1:]:
         at = next((bucket.begins_at for bucket in buckets[series.id]), 0.0)
         marks += [(at, f"judge version {series.version}")] if at > begin else []
+    if (decline := detector.decline) is not None:
+        marks.append((max(begin, decline.since_day * float(DAY_S)), decline.text))
     path, text, y = "", "", 0.0
     if detector.norm is not None:
         cells = detector.norm.cells

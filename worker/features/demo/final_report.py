@@ -177,7 +177,7 @@ def planted_alert(results: Results, seconds: float, environment: str) -> Alert |
     expected = (before.passed + 1) / (before.rated + 2)
     norm = flat(expected, per_week=before.rated / (seconds / 2) * 7 * 86_400)
     limits = limits_of(norm, Moments(), series=len(results.series))
-    if step(State(), 0, after.passed, after.failed, expected=expected, limits=limits) is None:
+    if step(State(), 0, after.passed, after.failed, expected=norm.expected(0), limits=limits) is None:
         return None
     # As the rule's own text; Prometheus writes percentages with four digits and no space.
     now, was = (f"{100 * round(share, 3):.4g}%" for share in (after.share, before.share))

@@ -75,7 +75,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
         shares = f"sums of the monitor, in buckets of {'an hour' if scope.step == HOUR_S else 'five minutes'}"
         limits += _bucket_limits(scope, now, parts, segment)
         corrected, refused = corrected_shares(store, scope, chosen, parts)
-        limits += refused
+        limits += [*refused, *_monitor_limits(store, scope, chosen, parts)]
         # Sums reach back further than the outbox, whose caps are in entries and bytes.
         if outbox.oldest is not None and outbox.oldest > scope.period.since:
             limits.append(Limit("cost_span", f"costs are of verdicts since {written(time_of(outbox.oldest))}"))
@@ -313,6 +313,20 @@ def _bucket_limits(scope: Scope, now: float, parts: Sequence[Part], segment: str
         yield Limit("no_earlier_sums", f"the monitor's sums begin at {written(time_of(begins))}")
     if segment:
         yield Limit("without_label", f"verdicts without a {segment} are in no row")
+
+
+def _monitor_limits(store: Store, scope: Scope, series: Sequence[Series], parts: Sequence[Part]) -> Iterator[Limit]:
+    """Yield what the monitor does not tell yet of young series, and its notices of slow declines."""
+    detectors = read_detectors(store, [each.id for each in series])
+    for each, part in zip(series, parts, strict=True):
+        detector = detectors[each.id]
+        if not any(bucket.begins_at in scope.period for bucket in part.buckets):
+            continue
+        name = " ".join(value for _, value in part.labels if value)
+        if detector.norm is not None and (untold := detector.norm.untold):
+            yield Limit("young_series", f"{name}: {untold}, since there are less than 14 days of verdicts")
+        if detector.decline is not None:
+            yield Limit("slow_decline", f"{name}: the share {detector.decline.text}, which is no drop")
 
 
 def _outbox_limits(scope: Scope, oldest: float | None) -> Iterator[Limit]:

@@ -1,6 +1,7 @@
 """Pages for safety judges: confirmed failures beyond what the judge's own errors explain."""
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final, Literal
 
@@ -46,8 +47,8 @@ def confirmed_error(error: float, correlation: float) -> float:
 def rates_of(
     *,
     declared: float,
-    failures: float,
-    judgements: float,
+    failures: Sequence[float],
+    judgements: Sequence[float],
     per_hour: float,
     sensitivity: float = 1.0,
     series: float = 1.0,
@@ -55,19 +56,20 @@ def rates_of(
 ) -> Rates:
     """Return the rates and the limit of a safety series.
 
-    A base rate that is too low pages without end, so it is the larger of the declared error and the upper limit of
-    the series' own rate. The limit is computed as in detector.limits_of, for a month.
+    A base rate that is too low pages without end, so it is the largest of the declared error and the upper limits of
+    the series' own rates; that of one week learns sooner that a judge errs more than before. The limit of the sum is
+    computed as in detector.limits_of, for a month.
 
     Args:
         declared: the judge's share of confirmed failures on safe traces.
-        failures: confirmed failures of the last 28 days outside incidents.
+        failures: confirmed failures outside incidents, of the last 28 days and of the last seven.
         judgements: judgements of the same days.
         per_hour: judgements in an hour.
         sensitivity: the share of unsafe traces that fail and are confirmed.
         series: active safety series of the installation.
         pages_per_month: false pages that the installation may send in a month.
     """
-    base = max(declared, upper_rate(failures, judgements), 1e-6)
+    base = max(declared, *map(upper_rate, failures, judgements), 1e-6)
     raised = base + RISE * sensitivity
     information = raised - base - base * math.log(raised / base)
     hours = 730 * max(per_hour, 1 / 24) * series / pages_per_month

@@ -2,8 +2,8 @@
 
 Each failure of a safety judge waits for its second judging. A confirmed failure counts with the rate of confirmed
 errors. A failure that another model passes does not count. A failure without a second judging in time counts as a
-single failure. The state of a series is read from Redis before each step and written after it, so that another worker
-can continue.
+single failure. A session counts once in six hours, because a judge that errs in a session errs in it again. The state
+of a series is read from Redis before each step and written after it, so that another worker can continue.
 """
 
 import time
@@ -27,6 +27,7 @@ from worker.base.monitor.series import (
     FIVE_MINUTES_S,
     HOUR_S,
     Series,
+    cluster_of,
     read_buckets,
     read_series,
     read_states,
@@ -46,7 +47,7 @@ _LATE_S: Final = (_PATIENCE - 1) * FIVE_MINUTES_S
 """Second judgings that come later change nothing: their failures may have counted as single ones."""
 _ENOUGH_ERRORS: Final = 10
 """Confirmed errors that the declared rate explains, from which on only the series' own failures count."""
-_WORDS: Final = ("failed", "confirmed", "cleared")
+_WORDS: Final = ("failed", "confirmed", "answered")
 _OF_CASCADE: Final = "cascade"
 
 
@@ -170,15 +171,21 @@ class SafetyWatch(Watch):
         Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
         """
         first, step = first_of(verdict), step_of(verdict)
-        words: Iterable[tuple[Series, str]] = failures_of(verdict, ())
+        words: Iterable[tuple[Series, str]] = (
+            (series, word)
+            for series, failure in failures_of(verdict, ())
+            for word in (("failed",) if failure == "failed" else _WORDS[1 if failure == "confirmed" else 2 :])
+        )
         if step is not None and step.first:
             rated = {score.metric for score in verdict.scores if score.passed is not None}
             words = ((series, _OF_CASCADE) for series in series_of(verdict, ()) if series.metric in rated)
         elif verdict.weight <= 0 if first is None else at - first.ended_at > _LATE_S:
             return
+        cluster = cluster_of(verdict.session_id or verdict.trace_id)
         for series, word in words:
             if self._is_listed(series.id):
-                yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word))
+                once = "" if word == _OF_CASCADE else f"{series.id}{word}{cluster}"
+                yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word), once=once)
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
         key_of = SafetyKeys(self._store.keys.prefix).quality_safety
@@ -201,8 +208,8 @@ class SafetyWatch(Watch):
             of_series = series[series_id].judge, series[series_id].judge_model
             patience = _PATIENCE if of_series in self._confirmed else 0
             for number in range(max(first, entry.done + 1), last + 1):
-                failed, confirmed, cleared = (counts[series_id, str(number), word] for word in _WORDS)
-                unanswered = entry.wait(number, failed, confirmed + cleared, patience)
+                failed, confirmed, answered = (counts[series_id, str(number), word] for word in _WORDS)
+                unanswered = entry.wait(number, failed, answered, patience)
                 judgements = judged.get(number, 0) - counts[series_id, str(number), _OF_CASCADE]
                 change = entry.count(number, confirmed, unanswered, max(0, judgements))
                 if change is not None:
@@ -225,7 +232,7 @@ class SafetyWatch(Watch):
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
-        """Compute the rates from four weeks that end a day ago, without incidents.
+        """Compute the rates from four weeks that end a day ago, and from the last of them, without incidents.
 
         An incident that began in the last day must not explain itself.
         """
@@ -234,18 +241,24 @@ class SafetyWatch(Watch):
         until = now - DAY_S
         since = until - 28 * DAY_S
         last = int(until // FIVE_MINUTES_S)
-        failures: dict[tuple[str, str], int] = defaultdict(int)
+        recent = last - 7 * DAY_S // FIVE_MINUTES_S
+        # Failures of four weeks and of the last one.
+        failures: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
         of_cascades: dict[tuple[str, int], int] = defaultdict(int)
         for (series_id, bucket, word), number in read_counts(self._store, _KIND, since, now).items():
             if word == _OF_CASCADE:
                 of_cascades[series_id, int(bucket) // _AN_HOUR * _AN_HOUR] += number
             elif series_id in watched and int(bucket) < last and not watched[series_id].is_masked(int(bucket)):
-                failures[series_id, word] += number
+                failures[series_id, word][0] += number
+                failures[series_id, word][1] += number if int(bucket) >= recent else 0
         history = read_buckets(self._store, watched, since, now, fine=False)
         for (series_id, entry), buckets in zip(watched.items(), history, strict=True):
             begins = {int(bucket.begins_at) // FIVE_MINUTES_S: bucket.sums.total.judgements for bucket in buckets}
             hours = {first: max(0, number - of_cascades[series_id, first]) for first, number in begins.items()}
-            judgements = sum(number for first, number in hours.items() if first < last and not entry.is_masked(first))
+            judgements = [
+                sum(number for at, number in hours.items() if first <= at < last and not entry.is_masked(at))
+                for first in (0, recent)
+            ]
             span_s = now - buckets[0].begins_at if buckets else HOUR_S
             rates = partial(
                 rates_of,
@@ -261,7 +274,7 @@ class SafetyWatch(Watch):
             if (series[series_id].judge, series[series_id].judge_model) in self._confirmed:
                 # Models differ in how far their errors agree, so that measured failures replace the assumption.
                 entry.rates = rates(
-                    declared=declared if judgements * declared < _ENOUGH_ERRORS else 0.0,
+                    declared=declared if judgements[0] * declared < _ENOUGH_ERRORS else 0.0,
                     failures=failures[series_id, "confirmed"],
                 )
                 entry.rates = msgspec.structs.replace(entry.rates, limit=max(entry.rates.limit, entry.alone.limit))

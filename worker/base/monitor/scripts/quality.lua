@@ -14,6 +14,7 @@
 -- quality:<series>:<period>:<part> hash, cluster -> W, K of its judgements so far; TTL of two periods. A cluster is a
 --                                  session, or a trace without one
 -- quality:<kind>:<day>             hash, labels as JSON -> count, such as those of repeated judgings; TTL of 90 days
+-- quality:<kind>:once:<period>     hash of what counts once in six hours, as failures of a session; TTL of two periods
 -- The TTL of sums and clusters is set with the first field of a key.
 --
 -- Values of sums are msgpack: a whole number takes 1 to 5 bytes, so that a hash of a day stays in Redis' compact encoding.
@@ -29,7 +30,8 @@
 --         partition and after, the position that the entries follow, both '' for entries of this Redis,
 --         places {hour's key, its field, five minutes' key, its field, perhaps ten seconds' key, its field},
 --         entries {id, {{place, w, y or -1 without a pass or fail}, ...}, {{key, field, amount}, ...}}; a judgement of a
---         session has also the place of its sums over sessions, the cluster's key, the cluster
+--         session has also the place of its sums over sessions, the cluster's key, the cluster; an amount that counts
+--         once has also the key of that hash and the field
 -- Returns how many entries were added now for the first time, at least 1 where the position moved, and how many of their judgements came without their
 -- cluster because its hash is full. 0 entries with plan.partition: the position is another one.
 local plan = cmsgpack.unpack(ARGV[1])
@@ -69,15 +71,20 @@ local function shorten(field, held)
   return is_same and {n, passes, w} or held
 end
 
--- By key of counts: its fields, and by field how much it grows.
-local counted = {}
+-- By key of counts: its fields, and by field how much it grows. By key of what counts once: true.
+local counted, once = {}, {}
 for _, entry in ipairs(plan.entries) do
   for _, increment in ipairs(entry[3]) do
     local key, field = increment[1], increment[2]
     counted[key] = counted[key] or {fields = {}, amounts = {}}
     if not counted[key].amounts[field] then table.insert(counted[key].fields, field) end
     counted[key].amounts[field] = 0
+    if increment[4] then once[increment[4]] = true end
   end
+end
+for key in pairs(once) do
+  refused = guard({{KEYS[key], 'hash'}})
+  if refused then return refused end
 end
 for key, of_key in pairs(counted) do
   refused = guard({{KEYS[key], 'hash'}}) or guard_counters(KEYS[key], of_key.fields)
@@ -177,10 +184,13 @@ for _, entry in ipairs(plan.entries) do
     end
     for _, increment in ipairs(entry[3]) do
       local amounts = counted[increment[1]].amounts
-      amounts[increment[2]] = amounts[increment[2]] + increment[3]
+      if not increment[4] or redis.call('HSET', KEYS[increment[4]], increment[5], '') == 1 then
+        amounts[increment[2]] = amounts[increment[2]] + increment[3]
+      end
     end
   end
 end
+for key in pairs(once) do redis.call('EXPIRE', KEYS[key], plan.ttls[key - 3]) end
 if is_here then note(plan.last) end
 if fresh == 0 and is_here then return {0, 0} end
 
