@@ -386,7 +386,7 @@ def _budgets(length: Length) -> Iterator[Row]:
 def _cascade(length: Length) -> Iterator[Row]:
     for traces, rate, w in cascade_runs.CELLS:
         lowest, widths = [], []
-        runs = length.runs(1000, 20)
+        runs = length.runs(500, 20)
         judges = dict(list(cascade_runs.JUDGES.items())[:: length.runs(1, 3)])
         for share in cascade_runs.SHARES:
             found = [cascade_runs.simulate(6, share, traces, rate, runs, w=w, judge=judge) for judge in judges.values()]

@@ -524,8 +524,9 @@ class Tree:
         """Run the tests of a part, with a change or without."""
         if mutant is not None:
             self._write(mutant.path, mutant.text)
-            self._make_rules(mutant)
         try:
+            if mutant is not None and not self._make_rules(mutant):
+                return Ended(False, "the table is refused", 0.0)
             return self._run(part, timeout_s, mutant.alert if mutant is not None else "")
         finally:
             if mutant is not None:
@@ -538,10 +539,14 @@ class Tree:
         self._changed_at += 2
         os.utime(self._folder / path, (self._changed_at, self._changed_at))
 
-    def _make_rules(self, mutant: Mutant) -> None:
-        if mutant.alert:
-            command = [sys.executable, "-m", "deploy"]
-            subprocess.run(command, cwd=self._folder, env=_environment(self._folder), capture_output=True, check=False)
+    def _make_rules(self, mutant: Mutant) -> bool:
+        command = [sys.executable, "-m", "deploy"]
+        return (
+            not mutant.alert
+            or not subprocess.run(
+                command, cwd=self._folder, env=_environment(self._folder), capture_output=True, check=False
+            ).returncode
+        )
 
     def _run(self, part: str, timeout_s: float, alert: str = "") -> Ended:
         options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line"]

@@ -17,6 +17,7 @@ from deploy.rules.promql import Rule, TimeScale
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load
 from deploy.rules.templates import Template, one_line
+from worker.base.monitor.incidents import CAUSES
 
 FOLDER: Final = _DEPLOY / "prometheus" / "rules"
 _NOTE: Final = "# Written by `make generate` from deploy/prometheus/objectives.toml; change that, not this file.\n"
@@ -97,6 +98,7 @@ def read_alerts() -> AlertTable:
 def make_alerts(table: Table, time: TimeScale, group: Literal["quality", "watcher"]) -> list[Rule]:
     """Make the alerting rules of one group: about quality, or about the watcher itself."""
     texts = {name: one_line(text) for name, text in read_alerts().texts.items()}
+    texts |= {f"cause_{name}": text.format(segment="{{ .Labels.segment }}") for name, text in CAUSES.items()}
     rules = []
     for alert in (row for row in read_alerts().alerts if (row.kind == "quality") == (group == "quality")):
         opens = "&".join(f"var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in alert.opens)

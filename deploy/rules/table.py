@@ -50,8 +50,8 @@ class Burn(_Part, frozen=True):
 class Watch(_Part, frozen=True):
     """Window and bound of one alert of the watcher; comments of the table explain each bound."""
 
-    window: Duration
     holds: Duration = msgspec.field(name="for")
+    window: Duration | Literal[""] = ""
     bound: Positive = 1
     min_count: Count = 1
     baseline: Duration = "1d"

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
 from deploy.rules.promql import NO_PANELS, PANELS, RATED, SERIES, TimeScale, but_members, by, full_increase
 from deploy.rules.table import Burn, Table, seconds
-from worker.base.monitor.incidents import CAUSES, Cause
 
 _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "percent": (0.001, "humanizePercentage"),
@@ -97,15 +96,13 @@ class Template:
         match name:
             case "time":
                 filled = self._time(argument)
-            case "sum" | "max":
+            case "sum" | "max" | "min":
                 filled = by(argument.split(", "), body, name)
             case "increase":
                 filled = full_increase(body, self._window, self._time)
                 filled = by(argument.split(", "), filled) if argument else filled
             case "total":
                 filled = _figure(f"`round({body}", argument)
-            case "cause":
-                filled = CAUSES[cast("Cause", body)].format(segment="{{ .Labels.segment }}")
             case "figure":
                 # Recorded series have no segment, and an empty matcher accepts that.
                 matched = body.replace("{}", '{` $series `,segment=""}')

@@ -91,6 +91,7 @@ def dropped(segment: str, *, takes_over: bool = False, cause: str = "") -> Monit
     parts = {"a": "0x10 1x10 stale", "b": "_x22 1x18 0x60"} if takes_over else {"a": "0x10 1x30 0x60"}
     for instance, values in parts.items():
         world.of_series("quality_drop", values, segment=segment, instance=instance)
+        world.of_series("quality_drop", "0x200", segment=segment, instance="of a former monitor")
         info = values.replace("0x10", "_x10").replace("0x60", "stale")
         world.of_series("quality_incident_info", info, segment=segment, instance=instance, **incident)
     return world
@@ -141,12 +142,14 @@ def below_from(minute: int, *references: str) -> Monitored:
     world.without("tracejudge_quality_effective_n")
     for reference in references:
         world.of_series("quality_below_objective", f"0x{minute} 1x20 0x500", reference=reference)
+        world.of_series("quality_below_objective", "0x500", reference=reference, instance="b")
     return world
 
 
 def safety() -> Monitored:
     world = Monitored().shares("0.97x200", 0.02).of_series("safety_incident", "0x10 1x30 0x60", segment=None)
     info = {"since": SINCE, "examples": EXAMPLES}
+    world.of_series("safety_incident", "0x100", segment=None, instance="b")
     return world.of_series("safety_incident_info", "_x10 1x30 stale", segment=None, **info)
 
 
@@ -155,7 +158,8 @@ def drifted(*, with_drop: bool = False) -> Monitored:
     if with_drop:
         info = {**INCIDENT, "examples": EXAMPLES, "changed": "nothing"}
         world.of_series("quality_incident_info", "1x100", **info)
-    world.gauge("tracejudge_judge_canary_drift", "0x10 1x30 0x60", instance="a", **JUDGE)
+    for instance, values in (("a", "0x10 1x30 0x60"), ("b", "0x100")):
+        world.gauge("tracejudge_judge_canary_drift", values, instance=instance, **JUDGE)
     told = {"since": SINCE, "examples": "bad-refund late-parcel"}
     world.gauge("tracejudge_judge_canary_drift_info", "_x10 1x30 stale", instance="a", **JUDGE, **told)
     for name, by in (("", 0), ("_lower", -0.05), ("_upper", 0.05)):
@@ -166,7 +170,8 @@ def drifted(*, with_drop: bool = False) -> Monitored:
 
 def silence(*, known: bool = True) -> Monitored:
     world = Monitored()
-    world.gauge("tracejudge_quality_silent", "0x10 1x30 0x60", service=SERVICE, environment=ENVIRONMENT, instance="a")
+    for instance, values in (("a", "0x10 1x30 0x60"), ("b", "0x100")):
+        world.gauge("tracejudge_quality_silent", values, service=SERVICE, environment=ENVIRONMENT, instance=instance)
     if known:
         last = {"service": SERVICE, "environment": ENVIRONMENT, "judge": "groundedness"}
         world.gauge("tracejudge:last_verdict_timestamp_seconds", "300x100", **last)
@@ -175,7 +180,8 @@ def silence(*, known: bool = True) -> Monitored:
 
 def share_of(name: str, low: str, well: str) -> Monitored:
     """A share whose lower limit is above its bound from minute 10 on, for half an hour."""
-    return Monitored().of_series(name, f"{well}x10 {low}x30 {well}x100")
+    world = Monitored().of_series(name, f"{well}x10 {low}x30 {well}x100")
+    return world.of_series(name, f"{well}x140", instance="b")
 
 
 def unscored() -> Monitored:

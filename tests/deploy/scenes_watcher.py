@@ -97,6 +97,12 @@ UNSEEN = watcher(ABSENT, "page")
 ONE_UNSEEN = watcher(ABSENT, "ticket", job="tracejudge", instance="b")
 
 
+def lag(values: str) -> World:
+    """The lag of an exporter as a worker sees it; another one saw it last before it grew."""
+    world = World().gauge("tracejudge_outbox_lag", values, exporter="otel", instance="a")
+    return world.gauge("tracejudge_outbox_lag", "0x70", exporter="otel", instance="b")
+
+
 def redis_memory(used: str, most: str) -> World:
     """The memory that Redis uses and its limit, as a worker exports them."""
     world = World().gauge("tracejudge_redis_used_bytes", used)
@@ -195,6 +201,7 @@ def a_day() -> World:
     world = World().without("tracejudge_stream_oldest").traces(Minutes(156, 10), Minutes(26), outcome="no_rule")
     world.traces(Minutes(30), Minutes(120, 10), Minutes(32), service="office", outcome="no_rule")
     world.traces(Minutes(182), service="silent")
+    world.gauge("tracejudge_stream_oldest_seconds", "0x182", instance="b")
     return world.gauge("tracejudge_stream_oldest_seconds", "0x164 1200x6 0x12")
 
 
@@ -219,6 +226,9 @@ SCENES = [
     Scene("verdicts end", World().traces(Minutes(60, 1)).judged(Mix(30, 1), Mix(30)))
     .at(44, not_yet_ended=[NO_VERDICTS])
     .at(50, SILENT_SERVICE, fires=[NO_VERDICTS]),
+    Scene("one trace and no verdict", World().traces(Minutes(20), absent=10, born=1)).at(
+        18, SILENT_SERVICE, one_trace=[NO_VERDICTS]
+    ),
     Scene("all is shed", World().traces(Minutes(40, 1), outcome="shed")).at(15, SILENT_SERVICE, all_shed=[NO_VERDICTS]),
     Scene(
         "one trace and one verdict",
@@ -231,17 +241,22 @@ SCENES = [
     .at(1600, NO_TRACES, fires=[STOPPED])
     .at(1680, ingest_is_behind=[STOPPED]),
     Scene("a week", a_week(), interval="10m", every="30m")
-    .at(10140, as_a_week_ago=[STOPPED])
+    .at(10200, as_a_week_ago=[STOPPED])
     .at(10350, NO_TRACES, unlike_a_week_ago=[STOPPED]),
     # judges
-    Scene("circuit", World().gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL))
+    Scene(
+        "circuit",
+        World()
+        .gauge("tracejudge_judge_circuit_open", "0x10 1x50 0x40", judge_model=MODEL)
+        .gauge("tracejudge_judge_circuit_open", "0x100", judge_model=MODEL, instance="b"),
+    )
     .at(14, not_yet=[CIRCUIT])
     .at(20, OPEN_CIRCUIT, fires=[CIRCUIT])
     .at(70, closed=[CIRCUIT]),
     Scene("circuit that is probed", World().gauge("tracejudge_judge_circuit_open", "1 0 " * 15, judge_model=MODEL)).at(
         20, OPEN_CIRCUIT, flaps=[CIRCUIT]
     ),
-    Scene("slow", requests(World(), 60, {"20.48": 8, "40.96": 10, "81.92": 10, "+Inf": 10}))
+    Scene("slow", requests(World(), 60, {"20.48": 2.4, "40.96": 3, "81.92": 3, "+Inf": 3}))
     .at(8, not_yet=[SLOW])
     .at(40, SLOW_MODEL, fires=[SLOW]),
     Scene(
@@ -251,19 +266,33 @@ SCENES = [
     Scene("late", ages(World(), 60, {"300": 5, "900": 9, "3600": 10, "+Inf": 10}))
     .at(8, not_yet=[LATE])
     .at(40, LATE_SCORES, fires=[LATE]),
+    Scene("as late as the bound", ages(World(), 60, {"300": 0, "900": 19, "3600": 20, "+Inf": 20})).at(
+        40, at_the_bound=[LATE]
+    ),
     Scene("all late", ages(World(), 60, {"300": 0, "900": 0, "3600": 10, "+Inf": 10})).at(
         40, LATE_SCORES, all_failed=[LATE]
     ),
-    Scene("given up", World().gauge("tracejudge_dead_letters", "5x70 20x60"))
+    Scene(
+        "given up",
+        World().gauge("tracejudge_dead_letters", "5x70 20x60").gauge("tracejudge_dead_letters", "0x130", instance="b"),
+    )
     .at(75, not_yet=[DEAD])
     .at(85, GIVEN_UP, fires=[DEAD]),
+    Scene("as many given up as the bound", World().gauge("tracejudge_dead_letters", "5x70 15x60")).at(
+        85, at_the_bound=[DEAD]
+    ),
     Scene("many given up long ago", World().gauge("tracejudge_dead_letters", "5000x120"), every="5m").at(
         110, long_ago=[DEAD]
     ),
     # what holds traces and verdicts
     Scene(
         "stream fills",
-        World().gauge("tracejudge_stream_lag", "0x10 170000x20").gauge("tracejudge_stream_capacity", "200000x30"),
+        # Another worker saw it before, and counts larger entries.
+        World()
+        .gauge("tracejudge_stream_lag", "0x10 170000x20")
+        .gauge("tracejudge_stream_capacity", "200000x30")
+        .gauge("tracejudge_stream_lag", "0x30", instance="b")
+        .gauge("tracejudge_stream_capacity", "400000x30", instance="b"),
     )
     .at(11, not_yet=[STREAM])
     .at(15, NEARLY_FULL, fires=[STREAM]),
@@ -275,13 +304,22 @@ SCENES = [
         "stream not measured yet",
         World().gauge("tracejudge_stream_lag", "0x30").gauge("tracejudge_stream_capacity", "0x30"),
     ).at(15, no_traffic=[STREAM]),
-    Scene("redis fills", redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30"))
+    Scene(
+        "redis fills",
+        redis_memory(f"{2**32}x10 {7680 * 2**20}x20", f"{2**33}x30")
+        .gauge("tracejudge_redis_used_bytes", f"{2**30}x30", instance="b")
+        .gauge("tracejudge_redis_max_bytes", f"{2**32}x30", instance="b"),
+    )
     .at(11, not_yet=[MEMORY])
     .at(15, LITTLE_MEMORY, fires=[MEMORY]),
     Scene("redis is full", redis_memory(f"{2**33}x30", f"{2**33}x30")).at(15, LITTLE_MEMORY, all_failed=[MEMORY]),
     Scene("one of two partitions is away", partitions("1x30", "1x10 0x20"))
     .at(11, not_yet=[PARTITION])
     .at(15, PARTITION_1_AWAY, fires=[PARTITION]),
+    Scene(
+        "one worker does not reach a partition",
+        partitions("1x30", "1x10 0x20").gauge("tracejudge_partition_up", "1x30", partition="1", instance="b"),
+    ).at(15, reached=[PARTITION]),
     Scene("both partitions are away", partitions("1x10 0x20", "1x10 0x20")).at(15, all_failed=[PARTITION]),
     Scene("redis without a bound", redis_memory(f"{2**33}x30", "0x30")).at(15, no_traffic=[MEMORY]),
     Scene("cut off", World().counter("tracejudge_cut_off_total", Minutes(60), Minutes(1, 50), Minutes(40)))
@@ -295,15 +333,13 @@ SCENES = [
         new_worker_found=[NO_VERDICTS, CUT_OFF, DROPS, DROPPED],
     ),
     Scene("cut off while nobody worked", cut_off_meanwhile()).at(103, TRACES_CUT_OFF, meanwhile=[CUT_OFF]),
-    Scene("exporter behind", World().gauge("tracejudge_outbox_lag", "0x10 25000x60", exporter="otel"))
-    .at(35, not_yet=[BEHIND])
-    .at(50, OTEL_BEHIND, fires=[BEHIND]),
+    Scene("exporter behind", lag("0x10 25000x60")).at(35, not_yet=[BEHIND]).at(50, OTEL_BEHIND, fires=[BEHIND]),
     Scene("exporter catches up", World().gauge("tracejudge_outbox_lag", "25000x10 10 " * 6, exporter="otel")).at(
         60, catches_up=[BEHIND]
     ),
     Scene(
         "exporter behind, little traffic",
-        World().judged(Mix(70, 1)).gauge("tracejudge_outbox_lag", "0x10 100x60", exporter="otel"),
+        lag("0x10 100x60").judged(Mix(70, 1)),
     )
     .at(35, not_yet_few=[BEHIND])
     .at(50, OTEL_BEHIND, fires_few=[BEHIND]),
@@ -328,8 +364,16 @@ SCENES = [
     .at(4, not_yet=[DROPS])
     .at(40, SDK_DROPS, fires=[DROPS]),
     Scene(
+        "one of a hundred dropped",
+        World()
+        .counter("tracejudge_producer_published_total", Minutes(60, 100), service=SERVICE)
+        .counter("tracejudge_producer_dropped_total", Minutes(60, 1), service=SERVICE, reason="buffer_full"),
+    ).at(40, at_the_bound=[DROPS]),
+    Scene(
         "all dropped",
-        World().counter(
+        World()
+        .counter("tracejudge_producer_published_total", Minutes(40), service=SERVICE)
+        .counter(
             "tracejudge_producer_dropped_total", Minutes(40), absent=10, born=40, service=SERVICE, reason="buffer_full"
         ),
     ).at(20, SDK_DROPS, all_failed=[DROPS]),
@@ -357,9 +401,9 @@ SCENES = [
     ),
     Scene(
         "exempt judges exceed a limit",
-        World().gauge(
-            "tracejudge_budget_spent_ratio", "1.04x10 1.06x30 0x10", budget="support", limit="tokens_per_day"
-        ),
+        World()
+        .gauge("tracejudge_budget_spent_ratio", "1.04x10 1.06x30 0x10", budget="support", limit="tokens_per_day")
+        .gauge("tracejudge_budget_spent_ratio", "0x50", budget="support", limit="tokens_per_day", instance="b"),
     )
     .at(19, not_yet=[OVERSPENT])
     .at(25, OVER_LIMIT, fires=[OVERSPENT])
