@@ -106,18 +106,22 @@ def _drops(length: Length) -> Iterator[Row]:
     for name, traffic, drops, after, goals in _INCIDENTS:
         cells = []
         for correlation, goal in zip((0.0, 0.25), goals, strict=True):
-            found = fleets.incident(
+            incident = fleets.incident(
                 1, traffic._replace(correlation=correlation), drops, length.runs(1000, 15), after=after
             )
-            delay = at_most(found.median, goal * length.runs(1, 2), 2, " h")
-            alarms = float(np.mean(found.alarms)) if after else 1.0
+            delay = at_most(incident.median, goal * length.runs(1, 2), 2, " h")
+            alarms = float(np.mean(incident.alarms)) if after else 1.0
             text = f"{delay.text}, {alarms:.3f}" if after else delay.text
             # The two figures of one cell, with a comma between them: a chart draws the first.
             cells.append([Figure(text, delay.is_met and alarms <= (1.2 if length.is_brief else 1.02))])
             if drops == [0.1] * 48:
-                since = " / ".join(f"{hours:+.1f}" for hours in np.quantile(found.since, [0.05, 0.5, 0.95]))
+                since = " / ".join(f"{hours:+.1f}" for hours in np.quantile(incident.since, [0.05, 0.5, 0.95]))
                 begins.append(
-                    [Figure(f"{since} h; {100 * np.mean(found.covered):.0f} %", np.mean(found.covered) > 0.7)]
+                    [
+                        Figure(
+                            f"{since} h; {100 * np.mean(incident.covered):.0f} %", bool(np.mean(incident.covered) > 0.7)
+                        )
+                    ]
                 )
         yield Row([name], cells, f"{goals[0]:g} and {goals[1]:g} h")
     if not length.is_brief:
@@ -284,11 +288,11 @@ def _safety_sessions(length: Length) -> Iterator[Row]:
         for turns, agreement in ((5, 0.1), (5, 0.25), (5, 0.5), (20, 0.25)):
             judge = Judge(per_hour, 0.01, 0.5, turns=turns, agreement=agreement)
             delay = float(np.median(safety_runs.delays(2, judge, series=1, runs=runs)))
-            pages = events(safety_runs.pages(1, judge, series=1, months=months), most, months, length, 2)
+            sent = events(safety_runs.pages(1, judge, series=1, months=months), most, months, length, 2)
             name = f"{turns} turns a session, correlation {_short(agreement)}, {per_hour:,} an hour"
             # A session counts once in six hours: long ones take longer.
             limit = hours * (1.4 if turns > 5 else 1.0)
-            yield Row([name], [[pages], [at_most(delay, limit)]], f"{most} a month; {limit:g} h")
+            yield Row([name], [[sent], [at_most(delay, limit)]], f"{most} a month; {limit:g} h")
     months = length.runs(120, 12)
     for per_hour in (100, 1000):
         judge = Judge(per_hour, 0.01, 0.5)
@@ -423,7 +427,7 @@ def _first_day(length: Length) -> Iterator[Row]:
         ("in its first day, 3 to 200 verdicts in five minutes", 288, 300, ((0.8, 3), (0.9, 30), (0.7, 200)), 0.03, 3),
     ):
         runs = length.runs(100, brief)
-        chances = [young.by_chance(*kind, buckets, seconds, runs) for kind in kinds]
+        chances = [young.by_chance(share, judged, buckets, seconds, runs) for share, judged in kinds]
         limit = most + length.errors * (most / runs) ** 0.5
         yield Row(
             [name],
