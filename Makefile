@@ -40,9 +40,10 @@ test-all: $(READY) ## Those of `test`, and long faults, RabbitMQ, Prometheus and
 retest: $(READY) ## The tests that failed in the last run, one after the other
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
-test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios at full length, removed features, mutants
+test-long: $(READY) ## Started by hand, for hours: soaks, faults and scenarios at full length, removed features, statistics, mutants
 	TRACEJUDGE_FAULTS_SCALE=1 TRACEJUDGE_SCENARIO_SCALE=1 $(PYTEST) -n 2 -m "endurance or faults or scenarios"
 	$(BIN)/python -m tests.plug --whole
+	$(BIN)/python -m benchmarks statistics
 	$(MAKE) mutants
 
 mutants: $(READY) ## Change the product in 100 places, and see how many changes a test notices; about 12 minutes

@@ -4,6 +4,7 @@ They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` w
 With names only those run, and only print: what stands in a file is all of one run on one machine. `guard` measures this
 checkout beside version 0.2 and a commit before it, and adds a row for each figure to the series in `RESULTS.md`;
 `--against COMMIT` measures some figures of the guard, or all, beside another commit, and only prints.
+`statistics` simulates what the documentation claims of intervals and alarms; `statistics --help` says more.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from benchmarks import statistics
 from benchmarks.board import board
 from benchmarks.capacity import capacity, write_sizing
 from benchmarks.cluster import cluster
@@ -61,12 +63,17 @@ _TITLES: Final = {"reading": "Rendering and reading", "sampling": "Sampling and 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, write; 130 when it was stopped."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["statistics"]:
+        from benchmarks.claims import TABLES  # noqa: PLC0415 - its simulations need numpy
+
+        return statistics.main(TABLES, given[1:])
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     with_commit = f"with --against one or more of {', '.join(GUARDED)}"
     parser.add_argument("suites", metavar="SUITE", nargs="*", help=f"of {', '.join(_SUITES)}, {_GUARD}; {with_commit}")
     parser.add_argument("--against", metavar="COMMIT", help="measure another commit in turns, and compare")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side of a comparison")
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(given)
     chosen, suites = parsed.suites, list(GUARDED if parsed.against else (*_SUITES, _GUARD))
     if unknown := set(chosen) - set(suites):
         parser.error(f"no such suite: {', '.join(sorted(unknown))}; there are {', '.join(suites)}")

@@ -211,7 +211,7 @@ def difference_coverage(
     for _ in range(runs):
         earlier, later = make(chance, before), make(chance, now)
         sums = [sums_of(each.weights, each.passed, each.sessions) for each in (earlier, later)]
-        # As in the report, each period steadies the design effect of the other.
+        # Each period is the history of the other.
         old, new = estimate_share(sums[0], sums[1]), estimate_share(sums[1], sums[0])
         assert old is not None
         assert new is not None

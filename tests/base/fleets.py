@@ -202,15 +202,16 @@ def false_alarms(
     correlation: float = 0.0,
     rate: float = 0.0,
     jitter: float = 0.0,
+    total: int = 0,
 ) -> float:
-    """Return the drops a week that the detector reports in a fleet where nothing happens."""
+    """Return the drops a week that the detector reports in a fleet where nothing happens, one of ``total`` series."""
     chance = np.random.default_rng(seed)
     alarms = 0
     for traffic in kinds(chance, count, weekend=weekend, correlation=correlation, rate=rate, jitter=jitter):
         start = int(chance.integers(168))
         length = (history + weeks) * 168
         series = simulate(chance, traffic, start, traffic.shares(start + np.arange(length)))
-        changes = Run(series, total=count).run(history * 168, length)
+        changes = Run(series, total=total or count).run(history * 168, length)
         alarms += sum(change.kind == "drop" for _, change in changes)
     return alarms / weeks
 

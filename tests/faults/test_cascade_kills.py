@@ -10,7 +10,7 @@ from support.decision_endpoint import DecisionEndpoint
 from support.processes import bounded_s, wait_until
 
 from judges.core.verdict import repeat_id
-from worker.features.cascades.shares import read_sums, step_of
+from worker.features.cascades.shares import read_shares, step_of
 
 TRACES = number(3_000, least=300)
 KILLS = number(20, least=3)
@@ -43,22 +43,17 @@ def test_second_judgings_survive_kills(experiment: Experiment) -> None:
     assert second == Counter(due), "each once"
     assert len(due) > TRACES / 4
     for judge in experiment.judges:
-        first = sum(1 for value, step in steps if value.judge == judge and not step.first)
-        expected = sum(
-            value.scores[0].probability or 0.0 for value, step in steps if value.judge == judge and not step.first
-        )
-        correction = sum(
-            (float(bool(value.scores[0].passed)) - step.probability[value.scores[0].metric]) / step.rate
-            for value, step in steps
-            if value.judge == judge and step.first
-        )
-        expected_values = (TRACES, pytest.approx(expected, abs=1e-3), pytest.approx(correction, abs=1e-3))
-        assert first == TRACES
+        of_judge = [(value, step) for value, step in steps if value.judge == judge]
+        assert sum(not step.first for _, step in of_judge) == TRACES
+        weights = [(1 / step.rate, bool(value.scores[0].passed)) for value, step in of_judge if step.first]
+        expected = (TRACES, len(weights), sum(u for u, _ in weights), sum(u for u, passes in weights if passes), 0)
 
-        def is_counted(judge: str = judge, required: object = expected_values) -> bool:
-            of_judge = [
-                sums for labels, sums in read_sums(experiment.pipeline.store, time.time()).items() if labels[2] == judge
-            ]
-            return [(sums.first, sums.expected, sums.correction) for sums in of_judge] == [required]
+        def is_counted(judge: str = judge, required: object = pytest.approx(expected, rel=1e-5)) -> bool:
+            # The hours of the verdicts are in the window once they ended an hour ago.
+            shares = read_shares(experiment.pipeline.store, time.time() + 2 * 3600)
+            return [
+                (sums.first, sums.second, sums.second_weight, sums.passed, sums.waiting)
+                for sums in (share.sums for share in shares if share.series.judge == judge)
+            ] == [required]
 
         wait_until(is_counted, bounded_s(30), f"all verdicts of {judge} to be counted")

@@ -327,18 +327,19 @@ def test_an_answer_is_a_label_with_its_trace_and_the_verdict_shows_afterwards(
     # The same answer again, as after a lost reply, is the same label.
     assert answer(board, "fail", fields, note="made up").status_code == 303
     ((name, (stored,)),) = read_answers(store).items()
-    assert (stored.opinion, stored.drawn, stored.judged) == ("fail", 1.0, False)
+    assert (stored.opinion, stored.drawn, stored.judged) == ("fail", position(stored.evaluation_id, "labels"), False)
     assert "ada lovelace" not in repr(stored)
     (labelled,) = read_labels(store)
     assert labelled.label.id == name
-    assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, 1.0, "made up")
+    assert (labelled.label.passed, labelled.label.drawn, labelled.label.comment) == (False, stored.drawn, "made up")
     assert [verdict.version for verdict in labelled.verdicts] == [stored.judge_version]
     exported = tmp_path / "labels.jsonl"
     arguments = ("labels", "export", "--traces", "--output", str(exported))
     variables = {**os.environ, "TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
     subprocess.run([sys.executable, "-m", "worker.cli", *arguments], env=variables, cwd=tmp_path, check=True)
     (line,) = map(msgspec.json.decode, exported.read_bytes().splitlines())
-    assert (line["label"], line["origin"], line["drawn"], line["trace"]["output"]) == ("fail", "drawn", 1.0, ANSWER)
+    assert (line["label"], line["origin"], line["drawn"]) == ("fail", "drawn", stored.drawn)
+    assert line["trace"]["output"] == ANSWER
     assert line["judge_versions"] == [stored.judge_version]
     assert line["answers"][0]["annotator"] == stored.annotator
     redis.delete(f"{prefix}:traces")
@@ -390,8 +391,10 @@ def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
     while fields := question(board, kind="random", **asked):
         answer(board, "pass", fields)
     answers_of_label = [entry for each in read_answers(store).values() for entry in each]
-    assert {each.drawn for each in answers_of_label} == {1.0}
-    assert {label.label.drawn for label in read_labels(store)} == {1.0}
+    places = {each.evaluation_id: position(each.evaluation_id, "labels") for each in answers_of_label}
+    assert {each.evaluation_id: each.drawn for each in answers_of_label} == places
+    # All were asked up to the last place, so this is the probability of each.
+    assert {label.label.drawn for label in read_labels(store)} == {max(places.values())}
     page = board.get("/labels", params={**asked, "kind": "random"}).text
     assert f"{len(answers_of_label)} labels" in page
 
@@ -399,19 +402,25 @@ def test_the_random_queue_counts_answers_of_other_queues_as_drawn(
 def test_an_address_that_names_a_verdict_does_not_draw_it(
     board: httpx.Client, redis_url: str, prefix: str, verdicts: list[Any]
 ) -> None:
-    """Only the place of a verdict decides whether it was drawn, not the form."""
+    """Only the random order draws, neither an address nor the form; what it drew keeps its place in every answer."""
     store = Store(redis_url, Keys(prefix))
     names = [verdict.evaluation_id for verdict in verdicts if verdict.judge == "facts_grounding"]
-    assert all(position(name, "labels") > 0.001 for name in names)
     for number, name in enumerate(names):
         fields = question(board, kind="random", answer=name, rate="0.001", **{"as": "ada"})
-        assert fields["evaluation_id"] == name
+        assert (fields["evaluation_id"], fields["drawn"]) == (name, "queue")
         answer(board, "pass", {**fields, "drawn": "0.001" if number else "1.0"})
     drawn = {
         answers_of_label[0].evaluation_id: answers_of_label[0].drawn
         for answers_of_label in read_answers(store).values()
     }
-    assert drawn == {name: "queue" if number else 1.0 for number, name in enumerate(names)}
+    assert drawn == dict.fromkeys(names, "queue")
+    first = question(board, kind="random", judge="groundedness", **{"as": "ada"})
+    answer(board, "pass", first)
+    (before,) = (each for (each,) in read_answers(store).values() if each.drawn != "queue")
+    answer(board, "fail", {**question(board, answer=first["evaluation_id"], **{"as": "ada"}), "drawn": "queue"})
+    (after,) = (each for (each,) in read_answers(store).values() if each.drawn != "queue")
+    assert (after.opinion, after.drawn, after.reached) == ("fail", before.drawn, before.reached)
+    assert after.answered_at > before.answered_at
 
 
 def test_a_trace_far_away_in_the_stream_is_searched_on_demand(

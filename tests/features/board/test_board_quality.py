@@ -12,6 +12,8 @@ from judges.agreement.shares import Sums
 from judges.core.verdict import Score
 from tests.features.board import young
 from tests.features.board.young import BEGIN, buckets_of
+from worker.base.lookup.feature import LookupKeys
+from worker.base.lookup.label_store import Label, attach, write_labels
 from worker.base.monitor.detection import Detector
 from worker.base.monitor.feature import Monitor, MonitorKeys
 from worker.base.monitor.incidents import Incident
@@ -22,6 +24,7 @@ from worker.core.queue.ledger import read_outbox_entry
 from worker.core.telemetry.metrics import Metrics
 from worker.features.board.charts import Frame, Point, Scale, draw, points_of
 from worker.features.board.index import VerdictIndex
+from worker.features.board.labelling import LabelQueue, Queue
 from worker.features.board.overview import read_overview
 from worker.features.board.quality import find_fall, finest, read_rows, written_span
 from worker.features.board.series_page import read_chart, read_segments, read_trust
@@ -179,6 +182,26 @@ def test_the_page_of_a_series_names_releases_judge_versions_and_segments(keyspac
     assert segments[0].since.value == pytest.approx(0.4, abs=0.02)
     tallied, corrections = read_trust(keyspace.store, panel.row)
     assert (tallied.labels, corrections) == (0, [])
+
+
+def test_the_page_of_labels_says_what_they_correct_or_why_not(keyspace: Keyspace) -> None:
+    """Labels of all of the day correct its share, those of its first half do not."""
+    now = keyspace.store.now_ms() / 1000
+    day = stream("shop", now - 85_000, now, 300, 0.8)
+    publish(keyspace, [(at, {**fields, "started_at": at - 1}) for at, fields in day])
+    entries = keyspace.client.xrange(keyspace.keys.verdicts)
+    verdicts = [entry.verdict for entry in map(read_outbox_entry, entries) if entry is not None]
+    for number, is_corrected in ((len(verdicts), True), (len(verdicts) // 2, False)):
+        keyspace.client.delete(LookupKeys(keyspace.prefix).labels)
+        labels = [Label(each.trace_id, "safety", "grounded", passed=True, drawn=0.5) for each in verdicts[:number]]
+        write_labels(keyspace.store, labels)
+        attach(keyspace.store, verdicts)
+        queue = LabelQueue(keyspace.store, VerdictIndex(keyspace.store))
+        ((series, correction),) = queue.corrections(Queue(judge="safety", service="shop"))
+        assert (series.service, correction.labels) == ("shop", number)
+        assert (correction.corrected is not None) is is_corrected
+        assert ("or use the share of the labelled part: 100.0% (" in correction.refused) is not is_corrected
+        assert queue.corrections(Queue(judge="other")) == []
 
 
 def test_tens_replace_five_minutes_only_where_they_hold_all() -> None:

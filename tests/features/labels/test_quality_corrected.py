@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 from support.stage_parts import Keyspace, make_judged, rules_of, settings_of
@@ -206,6 +207,26 @@ def test_unequal_probabilities_of_judging_and_labelling_leave_no_bias(keyspace: 
     assert correction.raw.interval.value == pytest.approx(
         sum(each.weight * bool(each.scores[0].passed) for each in verdicts) / 1000
     )
+
+
+def test_a_drawn_label_stays_drawn_when_another_file_has_it(keyspace: Keyspace) -> None:
+    def stored_as() -> list[tuple[Drawn, bool]]:
+        labels = sorted((item.label for item in read_labels(keyspace.store)), key=lambda each: each.trace_id)
+        return [(each.drawn, each.passed) for each in labels]
+
+    in_order = msgspec.structs.replace(label(2, passed=True, drawn=0.25), reached=(0.0, 1.0))
+    write_labels(keyspace.store, [label(1, passed=True, drawn=0.1), in_order])
+    for drawn, expected in (("queue", [0.1, 0.25]), ("golden", [0.1, 0.25]), (0.5, [0.5, 0.25])):
+        changed = [label(number, passed=False, drawn=drawn) for number in (1, 2)]
+        assert write_labels(keyspace.store, [changed[0], *changed])["new"] == 0
+        assert stored_as() == [(each, False) for each in expected], drawn
+        assert +write_labels(keyspace.store, changed) == {"same": 2}, drawn
+    # In one file as well, and unless the import says so.
+    write_labels(keyspace.store, [label(3, passed=True, drawn=0.1), label(3, passed=True, drawn="golden")])
+    assert stored_as()[2] == (0.1, True)
+    write_labels(keyspace.store, changed[:1], replace_drawn=True)
+    write_labels(keyspace.store, [label(1, passed=False, drawn="golden")], replace_drawn=True)
+    assert stored_as()[0] == ("golden", False)
 
 
 def test_too_many_labels_are_refused(keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,3 +231,18 @@ def test_a_corrected_share_stands_beside_the_raw_one(keyspace: Keyspace) -> None
     report = from_redis(keyspace, scope("service"))
     assert report.rows[0].corrected == []
     assert "not_corrected" in codes(report)
+
+
+def test_labels_of_a_part_of_the_time_do_not_correct_the_rest(keyspace: Keyspace) -> None:
+    """A hundred labels of the first two days of a week; the report names the time without any, and what to do."""
+    verdicts = [verdict(number, NOW - 1_200 * number, passed=number % 5 > 0) for number in range(1, 500)]
+    publish(keyspace, verdicts)
+    first = [each for each in verdicts if each.started_at < NOW - 5 * DAY_S]
+    write_labels(keyspace.store, [Label(each.trace_id, "safety", "safety", passed=True, drawn=0.9) for each in first])
+    attach(keyspace.store, verdicts)
+    report = from_redis(keyspace, scope("service", shift_s=None))
+    assert report.rows[0].corrected == []
+    (text,) = (limit.text for limit in report.limits if limit.code == "not_corrected")
+    assert "not corrected by labels: No label is of the time " in text
+    assert "which has 72% of the judged traffic. Label verdicts that are drawn from all of the time" in text
+    assert ", or use the share of the labelled part: 100.0% (" in text

@@ -5,7 +5,7 @@ one field, so that an import and the monitor may run at the same time, and both 
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -49,6 +49,9 @@ class Label(Struct, frozen=True, omit_defaults=True):
     annotator: str = ""
     comment: str = ""
     labelled_at: float = 0.0  # Seconds since the epoch; 0 becomes the time at which the label is first stored.
+    reached: tuple[float, float] | None = None
+    """Of a label that the board drew: `drawn` is its place in the random order, which had reached this place among the
+    verdicts from the first time to the second. `read_labels` puts the probability in its place."""
 
     @property
     def id(self) -> str:
@@ -206,7 +209,30 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
         elif fits(read := msgspec.json.decode(raw, type=Label)):
             labels[label] = read
     ordered = sorted(labels, key=lambda name: (labels[name].labelled_at, labels[name].trace_id, name))
-    return [Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered]
+    return with_places_reached([Labelled(labels[name], tuple(verdicts.get(name, {}).values())) for name in ordered])
+
+
+def with_places_reached(labels: Sequence[Labelled]) -> list[Labelled]:
+    """Return labels of which those of the board's random order have their probability.
+
+    It is the furthest place that the order reached among the verdicts of their time: every verdict up to this place was
+    asked. The configured rate says nothing of how many of its questions were answered.
+    """
+    orders: dict[tuple[str, str], list[tuple[float, tuple[float, float]]]] = defaultdict(list)
+    for label, verdicts in labels:
+        if label.reached and verdicts:
+            orders[label.judge, verdicts[0].service].append((float(label.drawn), label.reached))
+    for order in orders.values():
+        order.sort(reverse=True)
+    probable = []
+    for label, verdicts in labels:
+        if label.reached and verdicts:
+            at = min(verdict.judged_at for verdict in verdicts)
+            places = (place for place, (begin, end) in orders[label.judge, verdicts[0].service] if begin <= at <= end)
+            furthest = max(float(label.drawn), next(places, 0.0))
+            label = msgspec.structs.replace(label, drawn=furthest)  # noqa: PLW2901 - as it is returned
+        probable.append(Labelled(label, verdicts))
+    return probable
 
 
 def scan(store: Store, key: str | None = None, count: int = 1_000) -> Iterator[tuple[str, bytes]]:
@@ -219,8 +245,13 @@ def scan(store: Store, key: str | None = None, count: int = 1_000) -> Iterator[t
             return
 
 
-def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False) -> Counter[str]:
+def write_labels(
+    store: Store, labels: Sequence[Label], *, dry_run: bool = False, replace_drawn: bool = False
+) -> Counter[str]:
     """Store labels, and count which are `new`, `changed` or the `same`. Of several with one id the last counts.
+
+    A drawn label stays drawn if one from a queue or a golden set replaces it, unless ``replace_drawn``: else a file of
+    the traces that somebody looked for would take the odd ones out of the drawn labels.
 
     Raises:
         TooManyLabelsError: There are too many; the labels of this call are not stored.
@@ -231,7 +262,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
         former = by_id.get(label.id, label)
         written["same"] += label.id in by_id and former == label
         written["changed"] += former != label
-        by_id[label.id] = label
+        by_id[label.id] = label if replace_drawn else keep_drawn(former, label)
     if not by_id:
         return written
     key = LookupKeys(store.keys.prefix).labels
@@ -240,6 +271,7 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     now = store.now_ms() / 1000
     for (name, label), raw in zip(by_id.items(), stored, strict=True):
         old = None if raw is None else msgspec.json.decode(raw, type=Label)
+        label = label if old is None or replace_drawn else keep_drawn(old, label)  # noqa: PLW2901 - as it is stored
         # A label without a time is the same in a second import.
         if old == label or (old and not label.labelled_at and old == _with_time(label, old.labelled_at)):
             written["same"] += 1
@@ -254,6 +286,13 @@ def write_labels(store: Store, labels: Sequence[Label], *, dry_run: bool = False
     if changed and not dry_run:
         store.call(lambda client: client.hset(key, mapping=changed))
     return written
+
+
+def keep_drawn(former: Label, label: Label) -> Label:
+    """Return a label as it replaces a former one: what was drawn stays so, whoever looks at it for another reason."""
+    if former.origin == "drawn" and (former.reached is not None or label.origin != "drawn"):
+        return msgspec.structs.replace(label, drawn=former.drawn, reached=former.reached)
+    return label
 
 
 def _with_time(label: Label, labelled_at: float) -> Label:

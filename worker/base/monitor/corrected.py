@@ -179,7 +179,7 @@ def _check_drawn(group: Sequence[Stratum]) -> None:
     if abs(seen - share) > _MOST_DEVIATION * math.sqrt(max(share * (1 - share), 1 / labels) / labels):
         raise CorrectionRefusedError(
             f"The judge passes {seen:.0%} of the labelled traces and {share:.0%} of the traffic: these labels were "
-            "not drawn from it. Import them as a golden set."
+            "not drawn from it. Import them as a golden set, with --replace-drawn."
         )
 
 

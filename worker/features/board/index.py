@@ -60,9 +60,9 @@ def leading_score(verdict: Verdict) -> tuple[str, Score | None]:
     return score.metric if score is not None else verdict.metrics[0] if verdict.metrics else verdict.judge, score
 
 
-def is_drawn(verdict: Verdict, rate: float) -> bool:
-    """Return whether a random queue of this rate has a verdict."""
-    return _rated(verdict) == _RATED["live"] and position(verdict.evaluation_id, _PLACE_KEY) < rate
+def place_of(verdict: Verdict) -> float | None:
+    """Return the place of a verdict in the random order; None if it is not in it."""
+    return position(verdict.evaluation_id, _PLACE_KEY) if _rated(verdict) == _RATED["live"] else None
 
 
 def _rated(verdict: Verdict) -> int:

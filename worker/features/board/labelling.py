@@ -1,14 +1,17 @@
 """The queue of verdicts to check: which one an annotator is asked about next."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from worker.base.lookup.label_store import Drawn, label_id
+from worker.base.lookup.label_store import Drawn, label_id, read_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.base.monitor.series import Series, read_series
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.storage.client import Store
 from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, leading_score
 from worker.features.labels.answers import Answer, lock, mark_drawn, of_label
+from worker.features.labels.correction import LABELS_S, Correction, LabelIndex, newest_corrections
 
 Kind = Literal["random", "failing", "uncertain", "disagreeing", "second"]
 KINDS: Final[Mapping[Kind, str]] = {
@@ -27,6 +30,7 @@ _SPLIT: Final = (
 )
 # Of each queue, the condition and the order. Every verdict has a place of its own below 1, as a trace has in sampling:
 # those below the rate are drawn, in the order of their places, so that the answers so far are of a random part of them.
+# The place of the last answer is the probability of all of them, whatever the rate is and becomes.
 _CANDIDATES: Final[Mapping[Kind, tuple[str, str]]] = {
     "random": ("rated = 2 AND place < ?", "place"),
     "failing": ("rated > 0 AND outcome = 'failed'", NEWEST_FIRST),
@@ -83,6 +87,8 @@ class LabelQueue:
     def __init__(self, store: Store, index: VerdictIndex) -> None:
         self._store = store
         self._index = index
+        self._corrections: Mapping[Series, Sequence[Correction]] = {}
+        self._corrected_at = 0.0
 
     def rate(self, queue: Queue) -> float:
         """Return the rate of a random queue, by default the one that draws about 400 of the verdicts there are."""
@@ -104,27 +110,50 @@ class LabelQueue:
         """
         # Once: it counts the verdicts of the index.
         rate = self.rate(queue) if queue.kind == "random" else 0.0
-        for evaluation_id, name in self._candidates(queue, rate, answers):
+        reached = self.reached() if queue.kind == "random" else (0.0, 0.0)
+        for evaluation_id, name, place in self._candidates(queue, rate, answers):
             earlier = answers.get(name, ())
             is_second = queue.kind == "second"
             by_others = [answer for answer in earlier if answer.annotator != annotator]
             if queue.kind == "random" and earlier and all(answer.drawn == "queue" for answer in earlier):
-                mark_drawn(self._store, earlier, rate)
+                mark_drawn(self._store, earlier, place, reached)
             if name in skipped or len(by_others) < len(earlier) or bool(by_others) is not is_second:
                 continue
             entry = self._index.find(evaluation_id)
             # Somebody may have answered between the reading of all answers and the lock.
             if entry and lock(self._store, name, annotator) and (is_second or not of_label(self._store, name)):
-                drawn: Drawn = rate if queue.kind == "random" else "queue"
+                drawn: Drawn = place if queue.kind == "random" else "queue"
                 return Question(entry, by_others[0].drawn if by_others else drawn)
         return None
 
-    def _candidates(self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]) -> Iterable[tuple[str, str]]:
-        """Return evaluations with the ids of their labels."""
+    def reached(self) -> tuple[float, float]:
+        """Return the time of the oldest verdict that can be asked, and now."""
+        now_ms = self._store.now_ms()
+        ((oldest_ms,),) = self._index.query("SELECT min(at_ms) FROM verdicts")
+        return (oldest_ms or now_ms) / 1000, now_ms / 1000
+
+    def corrections(self, queue: Queue) -> list[tuple[Series, Correction]]:
+        """Return the shares that labels of a queue correct, or why they do not; computed at most once a minute."""
+        now = time.time()
+        if now >= self._corrected_at + 60:
+            series = [each for each in read_series(self._store).values() if not each.segment]
+            index = LabelIndex(read_labels(self._store), now - LABELS_S)
+            self._corrections, self._corrected_at = newest_corrections(self._store, series, now, index), now
+        return [
+            (series, correction)
+            for series, results in self._corrections.items()
+            if queue.judge in {"", series.judge} and queue.service in {"", series.service}
+            for correction in results
+        ]
+
+    def _candidates(
+        self, queue: Queue, rate: float, answers: Mapping[str, list[Answer]]
+    ) -> Iterable[tuple[str, str, float]]:
+        """Return evaluations with the ids of their labels, and their places in the random order."""
         if queue.kind == "second":
             firsts = ((name, of_label[0]) for name, of_label in answers.items())
             return (
-                (answer.evaluation_id, name)
+                (answer.evaluation_id, name, 0.0)
                 for name, answer in firsts
                 if queue.service in {"", answer.service} and queue.judge in {"", answer.judge}
             )
@@ -133,8 +162,8 @@ class LabelQueue:
         if queue.kind == "random":
             values.insert(0, rate)
         rows = self._index.query(
-            "SELECT evaluation_id, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
+            "SELECT evaluation_id, place, trace_id, span_id, judge, metric FROM verdicts "  # noqa: S608 - constants
             f"WHERE {extra} AND {where} ORDER BY {order} LIMIT 2000",
             values,
         )
-        return ((evaluation_id, label_id(*label)) for evaluation_id, *label in rows)
+        return ((evaluation_id, label_id(*label), place) for evaluation_id, place, *label in rows)

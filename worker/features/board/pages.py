@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from judges.core.judge import JudgeFailedError
 from judges.core.prompt import neutralise
 from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
-from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace
+from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace, label_id
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.core.config.serving import UserKeys, hashed_user
@@ -33,7 +33,7 @@ from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store, StoreError
 from worker.features.board.access import Access, BoardMetrics, Guard, form_token, is_form_token
 from worker.features.board.feature import BOARD
-from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, is_drawn, leading_score
+from worker.features.board.index import NEWEST_FIRST, VerdictIndex, condition, leading_score, place_of
 from worker.features.board.labelling import KINDS, RATES, Kind, LabelQueue, Question, Queue, agreements
 from worker.features.board.overview import OverviewThread
 from worker.features.board.quality import DEFAULT_PERIOD, PERIODS, Row
@@ -41,7 +41,7 @@ from worker.features.board.series_page import read_cascades, read_chart, read_se
 from worker.features.board.texts import ago
 from worker.features.board.verdict_list import CHOICES, SINCE, AnswerRow, judge_tags, list_answers, read_selection
 from worker.features.board.verdict_page import VerdictPages, as_json, summary
-from worker.features.labels.answers import Answer, Opinion, read_answers, submit, tally
+from worker.features.labels.answers import Answer, Opinion, of_label, read_answers, submit, tally
 
 _PAGE: Final = 200
 _MOST_SAVED: Final = 1_000
@@ -241,7 +241,7 @@ class Board:
         queue = _queue(params)
         answers = read_answers(self._store)
         skipped = frozenset(params.get("skip", "").split(",")[-1_000:]) - {""}
-        question = self._chosen(params, queue) or self._queue.next(queue, self._hash(user), answers, skipped)
+        question = self._chosen(params) or self._queue.next(queue, self._hash(user), answers, skipped)
         mine = [answer for of_label in answers.values() for answer in of_label if answer.annotator == self._hash(user)]
         last = max(mine, key=lambda answer: answer.answered_at, default=None)
         context: dict[str, Any] = {"question": question, "texts": None, "previous": None, "gone": False}
@@ -276,6 +276,7 @@ class Board:
             asked_as=params.get("as", ""),
             token=form_token(self._user_keys.current(), user),
             tally=tally(of_queue),
+            corrections=self._queue.corrections(queue),
             agreements=agreements(mine),
             skip=f"/labels?{urlencode({**query, 'rate': params.get('rate', ''), 'skip': ','.join([*skipped, name])})}",
             search="" if params.get("whole") else f"/labels?{urlencode({**query, **of_question})}",
@@ -308,17 +309,19 @@ class Board:
         if entry is None or score is None or score.passed is None:
             raise _PageError(404, "This verdict is no longer in the outbox, so the answer was not stored.")
         verdict = entry.verdict
-        try:
-            drawn = float(form.get("drawn", ""))
-        except ValueError:
-            drawn = 0.0
+        name = label_id(verdict.trace_id, verdict.span_id or "", verdict.judge, metric)
+        # What was drawn stays so, with its time, when somebody changes the answer or gives a second opinion.
+        drawn = next((each for each in of_label(self._store, name) if isinstance(each.drawn, float)), None)
+        place = place_of(verdict)
+        # Not what the form says alone: only the random order gives a question its place.
+        is_drawn = drawn is None and place is not None and form.get("drawn") == str(place)
         answer = Answer(
             trace_id=verdict.trace_id,
             judge=verdict.judge,
             metric=metric,
             opinion=cast("Opinion", opinion),
-            # Not what the form says alone: an address can name any verdict.
-            drawn=drawn if drawn in RATES and is_drawn(verdict, drawn) else "queue",
+            drawn=drawn.drawn if drawn is not None else place if is_drawn and place is not None else "queue",
+            reached=drawn.reached if drawn is not None else self._queue.reached() if is_drawn else None,
             annotator=self._hash(user),
             answered_at=self._store.now_ms() / 1000,
             evaluation_id=verdict.evaluation_id,
@@ -380,13 +383,13 @@ class Board:
                     services[read.trace.service] += 1
         return services.most_common(10)
 
-    def _chosen(self, params: QueryParams, queue: Queue) -> Question | None:
+    def _chosen(self, params: QueryParams) -> Question | None:
         """Return the question of an evaluation that a link names."""
         entry = self._index.find(params["answer"]) if params.get("answer") else None
         score = None if entry is None else leading_score(entry.verdict)[1]
         if entry is None or score is None or score.passed is None:
             return None
-        return Question(entry, self._queue.rate(queue) if queue.kind == "random" else "queue")
+        return Question(entry, "queue")  # The random order may come to it later.
 
     def _asked(self, question: Question) -> tuple[str, str]:
         """Return the judge's question, and the rule by which its metric passes; empty if they are not known."""

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from textwrap import shorten
 from typing import Final, NamedTuple
 
+from judges.agreement import pass_share
 from judges.agreement.intervals import Interval, difference, wilson
-from judges.agreement.shares import Sums, estimate_share
+from judges.agreement.shares import ShareEstimate
 from judges.core.verdict import Verdict
 from tracejudge import Trace
 from worker.base.commands.options import align
@@ -39,12 +40,9 @@ class Half(NamedTuple):
         return self.passed / self.rated if self.rated else None
 
     @property
-    def sums(self) -> Sums:
-        """The sums of which the monitor computes a share."""
-        sums = Sums()
-        for passed in (True,) * self.passed + (False,) * self.failed:
-            sums.count(1.0, passed=passed)
-        return sums
+    def estimate(self) -> ShareEstimate | None:
+        """The share with its interval, as the monitor computes it."""
+        return pass_share((True,) * self.passed + (False,) * self.failed)
 
 
 class Series(NamedTuple):
@@ -129,8 +127,7 @@ class Results:
             for names, ends in sorted(self._ends.items()):
                 if not full and names[0] != DROP.service:
                     continue
-                before, after = (_half(end).sums for end in ends)
-                former, latter = estimate_share(before, after), estimate_share(after, before)
+                former, latter = (_half(end).estimate for end in ends)
                 share = latter if place else former
                 if not ends[place] and not (place and former):
                     continue

@@ -34,7 +34,7 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     judge: str
     metric: str
     opinion: Opinion
-    drawn: Drawn  # The probability with which the verdict was drawn, or `queue` if it was chosen otherwise.
+    drawn: Drawn  # The verdict's place in the random order, or `queue` if it was chosen otherwise; see `Label.reached`.
     annotator: str  # Keyed hash of the annotator's name.
     answered_at: float
     evaluation_id: str
@@ -48,6 +48,7 @@ class Answer(Struct, frozen=True, omit_defaults=True, kw_only=True):
     # By these `forget` finds what belongs to a session or a person.
     session_id: str | None = None
     user_id: str | None = None
+    reached: tuple[float, float] | None = None
 
     @property
     def label_id(self) -> str:
@@ -107,13 +108,13 @@ def submit(store: Store, answer: Answer, verdict: Verdict) -> Label | None:
     return label
 
 
-def mark_drawn(store: Store, answers: Iterable[Answer], probability: float) -> None:
+def mark_drawn(store: Store, answers: Iterable[Answer], place: float, reached: tuple[float, float]) -> None:
     """Count a question that was answered for another reason as drawn at random, once the random order reaches it.
 
     Without it the drawn questions would lack those that people look for: failures, and uncertain verdicts.
     """
     for answer in answers:
-        _write(store, msgspec.structs.replace(answer, drawn=probability))
+        _write(store, msgspec.structs.replace(answer, drawn=place, reached=reached))
 
 
 def _write(store: Store, answer: Answer) -> Label | None:
@@ -153,17 +154,15 @@ def majority(answers: Iterable[Answer]) -> Label | None:
         (answer for answer in clear if (answer.opinion == "pass") is passed), key=lambda answer: answer.answered_at
     )
     # A verdict that was drawn at random stays so, whoever looks at it later for another reason.
-    at_random = (
-        answer.drawn
-        for answer in sorted(clear, key=lambda answer: answer.answered_at)
-        if isinstance(answer.drawn, float)
-    )
+    by_time = sorted(clear, key=lambda answer: answer.answered_at)
+    first = next((answer for answer in by_time if isinstance(answer.drawn, float)), last)
     return Label(
         trace_id=last.trace_id,
         judge=last.judge,
         metric=last.metric,
         passed=passed,
-        drawn=next(at_random, last.drawn),
+        drawn=first.drawn,
+        reached=first.reached,
         span_id=last.span_id,
         annotator=last.annotator if len(clear) == 1 else f"{len(clear)} annotators",
         comment=last.note,

@@ -265,6 +265,7 @@ def command() -> None:
     metavar="FILE",
     help="Verdicts on the traces, as `evaluate --output` writes them; repeatable.",
 )
+@click.option("--replace-drawn", is_flag=True, help="Labels that were drawn become queue or golden ones as well.")
 @click.option("--dry-run", is_flag=True, help="Check and count the labels, and store nothing.")
 @REDIS
 @JSON
@@ -277,6 +278,7 @@ def import_labels(
     field: str,
     invert: bool,
     verdicts: tuple[BinaryIO, ...],
+    replace_drawn: bool,
     dry_run: bool,
     config: str | None,
     redis_url: str | None,
@@ -293,7 +295,8 @@ def import_labels(
     somebody picked, or `golden` for a set made for measuring.
 
     The verdicts on the traces are searched in the outbox, in FILE itself and in --verdicts; the monitor adds later
-    ones. The same label twice is one; another label of the same trace and metric replaces the first.
+    ones. The same label twice is one; another label of the same trace and metric replaces the first,
+    but a drawn one stays drawn.
 
     Exit code 0 on success, 1 when a line has an error (all others are stored) or no line has a label, 2 on wrong usage,
     such as a file that cannot be opened.
@@ -308,7 +311,7 @@ def import_labels(
         raise click.UsageError(f"--drawn: a trace {error}") from error
     reader = LineReader(judges, defaults, store.now_ms() / 1000)
     with Meter("importing", "line", total=file_size(file)) as meter:
-        run = _Import(store, dry_run=dry_run)
+        run = _Import(store, dry_run=dry_run, replace_drawn=replace_drawn)
         try:
             run.read(
                 reader.lines(file), lambda number: meter.update(number, done=file.tell() if file.seekable() else None)
@@ -339,11 +342,11 @@ def import_labels(
 class _Import:
     """One run of the command; ``counts`` has the keys of ``_MEANINGS``."""
 
-    def __init__(self, store: Store, *, dry_run: bool) -> None:
+    def __init__(self, store: Store, *, dry_run: bool, replace_drawn: bool) -> None:
         self.counts: Counter[str] = Counter()
         self.labels: dict[str, Label] = {}
         self._store = store
-        self._dry_run = dry_run
+        self._dry_run, self._replace_drawn = dry_run, replace_drawn
 
     def read(self, lines: _Lines, advance: Callable[[int], None]) -> None:
         """Store the labels of a file."""
@@ -381,7 +384,7 @@ class _Import:
 
     def _store_chunk(self, chunk: Sequence[ReadLabel]) -> None:
         labels = [line.label for line in chunk]
-        self.counts += write_labels(self._store, labels, dry_run=self._dry_run)
+        self.counts += write_labels(self._store, labels, dry_run=self._dry_run, replace_drawn=self._replace_drawn)
         self.labels |= {label.id: label for label in labels}
         self.attach((line.verdict for line in chunk if line.verdict is not None), lambda _: None)
 

@@ -4,9 +4,11 @@ Labels drawn from the traffic with known probability correct the share of the ti
 A golden set says how often this version of the judge errs, and corrects the share of any time.
 """
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share, merge_sums, weight_class
@@ -28,13 +30,17 @@ from worker.base.monitor.series import (
     FINE_DAYS,
     FIVE_MINUTES_S,
     HOUR_S,
+    Bucket,
     Series,
     read_buckets,
+    utc_minute,
 )
 from worker.core.storage.client import Store
 
 LABELS_S: Final = COARSE_DAYS * DAY_S  # For how long a verdict on a labelled trace says how the judge errs.
 SPANS_S: Final = (HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, LABELS_S)
+_ENOUGH_JUDGEMENTS: Final = 50  # As for the window of the raw share.
+_LEAST_AGREEMENT: Final = 0.25  # Of the labels of a session: truths may agree where errors do not.
 
 
 class Pair(NamedTuple):
@@ -53,7 +59,8 @@ class Correction(NamedTuple):
     labels: int
     since: float
     until: float
-    refused: str = ""  # Why ``corrected`` is None, in one or two sentences.
+    refused: str = ""  # Why ``corrected`` is None, and what to do.
+    offered: "Correction | None" = None  # The share of the labelled part of the time, where the rest has no label.
 
 
 class LabelIndex:
@@ -119,25 +126,87 @@ def corrections(
     buckets = read_buckets(store, [series.id for series in labelled], since, until, fine=is_fine)
     corrected = {}
     for (each, by_origin), of_series in zip(labelled.items(), buckets, strict=True):
-        sums = merge_sums(bucket.sums for bucket in of_series)
-        corrected[each] = [_correction(origin, pairs, sums, since, until) for origin, pairs in by_origin.items()]
+        corrected[each] = [
+            correct(origin, pairs, of_series, (since, until), step) for origin, pairs in by_origin.items()
+        ]
     return corrected
 
 
-def _correction(origin: Origin, pairs: Sequence[Pair], sums: Sums, since: float, until: float) -> Correction:
+def newest_corrections(
+    store: Store, some: Sequence[Series], now: float, index: LabelIndex
+) -> dict[Series, list[Correction]]:
+    """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
+    spans = {series: index.span_s(series, now) for series in some}
+    by_others = {series for series in some if index.has_others(series)}
+    corrected: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
+    for span_s in SPANS_S:
+        asked = [series for series in some if spans[series] == span_s or series in by_others]
+        for series, results in corrections(store, asked, now - span_s, now, index).items():
+            for correction in results:
+                is_chosen = spans[series] == span_s if correction.method == "ppi" else series in by_others
+                if is_chosen:
+                    corrected[series][correction.method] = correction
+            # All results are of the same verdicts.
+            judgements = 0 if results[0].raw is None else results[0].raw.judgements
+            if judgements >= _ENOUGH_JUDGEMENTS or span_s >= DAY_S:
+                by_others.discard(series)
+    return {series: list(of_method.values()) for series, of_method in corrected.items()}
+
+
+def correct(
+    origin: Origin, pairs: Sequence[Pair], buckets: Sequence[Bucket], span: tuple[float, float], step: float
+) -> Correction:
+    """Correct the share of a span of time by labels of one origin; its buckets are ``step`` seconds long."""
     method: Method | None = None
+    sums = merge_sums(bucket.sums for bucket in buckets)
     share = estimate_share(sums)
     try:
         method = method_of(origin)
         if share is None:
-            return Correction(method, None, None, len(pairs), since, until, "No verdict passed or failed in this time.")
+            return Correction(method, None, None, len(pairs), *span, "No verdict passed or failed in this time.")
         if origin == "drawn":
+            if refused := _find_unlabelled(pairs, buckets, step):
+                times = [pair.verdict.judged_at // step * step for pair in pairs]
+                labelled = min(times), max(times) + step
+                inside = [bucket for bucket in buckets if labelled[0] <= bucket.begins_at < labelled[1]]
+                offered = correct(origin, pairs, inside, labelled, step) if len(inside) < len(buckets) else None
+                if offered is None or offered.corrected is None:
+                    return Correction(method, None, share, len(pairs), *span, f"{refused}.")
+                when = " to ".join(map(utc_minute, labelled))
+                refused += f", or use the share of the labelled part: {offered.corrected.interval.percent}, {when}."
+                return Correction(method, None, share, len(pairs), *span, refused, offered)
             corrected = from_drawn(strata(pairs, sums), share.effective)
         else:
             corrected = from_golden(share.interval.value * share.effective, share.effective, confusion(pairs))
     except CorrectionRefusedError as error:
-        return Correction(method, None, share, len(pairs), since, until, str(error))
-    return Correction(method, corrected._replace(labels=len(pairs)), share, len(pairs), since, until)
+        return Correction(method, None, share, len(pairs), *span, str(error))
+    return Correction(method, corrected._replace(labels=len(pairs)), share, len(pairs), *span)
+
+
+def _find_unlabelled(pairs: Sequence[Pair], buckets: Sequence[Bucket], step: float) -> str:
+    """Describe the heaviest stretch of traffic without a label; empty if it may be chance.
+
+    m labels drawn from all of the traffic leave (ln m + 5) / m of it without one in less than one of a hundred cases.
+    Sessions count once, and m is the effective number where probabilities differ.
+    """
+    groups: dict[str, float] = defaultdict(float)
+    for label, verdict in pairs:
+        groups[verdict.session_id or verdict.evaluation_id] += verdict.weight / float(label.drawn)
+    number = sum(groups.values()) ** 2 / sum(weight**2 for weight in groups.values())
+    labelled = {pair.verdict.judged_at // step for pair in pairs}
+    stretches = [
+        (sum(bucket.sums.total.weight for bucket in stretch), stretch[0].begins_at, stretch[-1].begins_at + step)
+        for has_label, group in groupby(buckets, lambda bucket: bucket.begins_at // step in labelled)
+        if not has_label and (stretch := list(group))
+    ]
+    weight, *times = max(stretches, default=(0.0, 0.0, 0.0))
+    part = weight / sum(bucket.sums.total.weight for bucket in buckets)
+    if part <= (math.log(number) + 5) / number:
+        return ""
+    return (
+        f"No label is of the time {' to '.join(map(utc_minute, times))}, which has {part:.0%} of the judged traffic. "
+        "Label verdicts that are drawn from all of the time"
+    )
 
 
 def strata(pairs: Sequence[Pair], sums: Sums) -> list[Stratum]:
@@ -188,7 +257,7 @@ def _label_effect(influences: Sequence[tuple[str, float, float]], judged: Sums) 
     own = sum(r**2 for _, r in sessions.values()) / single * number / (number - 1)
     traffic = judged.over_sessions.weights / judged.total.squares
     alike = (design_effect(judged) - 1) / (traffic - 1) if traffic > 1 else 0.0
-    return max(1.0, own, 1 + (together - 1) * min(1.0, alike))
+    return max(1.0, own, 1 + (together - 1) * min(1.0, max(_LEAST_AGREEMENT, alike)))
 
 
 def confusion(pairs: Sequence[Pair]) -> Confusion:

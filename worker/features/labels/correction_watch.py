@@ -1,7 +1,6 @@
 """The watch of the active monitor that shows pass shares corrected by labels."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -9,15 +8,13 @@ import structlog
 
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import OutboxMatcher, read_labels
-from worker.base.monitor.corrected import Method
 from worker.base.monitor.gauges import MonitorParts, QualityMetrics, Sample, Watch
-from worker.base.monitor.series import DAY_S, Series, read_series
-from worker.features.labels.correction import LABELS_S, SPANS_S, Correction, LabelIndex, corrections
+from worker.base.monitor.series import Series, read_series
+from worker.features.labels.correction import LABELS_S, Correction, LabelIndex, newest_corrections
 
 log = structlog.get_logger("tracejudge.labels")
 # Of up to 500 entries each: a worker that becomes active reads the whole outbox once, and must not pause its sums.
 _STEPS_AT_ONCE: Final = 20
-_ENOUGH_JUDGEMENTS: Final = 50  # As for the window of the raw share.
 
 
 class CorrectionWatch(Watch):
@@ -59,7 +56,7 @@ class CorrectionWatch(Watch):
         # A part at a time: the lock of the active monitor lasts for seconds only.
         if self._left:
             some = self._left[:100]
-            for series, results in self._corrections(some, now).items():
+            for series, results in newest_corrections(self._store, some, now, self._index).items():
                 self._samples += self._samples_of(series, results)
             del self._left[: len(some)]
             if not self._left:
@@ -73,24 +70,6 @@ class CorrectionWatch(Watch):
         self._next_round = 0.0
         self._left.clear()
         self._said.clear()
-
-    def _corrections(self, some: Sequence[Series], now: float) -> dict[Series, list[Correction]]:
-        """Correct series by drawn labels over the span of these, by a golden set over the window of the raw share."""
-        spans = {series: self._index.span_s(series, now) for series in some}
-        by_others = {series for series in some if self._index.has_others(series)}
-        corrected: dict[Series, dict[Method | None, Correction]] = defaultdict(dict)
-        for span_s in SPANS_S:
-            asked = [series for series in some if spans[series] == span_s or series in by_others]
-            for series, results in corrections(self._store, asked, now - span_s, now, self._index).items():
-                for correction in results:
-                    is_chosen = spans[series] == span_s if correction.method == "ppi" else series in by_others
-                    if is_chosen:
-                        corrected[series][correction.method] = correction
-                # All results are of the same verdicts.
-                judgements = 0 if results[0].raw is None else results[0].raw.judgements
-                if judgements >= _ENOUGH_JUDGEMENTS or span_s >= DAY_S:
-                    by_others.discard(series)
-        return {series: list(of_method.values()) for series, of_method in corrected.items()}
 
     def _samples_of(self, series: Series, results: Sequence[Correction]) -> Iterator[Sample]:
         """Yield the gauges of a series; log why others have none."""
