@@ -9,11 +9,10 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from judges.agent import TraceToolbox
 from judges.agent.conversation import Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
 from judges.agent.texts import TEXTS
-from judges.agent.toolbox import TOOLS
+from judges.agent.toolbox import TOOLS, TraceToolbox
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge, Unit
 from judges.core.prompt import MATERIAL_RULES, Prompt, marked, render
