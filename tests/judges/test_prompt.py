@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import HOSTILE, LONG, SHORT, all_samples, filled, key_of, parse, served
+from judge_traces import ASKING, HOSTILE, LONG, SHORT, all_samples, filled, key_of, parse, served
 from support.cases import each_case
 
 from judges.core import prompt as prompt_module
@@ -25,11 +25,10 @@ from judges.core.prompt import (
     render,
     texts_of,
 )
-from judges.registry import catalogue
 from tracejudge import Document, Trace
 from tracejudge import Message as TraceMessage
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 hostile = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 
 # Texts of any characters, halves of surrogate pairs included, mixed with pieces of our own marks.
