@@ -103,7 +103,7 @@ async def evaluate(
     truncated = await offload_if_large(is_large, truncate_to_context, judge, trace, model.settings.max_input_tokens)
     if truncated is None and judge.by_tools is not None:
         return await evaluate(
-            *(judge.by_tools(), trace, model, clock, deadline_s),
+            *(judge.by_tools(judge), trace, model, clock, deadline_s),
             evaluation=evaluation,
             earlier_calls=earlier_calls,
             refusals=refusals,

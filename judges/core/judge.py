@@ -157,7 +157,7 @@ class Judge:
     # Further needs, in one sentence on what the trace lacks, or None.
     lacks: Callable[[Trace], str | None] = lambda _trace: None
     # Builds the judge that reads a trace by tools if it is longer than the model takes.
-    by_tools: "Callable[[], Judge] | None" = None
+    by_tools: "Callable[[Judge], Judge] | None" = None
     # Largest share of a trace's requests that may end without an answer for their own reason: the scores are then
     # computed from the others.
     max_missing: float = 0.0

@@ -186,6 +186,25 @@ def told(entries: Mapping[str, Mapping[str, Any]], steps: Transcript, label: str
     return " ".join(text if text.endswith((".", "!", "?")) else f"{text}." for text in texts)
 
 
+def by_tools(judge: Judge) -> Judge:
+    """Build the judge that sees a list of the steps, and reads their contents by the tools of trace mode."""
+    toolbox = import_module("judges.agent.toolbox")
+
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
+        listed = []
+        for prompt in judge.prompts(trace):
+            criteria, rules, form = prompt.fixed.rpartition(MATERIAL_RULES)
+            steps: Transcript = prompt.about
+            shown = steps.block(with_contents=False)
+            blocks = tuple(shown if block.name == shown.name else block for block in prompt.blocks)
+            fixed = f"{criteria}{BY_TOOLS}\n\n{TOOL_RESULTS}\n\n{rules}{form}"
+            listed.append(prompt._replace(fixed=fixed, blocks=blocks))
+        return tuple(listed)
+
+    exploration = Exploration(toolbox.TraceToolbox, Limits(), toolbox.TOOLS, TEXTS)
+    return replace(judge, prompts=prompts, exploration=exploration, shortening=None, by_tools=None)
+
+
 def make(
     *,
     name: str,
@@ -227,48 +246,35 @@ def make(
         settings: The settings.
         remake: Builds the judge with other settings.
     """
-    read = reader(fields)
-    parts = (role, criterion, STEPS, history_rules("what the assistant did", "the request"))
-    fixed = "\n\n".join((*parts, MATERIAL_RULES, form_text(fields)))
-    fixed_by_tools = "\n\n".join((*parts, MATERIAL_RULES, BY_TOOLS, TOOL_RESULTS, form_text(fields)))
+    parts = (role, criterion, STEPS, history_rules("what the assistant did", "the request"), MATERIAL_RULES)
+    fixed = "\n\n".join((*parts, form_text(fields)))
 
-    def blocks(trace: Trace, steps: Transcript, *, with_contents: bool = True) -> tuple[Block, ...] | None:
+    def blocks(trace: Trace, steps: Transcript) -> tuple[Block, ...] | None:
         if (added := further(trace, steps)) is None:
             return None
         asked = (Block("request", trace.input or ""),) if "input" in shows and trace.input else ()
         tools = tools_block(trace) if "tools" in shows else ()
         answered = (Block("answer", trace.output),) if "output" in shows else ()
-        shown = steps.block(with_contents=with_contents)
-        return (*history(trace), *asked, *tools, shown, *added, *answered)
+        return (*history(trace), *asked, *tools, steps.block(), *added, *answered)
 
-    def prompts(trace: Trace, fixed: str = fixed, *, with_contents: bool = True) -> tuple[Prompt, ...]:
+    def prompts(trace: Trace) -> tuple[Prompt, ...]:
         steps = transcript(trace)
-        shown = blocks(trace, steps, with_contents=with_contents)
+        shown = blocks(trace, steps)
         return () if shown is None else (Prompt(fixed, shown, steps),)
-
-    def by_tools() -> Judge:
-        toolbox = import_module("judges.agent.toolbox")
-        return replace(
-            judge,
-            prompts=lambda trace: prompts(trace, fixed_by_tools, with_contents=False),
-            exploration=Exploration(toolbox.TraceToolbox, Limits(), toolbox.TOOLS, TEXTS),
-            shortening=None,
-            by_tools=None,
-        )
 
     form = None
     if statement is not None:
         shown_whole = lambda trace: blocks(trace, transcript(trace)) or ()  # noqa: E731
         form = typed_questions.yes_no(metrics[0].name, statement, shown_whole, history=True)
-    judge = Judge(
+    return Judge(
         name=name,
         asks=asks,
         metrics=metrics,
         needs=needs,
-        fixed_parts=(fixed, fixed_by_tools),
+        fixed_parts=(fixed,),
         schema=schema_of(fields),
         prompts=prompts,
-        read=read,
+        read=reader(fields),
         score=score,
         heuristic=lambda trace, prompt: heuristic(trace, prompt.about),
         scoring=f"{scoring}, steps/1",
@@ -283,4 +289,3 @@ def make(
         output_tokens=lambda _trace, prompt: MIN_OUTPUT_TOKENS + _ENTRY_TOKENS * len(prompt.about.steps),
         decision_form=form,
     )
-    return judge

@@ -18,7 +18,11 @@ SERVICES = ("code-helper", "summariser", "support-bot")
 ASKING = {name: judge for name, judge in catalogue().items() if judge.run is None}
 """The judges that ask a model."""
 
-YES_NO = {name: judge for name, judge in ASKING.items() if judge.metrics == (Metric(name, "0 or 1", "yes"),)}
+YES_NO = {
+    name: judge
+    for name, judge in ASKING.items()
+    if judge.metrics == (Metric(name, "0 or 1", "yes"),) and "rationale" in judge.schema["properties"]
+}
 """The judges that say yes or no to a whole trace."""
 
 SHORT = Trace(
