@@ -82,12 +82,15 @@ class Transcript(NamedTuple):
 
 def transcript(trace: Trace) -> Transcript:
     """Return the transcript of a trace."""
-    steps = [_of_span(step) for step in _leaves(trace)]
-    if trace.tool_calls and not any(step.kind == "tool" for step in steps):
-        steps = [
-            TranscriptStep("", "tool", short(call.name), None, call.arguments, call.result, call.error)
-            for call in trace.tool_calls
-        ]
+    steps, calls = [_of_span(step) for step in _leaves(trace)], [*(trace.tool_calls or ())]
+    for place, step in enumerate(steps if calls else ()):
+        if step.kind == "tool":
+            # The trace's calls were read from all that spans say: some write other names, or an answer as a call.
+            same = next((number for number, call in enumerate(calls) if call.name in step.name), None)
+            steps[place] = step._replace(kind="other") if same is None else _of_call(calls.pop(same), step)
+    if not any(step.kind == "tool" for step in steps) and calls:
+        steps = []
+    steps += [_of_call(call, TranscriptStep("", "tool", "")) for call in calls]
     numbers = count(1)
     numbered = tuple(
         step._replace(key=f"S{number}", call=f"C{next(numbers)}" if step.kind == "tool" else None)
@@ -144,6 +147,12 @@ def _of_span(step: Step) -> TranscriptStep:
         step.duration_s,
         step.id,
     )
+
+
+def _of_call(call: ToolCall, step: TranscriptStep) -> TranscriptStep:
+    inputs = step.inputs if call.arguments is None else call.arguments
+    result = step.result if call.result is None else call.result
+    return step._replace(name=short(call.name), inputs=inputs, result=result, error=call.error or step.error)
 
 
 def _name(step: Step) -> str:

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from judges.agent.transcript import Transcript
+from judges.catalog.tool_result_use import ADMITTING
 from judges.core.judge import Answer, AnsweredPrompt, AnyOf, Metric, Reading
 from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, known_steps
 from judges.parsing.answer import InvalidAnswerError
+from judges.parsing.words import content_words
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -76,14 +78,15 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     return Reading((Score("task_completion", share, share, passed=passed),), "\n".join(texts), details)
 
 
-def heuristic(_trace: Trace, steps: Transcript) -> Mapping[str, object]:
-    """Answer by errors: the one goal is done unless the last call failed."""
+def heuristic(trace: Trace, steps: Transcript) -> Mapping[str, object]:
+    """Answer by the last call: the one goal is done unless it failed, and impossible if the answer admits that."""
     last = steps.calls[-1] if steps.calls else None
     failed = last is not None and last.error is not None
-    evidence = [] if last is None else [last.call]
-    reason = "The last call failed." if failed else "The last call did not fail."
-    state = "not_done" if failed else "done"
-    return {"goals": [{"goal": "The request", "evidence": evidence, "reason": reason, "state": state}]}
+    state = "done" if not failed else "impossible" if content_words(trace.output) & ADMITTING else "not_done"
+    reason = f"The last call {'failed' if failed else 'did not fail'}."
+    return {
+        "goals": [{"goal": "The request", "evidence": [last.key] if last else [], "reason": reason, "state": state}]
+    }
 
 
 JUDGE: Final = agent_steps.make(
@@ -94,7 +97,7 @@ JUDGE: Final = agent_steps.make(
     role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input", "tools", "output"),
+    shows=("input", "output"),
     score=score,
     heuristic=heuristic,
     check=check,

@@ -235,7 +235,7 @@ def make(
         role: Who the model is.
         criterion: What it decides, and how.
         fields: The answer.
-        shows: Which of `input`, `tools` and `output` are shown beside the transcript.
+        shows: Which of `input` and `output` are shown beside tools and transcript.
         score: Computes the scores.
         heuristic: The answer of the lexical model.
         check: Compares an answer with the transcript.
@@ -253,9 +253,8 @@ def make(
         if (added := further(trace, steps)) is None:
             return None
         asked = (Block("request", trace.input or ""),) if "input" in shows and trace.input else ()
-        tools = tools_block(trace) if "tools" in shows else ()
         answered = (Block("answer", trace.output),) if "output" in shows else ()
-        return (*history(trace), *asked, *tools, steps.block(), *added, *answered)
+        return (*history(trace), *asked, *tools_block(trace), steps.block(), *added, *answered)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
         steps = transcript(trace)

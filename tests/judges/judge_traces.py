@@ -134,7 +134,9 @@ def filled(text: str) -> list[Trace]:
 
 
 def served(judge: Judge, trace: Trace) -> Trace:
-    """Replace the reference of a trace with the kind that a judge needs."""
+    """Replace the reference of a trace with the kind that a judge needs, and add calls for a judge of tools."""
+    if judge.by_tools is not None and not trace.tool_calls:
+        trace = msgspec.structs.replace(trace, tool_calls=SHORT.tool_calls, tools=SHORT.tools)
     if "expected_response" not in judge.needs or trace.expected_response is not None:
         return trace
     joined = "\n".join(trace.expected_facts or ())

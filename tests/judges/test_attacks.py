@@ -160,7 +160,7 @@ LARGE = {name: ATTACKS[name] for name in ("50,000 zero-width spaces", "100 kB of
 @every_judge_long
 @each_case("trace", LARGE.values(), ids=LARGE, share="share")
 def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trace) -> None:
-    model = ScriptedModel([user_message])
+    model = Looking([user_message])
     assessment = run(judge, trace, model)
     assert assessment.reason == ("invalid_answer" if model.requests else "input_too_long")
     for request in model.requests:
