@@ -10,7 +10,6 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, known_steps
 from judges.parsing.answer import InvalidAnswerError
-from judges.parsing.words import content_words
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -82,7 +81,7 @@ def heuristic(trace: Trace, steps: Transcript) -> Mapping[str, object]:
     """Answer by the last call: the one goal is done unless it failed, and impossible if the answer admits that."""
     last = steps.calls[-1] if steps.calls else None
     failed = last is not None and last.error is not None
-    state = "done" if not failed else "impossible" if content_words(trace.output) & ADMITTING else "not_done"
+    state = "done" if not failed else "impossible" if ADMITTING.search(trace.output) else "not_done"
     reason = f"The last call {'failed' if failed else 'did not fail'}."
     return {
         "goals": [{"goal": "The request", "evidence": [last.key] if last else [], "reason": reason, "state": state}]

@@ -1,5 +1,6 @@
 """Does the answer say what the results of the tools say, errors included?"""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, by_step, check_steps, told
 from judges.parsing.answer import DoubtfulAnswerError
-from judges.parsing.words import content_words, numbers
+from judges.parsing.words import numbers
 from tracejudge import Trace
 
 ROLE: Final = """\
@@ -45,7 +46,9 @@ FIELDS: Final[agent_steps.Fields] = {
 STATEMENT: Final = """\
 The part `answer` renders the results and errors of the calls in the part `transcript` as they are: it contradicts \
 none, speaks of no failed call as done, keeps silent on nothing that the request needs, and invents no result."""
-ADMITTING: Final = content_words("sorry unfortunately unable cannot failed error not no nothing without problem later")
+ADMITTING: Final = re.compile(
+    r"\b(?:no|not|nothing|cannot|unable|sorry|unfortunately|fail\w*|errors?)\b|n['\u2019]t\b", re.IGNORECASE
+)
 
 
 def check(_trace: Trace, steps: Transcript, answer: Answer) -> None:
@@ -70,11 +73,11 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
 
 def heuristic(trace: Trace, steps: Transcript) -> Mapping[str, object]:
     """Answer by words: after an error the answer admits it, and its numbers stand in results or in the request."""
-    said, known = content_words(trace.output), numbers(trace.input or "")
+    known = numbers(trace.input or "")
     failed = next((call for call in steps.calls if call.error is not None), None)
     for call in steps.calls:
         known |= numbers(written(call.result)) | numbers(written(call.inputs))
-    if failed is not None and not said & ADMITTING and steps.calls[-1].error is not None:
+    if failed is not None and not ADMITTING.search(trace.output) and steps.calls[-1].error is not None:
         entry = {"call": failed.call, "reason": "It failed, and no word says so.", "problem": "claims_success"}
         return {"problems": [entry], "result": "no"}
     if numbers(trace.output) - known:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 import judges
+from judges.agent.transcript import transcript
 from judges.core.judge import Judge, Metric
 from judges.core.prompt import Block
 from judges.registry import catalogue
@@ -135,7 +136,7 @@ def filled(text: str) -> list[Trace]:
 
 def served(judge: Judge, trace: Trace) -> Trace:
     """Replace the reference of a trace with the kind that a judge needs, and add calls for a judge of tools."""
-    if judge.by_tools is not None and not trace.tool_calls:
+    if judge.by_tools is not None and not transcript(trace).calls:
         trace = msgspec.structs.replace(trace, tool_calls=SHORT.tool_calls, tools=SHORT.tools)
     if "expected_response" not in judge.needs or trace.expected_response is not None:
         return trace
