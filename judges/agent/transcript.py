@@ -5,7 +5,7 @@ begins a step, so no text of a trace can imitate one.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Final, Literal, NamedTuple
 
@@ -206,8 +206,3 @@ def tools_block(trace: Trace) -> tuple[Block, ...]:
         schema = "" if tool.parameters is None else f"\n  parameters: {as_json(tool.parameters)}"
         lines.append(f"{' '.join(short(tool.name).split())}{about}{schema}")
     return (Block("tools", "\n".join(lines)),) if lines else ()
-
-
-def described(steps: Sequence[TranscriptStep]) -> str:
-    """Name steps for a rationale."""
-    return ", ".join(f"{step.call or step.key} {step.name}" for step in steps)

@@ -10,13 +10,11 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, known_steps
 from judges.parsing.answer import InvalidAnswerError
-from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
-ROLE: Final = """\
-You compare what an assistant said it would do with what it did."""
-
 CRITERION: Final = """\
+You compare what an assistant said it would do with what it did.
+
 What to decide
 Somewhere in the transcript, or in the conversation before, the assistant may state a plan: what it is going to do, in \
 two steps or more. Take the last whole plan, and decide for each of its steps what became of it.
@@ -44,8 +42,6 @@ FIELDS: Final[agent_steps.Fields] = {
     ),
     "unplanned": Field("the steps that no part of the plan covers", is_key=True, is_list=True),
 }
-_MIN_COVERAGE: Final = 0.3
-_ITEM: Final = ("1", "2", "3", "4", "5", "6", "7", "8", "9", "-", "*")
 
 
 def check(_trace: Trace, steps: Transcript, answer: Answer) -> None:
@@ -75,24 +71,9 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     return Reading((Score("plan_adherence", share, share, passed=not skipped),), rationale, details)
 
 
-def heuristic(_trace: Trace, steps: Transcript) -> Mapping[str, object]:
-    """Answer by words: a plan is a list in a text of the model, each line followed if a later call has its words."""
-    plan = list[Mapping[str, object]]()
-    for step in steps.steps:
-        lines = step.result.splitlines() if step.kind == "model" and isinstance(step.result, str) else []
-        listed = [line.strip() for line in lines if line.strip().startswith(_ITEM)]
-        if len(listed) > 1 and not plan:
-            later = steps.steps[steps.steps.index(step) + 1 :]
-            plan = [_planned(line, later) for line in listed[:20]]
-    return {"plan": plan, "unplanned": []}
-
-
-def _planned(line: str, later: Sequence[object]) -> Mapping[str, object]:
-    words = content_words(line)
-    done = (step for step in later if coverage(words, content_words(f"{step}".replace("_", " "))) >= _MIN_COVERAGE)
-    evidence = [getattr(step, "key", "") for step in done][:1]
-    state = "followed" if evidence else "skipped"
-    return {"step": line, "evidence": evidence, "reason": "Its words were looked for.", "state": state}
+def heuristic(_trace: Trace, _steps: Transcript) -> Mapping[str, object]:
+    """Find no plan: words that two texts share do not tell one."""
+    return {"plan": [], "unplanned": []}
 
 
 JUDGE: Final = agent_steps.make(
@@ -100,12 +81,10 @@ JUDGE: Final = agent_steps.make(
     asks="Did the steps follow the plan that was stated?",
     metrics=(Metric("plan_adherence", "0..1", "no step of the plan is skipped", pass_at=1.0),),
     needs=(AnyOf(("tool_calls", "spans")),),
-    role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input",),
+    shows_answer=False,
     score=score,
     heuristic=heuristic,
     check=check,
-    scoring="plan_adherence/1",
 )

@@ -13,10 +13,9 @@ from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, by_step, check_steps, told
 from tracejudge import Trace
 
-ROLE: Final = """\
-You look for steps that an assistant could have spared itself."""
-
 CRITERION: Final = """\
+You look for steps that an assistant could have spared itself.
+
 What to decide
 The part `request` holds what a user asked, the transcript the steps that led to the part `answer`. Name the steps \
 that were needless. The part `known repeats` lists those that are counted already; you need not name them again.
@@ -131,14 +130,11 @@ def make(settings: Settings) -> Judge:
         asks="Which share of the steps was not needless? (repeats are counted in code)",
         metrics=(Metric("step_efficiency", "0..1", f">= {settings.pass_at:g}", pass_at=settings.pass_at),),
         needs=(AnyOf(("tool_calls", "spans")),),
-        role=ROLE,
         criterion=CRITERION,
         fields=FIELDS,
-        shows=("input", "output"),
         score=score,
         heuristic=heuristic,
         check=check,
-        scoring="step_efficiency/1",
         further=known_repeats,
         lacks=lacks,
         settings=settings,

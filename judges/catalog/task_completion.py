@@ -12,10 +12,9 @@ from judges.forms.agent_steps import Entries, Field, known_steps
 from judges.parsing.answer import InvalidAnswerError
 from tracejudge import Trace
 
-ROLE: Final = """\
-You judge whether an assistant has done what it was asked to do."""
-
 CRITERION: Final = """\
+You judge whether an assistant has done what it was asked to do.
+
 What to decide
 The part `request` holds what a user asked for, the transcript what the assistant did, and the part `answer` what the \
 user was told at the end. Divide the request into its goals, at most ten, and decide for each what became of it.
@@ -93,13 +92,10 @@ JUDGE: Final = agent_steps.make(
     asks="Is done what the user asked for, as the steps of the whole trace show?",
     metrics=(Metric("task_completion", "0..1", "all goals are done or impossible", pass_at=1.0),),
     needs=("input", "output", AnyOf(("tool_calls", "spans"))),
-    role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input", "output"),
     score=score,
     heuristic=heuristic,
     check=check,
-    scoring="task_completion/1",
     statement=STATEMENT,
 )

@@ -14,10 +14,9 @@ from judges.parsing.answer import IncompleteAnswerError
 from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
-ROLE: Final = """\
-You judge with which arguments an assistant called its tools."""
-
 CRITERION: Final = """\
+You judge with which arguments an assistant called its tools.
+
 What to decide
 The part `calls to judge` lists calls of the transcript. Decide for each of them whether its arguments follow from \
 what was known before it: the request, the conversation, and the results of earlier calls. The other calls are no part \
@@ -153,14 +152,12 @@ JUDGE: Final = agent_steps.make(
     asks="Do the arguments of each call of a tool follow from what was known?",
     metrics=(Metric("tool_arguments", "0..1", "all are right", pass_at=1.0),),
     needs=("input", "tool_calls"),
-    role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input",),
+    shows_answer=False,
     score=score,
     heuristic=heuristic,
     check=check,
-    scoring="tool_arguments/1",
     further=to_judge,
     statement=STATEMENT,
 )

@@ -13,10 +13,9 @@ from judges.parsing.answer import DoubtfulAnswerError
 from judges.parsing.words import numbers
 from tracejudge import Trace
 
-ROLE: Final = """\
-You check what an assistant told a user against what its tools returned."""
-
 CRITERION: Final = """\
+You check what an assistant told a user against what its tools returned.
+
 What to decide
 The part `answer` is what the user was told at the end; the transcript holds the calls of tools before it, each with \
 its result or its error. Decide whether the answer renders the results as they are.
@@ -97,14 +96,11 @@ JUDGE: Final = agent_steps.make(
     asks="Does the answer say what the results of the tools say, errors included?",
     metrics=(Metric("tool_result_use", "0 or 1", "yes"),),
     needs=("output", "tool_calls"),
-    role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input", "output"),
     score=score,
     heuristic=heuristic,
     check=check,
-    scoring="tool_result_use/1",
     statement=STATEMENT,
     lacks=lacks,
 )

@@ -9,13 +9,11 @@ from judges.core.verdict import Score
 from judges.forms import agent_steps
 from judges.forms.agent_steps import Entries, Field, by_step, check_steps, told
 from judges.parsing.answer import IncompleteAnswerError, InvalidAnswerError
-from judges.parsing.words import content_words, coverage
 from tracejudge import Trace
 
-ROLE: Final = """\
-You judge which tools an assistant chose to call."""
-
 CRITERION: Final = """\
+You judge which tools an assistant chose to call.
+
 What to decide
 The part `request` holds what a user asked, the transcript what the assistant did for it. Decide for each call of a \
 tool whether calling that tool then made sense, and whether a call is missing.
@@ -47,7 +45,6 @@ FIELDS: Final[agent_steps.Fields] = {
 STATEMENT: Final = """\
 Each call of a tool in the part `transcript` was a sensible one for the part `request`, with what was known at that \
 moment, and no call is missing that the request needed and an available tool could do. Arguments do not matter."""
-_MIN_COVERAGE: Final = 0.5
 
 
 def missing_tools(trace: Trace, steps: Transcript, answer: Answer) -> tuple[list[Mapping[str, Any]], int]:
@@ -99,12 +96,7 @@ def heuristic(trace: Trace, steps: Transcript) -> Mapping[str, object]:
             verdict = "needless"
         made.append((call.name, call.inputs))
         calls.append({"call": call.call, "reason": "Its name was looked up, no more.", "verdict": verdict})
-    asked, absent = content_words(trace.input or ""), []
-    for tool in () if calls else (trace.tools or ())[:100]:
-        words = content_words(f"{tool.name.replace('_', ' ')} {tool.description or ''}")
-        if words and coverage(words, asked) >= _MIN_COVERAGE:
-            absent.append({"reason": "Its words are those of the request.", "tool": tool.name})
-    return {"calls": calls, "missing": absent[:1]}
+    return {"calls": calls, "missing": []}
 
 
 JUDGE: Final = agent_steps.make(
@@ -112,13 +104,11 @@ JUDGE: Final = agent_steps.make(
     asks="Was each call of a tool the right one at its moment, and was none missing?",
     metrics=(Metric("tool_selection", "0..1", "no call is wrong, and none is missing"),),
     needs=("input", AnyOf(("tool_calls", "tools"))),
-    role=ROLE,
     criterion=CRITERION,
     fields=FIELDS,
-    shows=("input",),
+    shows_answer=False,
     score=score,
     heuristic=heuristic,
     check=check,
-    scoring="tool_selection/1",
     statement=STATEMENT,
 )

@@ -211,49 +211,31 @@ def make(
     asks: str,
     metrics: tuple[Metric, ...],
     needs: Needs,
-    role: str,
     criterion: str,
     fields: Fields,
-    shows: Sequence[str],
     score: Callable[[Trace, Sequence[AnsweredPrompt]], Reading],
     heuristic: Callable[[Trace, Transcript], Mapping[str, object]],
     check: Callable[[Trace, Transcript, Answer], None],
-    scoring: str,
+    shows_answer: bool = True,
     further: Callable[[Trace, Transcript], tuple[Block, ...] | None] = lambda _trace, _steps: (),
     statement: str | None = None,
     lacks: Callable[[Trace], str | None] = lambda _trace: None,
     settings: Struct | None = None,
     remake: Callable[[Any], Judge] | None = None,
 ) -> Judge:
-    """Build a judge that shows the transcript. See ``Judge`` for the arguments that are not listed.
+    """Build a judge that shows the transcript, tools, the request, and unless it is about steps alone the answer.
 
-    Args:
-        name: Name of the judge.
-        asks: One sentence for the catalogue.
-        metrics: The metrics.
-        needs: Needed fields; `tool_calls` are filled in from spans.
-        role: Who the model is.
-        criterion: What it decides, and how.
-        fields: The answer.
-        shows: Which of `input` and `output` are shown beside tools and transcript.
-        score: Computes the scores.
-        heuristic: The answer of the lexical model.
-        check: Compares an answer with the transcript.
-        scoring: Revision of reading and scoring.
-        further: Returns further parts of the material; None if there is nothing to ask.
-        statement: What is true if a decision model says yes.
-        lacks: Returns a further need that the trace does not meet.
-        settings: The settings.
-        remake: Builds the judge with other settings.
+    See ``Judge`` for most arguments. ``further`` returns further parts of the material, or None if there is nothing to
+    ask; ``statement`` is what is true if a decision model says yes.
     """
-    parts = (role, criterion, STEPS, history_rules("what the assistant did", "the request"), MATERIAL_RULES)
+    parts = (criterion, STEPS, history_rules("what the assistant did", "the request"), MATERIAL_RULES)
     fixed = "\n\n".join((*parts, form_text(fields)))
 
     def blocks(trace: Trace, steps: Transcript) -> tuple[Block, ...] | None:
         if (added := further(trace, steps)) is None:
             return None
-        asked = (Block("request", trace.input or ""),) if "input" in shows and trace.input else ()
-        answered = (Block("answer", trace.output),) if "output" in shows else ()
+        asked = (Block("request", trace.input or ""),) if trace.input else ()
+        answered = (Block("answer", trace.output),) if shows_answer else ()
         return (*history(trace), *asked, *tools_block(trace), steps.block(), *added, *answered)
 
     def prompts(trace: Trace) -> tuple[Prompt, ...]:
@@ -276,7 +258,7 @@ def make(
         read=reader(fields),
         score=score,
         heuristic=lambda trace, prompt: heuristic(trace, prompt.about),
-        scoring=f"{scoring}, steps/1",
+        scoring=f"{name}/1, steps/1",
         settings=NoSettings() if settings is None else settings,
         make=remake,
         prepare=lambda trace: with_calls(with_earlier_messages(trace)),

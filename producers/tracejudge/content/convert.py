@@ -476,7 +476,7 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
 
 def _tools(value: Any, notes: Notes) -> list[Tool] | None:
     tools = tool_definitions(_copy(value, "tools", notes))
-    if not tools and not (is_a(value, list | tuple) and value in _EMPTY):
+    if not tools and not (_items(value) is not None and value in _EMPTY):
         raise UnreadableError
     return tools or None
 

@@ -52,19 +52,8 @@ class Path:
 
 Paths = tuple[str, ...]
 _PARTS: Final = (
-    *(
-        "calls",
-        "instructions",
-        "tools",
-        "documents",
-        "reranked",
-        "model",
-        "provider",
-        "response_id",
-        "session_id",
-        "user_id",
-    ),
-    *("input_tokens", "output_tokens", "error"),
+    *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),
+    *("session_id", "user_id", "input_tokens", "output_tokens", "error"),
 )
 
 
