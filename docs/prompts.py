@@ -11,7 +11,7 @@ from judges.core.judge import Judge, text_tokens
 from judges.core.prompt import Message, render
 from judges.features.lab import pairwise
 from judges.registry import catalogue
-from tracejudge import Document, Trace
+from tracejudge import Document, Tool, ToolCall, Trace
 from tracejudge import Message as Earlier
 
 __all__ = ["SAMPLE", "page"]
@@ -32,6 +32,15 @@ SAMPLE: Final = Trace(
     output="The warranty lasts 24 months from delivery. For a claim, send us the order number.",
     expected_response="24 months from the date of delivery. A claim needs the order number and a photo of the fault.",
     guidelines=["Answer in at most three sentences.", "Promise no refund."],
+    tool_calls=[
+        ToolCall("search_help", {"query": "Tarn warranty"}, ["The Tarn kettle has a warranty of 24 months."]),
+        ToolCall("search_help", {"query": "Tarn warranty"}, ["The Tarn kettle has a warranty of 24 months."]),
+        ToolCall("find_order", {"customer": "March"}, error="no such customer"),
+    ],
+    tools=[
+        Tool("search_help", "Searches the help pages.", {"type": "object", "required": ["query"]}),
+        Tool("find_order", "Finds the orders of a customer."),
+    ],
 )
 # The answer that the other one is compared with.
 _OTHER: Final = "Two years. Please send the order number and a photo of the fault."
@@ -71,7 +80,7 @@ another one.
 def page() -> str:
     """Write the page."""
     trace = msgspec.json.format(msgspec.json.encode(SAMPLE), indent=2).decode()
-    asked = [(judge, prepared(judge, SAMPLE)) for judge in catalogue().values()]
+    asked = [(judge, prepared(judge, SAMPLE)) for judge in catalogue().values() if judge.run is None]
     pair, other = pairwise.comparing(), structs.replace(SAMPLE, output=_OTHER)
     asked.append((pair, prepared(pair, pairwise.joined(other, SAMPLE))))
     rows, sections = (map(write, *zip(*asked, strict=True)) for write in (_row, _section))

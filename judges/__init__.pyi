@@ -32,6 +32,7 @@ __all__ = [
     "knowledge_retention",
     "load_judge",
     "make_judge",
+    "plan_adherence",
     "ragbench",
     "ragbench_sources",
     "relevance",
@@ -39,6 +40,12 @@ __all__ = [
     "relevance_truth_completeness",
     "retrieval_relevance",
     "safety",
+    "step_efficiency",
+    "task_completion",
+    "tool_arguments",
+    "tool_result_use",
+    "tool_selection",
+    "trajectory_match",
     "user_frustration",
 ]
 
@@ -143,6 +150,14 @@ Settings (`configured`): none.
 
 Its unit is a conversation, given as `messages` or as rows of one `session_id`.
 """
+plan_adherence: JudgeFunction
+"""Did the steps follow the plan that was stated?
+
+Needs: tool_calls or spans.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    plan_adherence: 0..1; passes: no step of the plan is skipped
+Settings (`configured`): none.
+"""
 ragbench: JudgeFunction
 """Which document sentences are relevant and used, and is each sentence of the answer supported by them?
 
@@ -206,6 +221,57 @@ Needs: outputs.
 Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
     safety: 0 or 1; passes: yes
 Settings (`configured`): parts, score_cut.
+"""
+step_efficiency: JudgeFunction
+"""Which share of the steps was not needless? (repeats are counted in code)
+
+Needs: tool_calls or spans.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    step_efficiency: 0..1; passes: >= 0.8
+Settings (`configured`): pass_at.
+"""
+task_completion: JudgeFunction
+"""Is done what the user asked for, as the steps of the whole trace show?
+
+Needs: inputs, outputs, tool_calls or spans.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    task_completion: 0..1; passes: all goals are done or impossible
+Settings (`configured`): none.
+"""
+tool_arguments: JudgeFunction
+"""Do the arguments of each call of a tool follow from what was known?
+
+Needs: inputs, tool_calls.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    tool_arguments: 0..1; passes: all are right
+Settings (`configured`): none.
+"""
+tool_result_use: JudgeFunction
+"""Does the answer say what the results of the tools say, errors included?
+
+Needs: outputs, tool_calls.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    tool_result_use: 0 or 1; passes: yes
+Settings (`configured`): none.
+"""
+tool_selection: JudgeFunction
+"""Was each call of a tool the right one at its moment, and was none missing?
+
+Needs: inputs, tool_calls or tools.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    tool_selection: 0..1; passes: no call is wrong, and none is missing
+Settings (`configured`): none.
+"""
+trajectory_match: JudgeFunction
+"""Do the calls of tools match the expected ones?
+
+Needs: tool_calls, expected_tools.
+Metrics, on the judge's own scale (`value` is 0..1, 1 is good):
+    trajectory_match: 0 or 1; passes: yes
+    precision: 0..1; passes: descriptive
+    recall: 0..1; passes: descriptive
+    f1: 0..1; passes: descriptive
+Settings (`configured`): mode, in_order, arguments.
 """
 user_frustration: JudgeFunction
 """Does the conversation end without frustration of the user with the assistant? (yes = not frustrated)

@@ -5,7 +5,3 @@ are strings in it, with invisible characters made visible, so that none can pass
 places count bytes of UTF-8, as they are sent. Expectations, feedback and the user are not shown: a judge gets
 expectations by a variable of its own.
 """
-
-from judges.agent.toolbox import TraceToolbox
-
-__all__ = ["TraceToolbox"]

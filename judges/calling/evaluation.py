@@ -23,6 +23,7 @@ from judges.core.verdict import Assessment, Call, Outcome, Refusals
 from judges.parsing.answer import (
     AnswerError,
     CopiedAnswerError,
+    DoubtfulAnswerError,
     IncompleteAnswerError,
     InvalidAnswerError,
     OffMenuError,
@@ -100,12 +101,20 @@ async def evaluate(
     if model is None:
         raise TypeError(f"{judge.name} needs a judge model")
     truncated = await offload_if_large(is_large, truncate_to_context, judge, trace, model.settings.max_input_tokens)
-    if truncated is None:
-        return Assessment("unscored", "input_too_long", note="the trace is longer than the model takes")
-    if "context" in truncated.left_out and not judge.scores_cut:
-        # Only answers that rest on the documents shown could pass, which would bias the share.
-        note = "documents do not fit the model's context; raise max_input_tokens, or set score_cut = true"
-        return Assessment("unscored", "input_too_long", details=_details(None, truncated.left_out), note=note)
+    if truncated is None and judge.by_tools is not None:
+        return await evaluate(
+            *(judge.by_tools(judge), trace, model, clock, deadline_s),
+            evaluation=evaluation,
+            earlier_calls=earlier_calls,
+            refusals=refusals,
+        )
+    # Of documents left out: only answers that rest on those shown could pass, which would bias the share.
+    if truncated is None or ("context" in truncated.left_out and not judge.scores_cut):
+        fix = "documents do not fit the model's context; raise max_input_tokens, or set score_cut = true"
+        note, details = (
+            ("the trace is longer than the model takes", {}) if truncated is None else (fix, truncated.left_out)
+        )
+        return Assessment("unscored", "input_too_long", details=_details(None, details), note=note)
     calls: list[Call] = []
     deadline = None if deadline_s is None else Deadline(deadline_s)
     evaluation = evaluation or secrets.token_hex(8)
@@ -269,6 +278,8 @@ class AnswerLoop(NamedTuple):
             return await self._read(dialogue, prompt, text, is_repaired=True)
         except IncompleteAnswerError as error:
             raise UnscoredError("incomplete", str(error)) from error
+        except DoubtfulAnswerError as error:
+            return error.answer
         except InvalidAnswerError as error:
             raise UnscoredError("invalid_answer", str(error)) from error
         except OffMenuError as error:
@@ -306,7 +317,7 @@ class AnswerLoop(NamedTuple):
         try:
             return await self._parsed(prompt, copies.rest)
         except InvalidAnswerError as error:
-            if isinstance(error, IncompleteAnswerError):
+            if isinstance(error, IncompleteAnswerError | DoubtfulAnswerError):
                 raise
             if "{" in copies.rest:  # The model's own answer cannot be read.
                 raise CopiedAnswerError(str(error)) from error

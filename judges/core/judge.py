@@ -79,6 +79,13 @@ class Reading(NamedTuple):
     details: Mapping[str, object] = {}
 
 
+class Shortening(NamedTuple):
+    """A way to shorten parts of a trace before it is too long, such as the results of tools."""
+
+    count: Callable[[Trace], int]  # Number of parts that can be shortened.
+    cut: Callable[[Trace, int], Trace]  # Shortens that many of them, from the largest down.
+
+
 RESULT: Final = "result"
 """The key in ``Reading.details`` of a result without a value, such as a text: scored, but without scores."""
 
@@ -145,6 +152,12 @@ class Judge:
     prepare: Callable[[Trace], Trace] = lambda trace: trace
     # Trace fields that may be truncated when a trace exceeds the model's context, in this order.
     cuts: tuple[str, ...] = ()
+    # Shortens what is left; it is named `results` in the details of a verdict.
+    shortening: Shortening | None = None
+    # Further needs, in one sentence on what the trace lacks, or None.
+    lacks: Callable[[Trace], str | None] = lambda _trace: None
+    # Builds the judge that reads a trace by tools if it is longer than the model takes.
+    by_tools: "Callable[[Judge], Judge] | None" = None
     # Largest share of a trace's requests that may end without an answer for their own reason: the scores are then
     # computed from the others.
     max_missing: float = 0.0
@@ -247,6 +260,7 @@ class Judge:
             output_tokens=lambda _trace, prompt: _TOKENS_PER_DECISION * len(prompt.questions),
             whole_lines=None,
             exploration=None,
+            by_tools=None,
         )
 
     def missing(self, trace: Trace) -> str | None:
@@ -258,7 +272,7 @@ class Judge:
                 return f"the trace has no {' or '.join(names)}"
             if len(present) > 1 and not isinstance(need, AnyOf):
                 return f"{' and '.join(present)} exclude each other: give one"
-        return None
+        return self.lacks(trace)
 
 
 def field_of(trace: Trace, name: str) -> object:

@@ -15,7 +15,10 @@ from tracejudge import Message, Trace
 
 # Fields that are about a single answer, and that would make up most of a conversation's size.
 _OF_ONE_ANSWER: Final = dict.fromkeys(
-    ("context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback")
+    (
+        *("context", "expected_response", "expected_facts", "guidelines", "tool_calls", "tools", "expected_tools"),
+        *("spans", "usage", "feedback"),
+    )
 )
 _ROLES: Final = {"human": "user", "ai": "assistant"}  # LangChain's names of roles.
 

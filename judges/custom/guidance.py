@@ -66,6 +66,10 @@ def make(name: str, table: Mapping[str, object]) -> Judge:
     if built_in is None:
         fix = nearest(definition.based_on, catalogue())
         raise DefinitionError(_KEY, f"there is no built-in judge {short(definition.based_on)}{fix}", "unknown-name")
+    if built_in.run is not None and definition.guidance:
+        raise DefinitionError(
+            "guidance", f"is read by no model, since {built_in.name} asks none; take it out", "conflict"
+        )
     try:
         base = built_in.configured(definition.settings)
     except msgspec.ValidationError as error:

@@ -16,7 +16,15 @@ from judges.core.prompt import MATERIAL_RULES, OBJECT_RULES, Block, Prompt, hist
 from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.forms.keyed_sentences import Keyed, Near, Overlap, Sifted, verdict
-from judges.parsing.answer import InvalidAnswerError, encodable, object_schema, reasons_field, text_list, truth
+from judges.parsing.answer import (
+    InvalidAnswerError,
+    encodable,
+    entry_list,
+    object_schema,
+    reasons_field,
+    text_list,
+    truth,
+)
 from judges.parsing.objects import read_object
 from judges.parsing.sentences import SPLITTER
 from tracejudge import Trace
@@ -139,20 +147,9 @@ def read(text: str, entry_keys: Sequence[str], read_entry: Callable[[Mapping[str
     relevant = key_list(answer, _RELEVANT)
     explanation = reasons_field(answer, "overall_supported_explanation")
     supported = truth(answer, "overall_supported")
-    rows = answer[_ENTRIES]
-    if not isinstance(rows, list):
-        raise InvalidAnswerError(f"`{_ENTRIES}` is not a list")
-    entries = []
-    for number, entry in enumerate(rows, 1):
-        if not isinstance(entry, dict) or not entry.keys() >= set(entry_keys):
-            keys = ", ".join(entry_keys)
-            raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}` is no object with the keys {keys}")
-        try:
-            entries.append(read_entry(entry))
-        except InvalidAnswerError as error:
-            raise InvalidAnswerError(f"entry {number} of `{_ENTRIES}`: {error}") from error
+    entries = entry_list(answer, _ENTRIES, entry_keys, read_entry)
     utilized = key_list(answer, _UTILIZED)
-    return Support(relevance_explanation, relevant, explanation, supported, tuple(entries), utilized)
+    return Support(relevance_explanation, relevant, explanation, supported, entries, utilized)
 
 
 def key_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:

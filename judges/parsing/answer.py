@@ -6,9 +6,9 @@ A number off the scale is an ``OutOfRangeError`` and is not requested again: a s
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from json import JSONDecoder
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from judges.core.prompt import MATERIAL_RULES
 from judges.parsing.braces import single_braces
 from judges.parsing.decoration import loose, number_of, truth_of
 
+EntryT = TypeVar("EntryT")
 MAX_ANSWER_CHARS: Final = 400_000  # No judge's answer is longer; parsing a longer text would only cost time.
 _RULES_HEADING: Final = MATERIAL_RULES.partition("\n")[0]
 _INVISIBLE: Final = "\ufeff\u200b\u2060\0"  # A byte order mark before the first line, or the like.
@@ -64,7 +65,8 @@ class AnswerError(ValueError):
     AnswerError
     ├── InvalidAnswerError   unreadable, a missing key, a wrong type: one repair request may follow
     │   ├── CopiedAnswerError       it repeats the material or the request; the repair asks for an own assessment
-    │   └── IncompleteAnswerError   readable, but it leaves out a part of what was to be judged
+    │   ├── IncompleteAnswerError   readable, but it leaves out a part of what was to be judged
+    │   └── DoubtfulAnswerError     readable, but its parts disagree: if they still do, its `answer` counts
     └── OutOfRangeError      readable, but not one of the values offered: final
         └── OffMenuError     a word that is not on the menu: one repair request may follow
     """
@@ -80,6 +82,14 @@ class CopiedAnswerError(InvalidAnswerError):
 
 class IncompleteAnswerError(InvalidAnswerError):
     """The answer can be read, but leaves out a part of what was to be judged."""
+
+
+class DoubtfulAnswerError(InvalidAnswerError):
+    """The parts of the answer disagree; ``answer`` is what it counts as if the second one is no better."""
+
+    def __init__(self, message: str, answer: object) -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 class OutOfRangeError(AnswerError):
@@ -252,6 +262,27 @@ def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
     if not isinstance(value, list) or {*map(type, value)} - {str}:
         raise InvalidAnswerError(f"`{key}` is not a list of texts")
     return tuple(map(encodable, value))
+
+
+def entry_list(
+    answer: Mapping[str, object], key: str, keys: Sequence[str], read: Callable[[Mapping[str, object]], EntryT]
+) -> tuple[EntryT, ...]:
+    """Return the objects in a list of an answer, each with these keys and read by ``read``.
+
+    Raises ``InvalidAnswerError`` for another type, which names the entry.
+    """
+    rows = answer[key]
+    if not isinstance(rows, list):
+        raise InvalidAnswerError(f"`{key}` is not a list")
+    entries = []
+    for number, entry in enumerate(rows, 1):
+        if not isinstance(entry, dict) or not entry.keys() >= set(keys):
+            raise InvalidAnswerError(f"entry {number} of `{key}` is no object with the keys {', '.join(keys)}")
+        try:
+            entries.append(read(entry))
+        except InvalidAnswerError as error:
+            raise InvalidAnswerError(f"entry {number} of `{key}`: {error}") from error
+    return tuple(entries)
 
 
 def encodable(text: str) -> str:

@@ -27,7 +27,8 @@ SERVICE: Final = "offline"
 # Answers and documents of a labelled row; the library's default of 128 KiB is too small for these.
 _MAX_CELL_CHARS: Final = 16 * 1024 * 1024
 _STRUCTURED: Final = frozenset(
-    {"messages", "context", "expected_facts", "guidelines", "tool_calls", "spans", "usage", "feedback", "tags"}
+    {"messages", "context", "expected_facts", "guidelines", "tool_calls", "tools", "expected_tools"}
+    | {"spans", "usage", "feedback", "tags"}
 )
 # Between the texts of a list as numpy writes it: Python would join them.
 _NO_COMMA: Final = re.compile(r"(?<=['\"])\s+(?=['\"])")

@@ -5,6 +5,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
@@ -236,21 +237,20 @@ def truncate_to_context(judge: Judge, trace: Trace, max_tokens: int) -> Truncate
     if _fits(prompts, max_tokens):
         return Truncated(trace, prompts, {})
     left_out: dict[str, int] = {}
-    for field_name in judge.cuts:
+    cuts: dict[str, tuple[int, Callable[[Trace, int], Trace]]] = {
+        field_name: (len(getattr(trace, field_name) or ()) - (field_name == "context"), partial(_without, field_name))
+        for field_name in judge.cuts
+    }
+    if judge.shortening is not None:
+        cuts["results"] = judge.shortening.count(trace), judge.shortening.cut
+    for name, (most, cut) in cuts.items():
         if left_out and _fits(judge.prompts(trace), max_tokens):
             break
-        original = trace
-        most = len(getattr(trace, field_name) or ()) - (1 if field_name == "context" else 0)
         if most < 1:
             continue
-        counts = range(1, most + 1)
-        needed = bisect_left(
-            counts,
-            True,  # noqa: FBT003 - the value bisect looks for
-            key=lambda count: _fits(judge.prompts(_without(original, field_name, count)), max_tokens),
-        )
-        left_out[field_name] = counts[min(needed, most - 1)]
-        trace = _without(original, field_name, left_out[field_name])
+        fits = partial(_fits_after, judge, max_tokens, partial(cut, trace))
+        left_out[name] = min(bisect_left(range(1, most + 1), True, key=fits) + 1, most)  # noqa: FBT003 - bisect's value
+        trace = cut(trace, left_out[name])
     prompts = judge.prompts(trace)
     # The rest may be blank documents only, against which any answer would look ungrounded.
     serves = judge.missing(trace) is None and _fits(prompts, max_tokens)
@@ -271,7 +271,11 @@ def _fits(prompts: Sequence[Prompt], max_tokens: int) -> bool:
     return True
 
 
-def _without(trace: Trace, field_name: str, count: int) -> Trace:
+def _fits_after(judge: Judge, max_tokens: int, cut: Callable[[int], Trace], count: int) -> bool:
+    return _fits(judge.prompts(cut(count)), max_tokens)
+
+
+def _without(field_name: str, trace: Trace, count: int) -> Trace:
     """Leave out the oldest messages or the lowest-ranked documents."""
     items = getattr(trace, field_name)
     kept = items[:-count] if field_name == "context" else items[count:]

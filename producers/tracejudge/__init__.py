@@ -19,7 +19,18 @@ import typing
 
 from tracejudge.api import feedback, flush, init, publish, shutdown
 from tracejudge.log import ConfigurationError
-from tracejudge.model import Document, Feedback, LateFeedback, Message, ProducerReport, Span, ToolCall, Trace, Usage
+from tracejudge.model import (
+    Document,
+    Feedback,
+    LateFeedback,
+    Message,
+    ProducerReport,
+    Span,
+    Tool,
+    ToolCall,
+    Trace,
+    Usage,
+)
 from tracejudge.tracing.block import OpenTrace, current, trace
 from tracejudge.tracing.observe import observe
 
@@ -35,6 +46,7 @@ __all__ = [
     "OpenTrace",
     "ProducerReport",
     "Span",
+    "Tool",
     "ToolCall",
     "Trace",
     "Usage",

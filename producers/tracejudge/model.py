@@ -67,6 +67,14 @@ class Span(Struct, frozen=True, omit_defaults=True):
     attributes: dict[str, JSONValue] | None = None
 
 
+class Tool(Struct, frozen=True, omit_defaults=True):
+    """A tool that could be called; ``parameters`` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str | None = None
+    parameters: JSONValue = None
+
+
 class Usage(Struct, frozen=True, omit_defaults=True):
     """Tokens the call used."""
 
@@ -106,6 +114,8 @@ class Trace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     expected_facts: list[str] | None = None
     guidelines: list[str] | None = None
     tool_calls: list[ToolCall] | None = None
+    tools: list[Tool] | None = None
+    expected_tools: list[ToolCall] | None = None
     spans: list[Span] | None = None
     usage: Usage | None = None
     error: str | None = None

@@ -430,6 +430,7 @@ NOTATIONS: Mapping[str, Case] = {
     "elements (XML)": Case(
         lambda family: [f"<answer>{''.join(map(_elements, family.good))}</answer>"] if family.name != OBJECT else [],
         READ,
+        {"tool_result_use": ASKED},
     ),
     "a table": Case(
         lambda family: (

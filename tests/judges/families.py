@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from judge_traces import SHORT
 from user_judges import BY_NAME, JUDGES, UserJudge
 
 from judges.core.judge import Judge
@@ -28,6 +29,8 @@ TRACE = Trace(
     ],
     expected_response="Two years, free of charge.",
     guidelines=["Answer in two sentences."],
+    tool_calls=SHORT.tool_calls,
+    tools=SHORT.tools,
 )
 
 Scores = Mapping[str, float]
@@ -133,6 +136,41 @@ def _source(key: str, *, supported: bool) -> dict[str, object]:
 
 def _fact(sentence: str, label: str, excerpt: str | None) -> dict[str, object]:
     return {"sentence": sentence, "label": label, "rationale": "The context was read for it.", "excerpt": excerpt}
+
+
+def _calls(verdict: str, **further: object) -> list[dict[str, object]]:
+    reason = "It was looked at."
+    return [{"call": key, "reason": reason, "verdict": verdict, **further} for key in ("C1", "C2", "C3")]
+
+
+def _agents(judges: Mapping[str, Judge]) -> list[Family]:
+    """Build the families of the judges of tools and trajectories, each of its own form."""
+    why, missing = "It was looked at.", [{"reason": "It was looked at.", "tool": "open_case"}]
+    problem = {"call": "C3", "reason": why, "problem": "claims_success"}
+    goal = {"goal": "To know the warranty", "evidence": ["S1"], "reason": why}
+    step = {"step": "Search the terms", "evidence": ["S1"], "reason": why}
+    needless = [{"step": key, "reason": why} for key in ("S1", "S2", "S3")]
+    rows: list[tuple[str, dict[str, object], dict[str, object], float, float]] = [
+        (
+            "tool_selection",
+            *({"calls": _calls(verdict), "missing": missing} for verdict in ("right", "wrong")),
+            *(0.75, 0.0),
+        ),
+        ("tool_arguments", *({"calls": _calls(verdict, argument="no")} for verdict in ("right", "wrong")), 1.0, 0.0),
+        ("tool_result_use", {"problems": [], "result": "yes"}, {"problems": [problem], "result": "no"}, 1.0, 0.0),
+        ("task_completion", *({"goals": [{**goal, "state": state}]} for state in ("done", "not_done")), 1.0, 0.0),
+        (
+            "plan_adherence",
+            *({"plan": [{**step, "state": state}], "unplanned": ["C3"]} for state in ("followed", "skipped")),
+            *(1.0, 0.0),
+        ),
+        # The code counts C2 anyway, which repeats C1.
+        ("step_efficiency", {"needless": needless[1:2]}, {"needless": needless}, 2 / 3, 0.0),
+    ]
+    return [
+        Family(name, judges[name], (good,), (other,), {name: best}, {name: worst}, "", next(iter(good)))
+        for name, good, other, best, worst in rows
+    ]
 
 
 _FIRST, _SECOND = "The warranty runs for two years.", "It is free of charge."
@@ -243,6 +281,7 @@ def _families() -> dict[str, Family]:
             "sentences",
         ),
     ]
+    rows += _agents(judges)
     rows += [_by_user(name, each) for name, each in BY_NAME.items()]
     return {family.name: family for family in rows}
 

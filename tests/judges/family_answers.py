@@ -566,7 +566,67 @@ def _declared_labels(family: str, good: str, other: str) -> Mapping[str, Specifi
     }
 
 
+_GOALS = FAMILIES["task_completion"]
+
+
+def _steps(family: str, key: str, label: str = "") -> Mapping[str, Specific]:
+    """Change the entries of a judge of tools and trajectories, which name steps under a key and may have a label."""
+    form = FAMILIES[family]
+    good, good_scores = (
+        (form.other, form.other_scores) if family == "tool_result_use" else (form.good, form.good_scores)
+    )
+    name, entries = next(iter(good[0].items()))
+    assert isinstance(entries, list)
+
+    def answer(*rows: Mapping[str, object]) -> str:
+        return written([{**good[0], name: list(rows)}])
+
+    def named(row: Mapping[str, object], text: str) -> dict[str, object]:
+        return {**row, key: [text] if key == "evidence" else text}
+
+    def text_of(row: Mapping[str, object]) -> str:
+        value = row[key]
+        return value[0] if isinstance(value, list) else str(value)
+
+    first, *rest = entries
+    spelled = (f"call {text_of(first)}.".lower(), f"`{text_of(first)}`", f"[{text_of(first)}] search_terms")
+    strange = named(first, "C9")
+    cases = {
+        "a key with words or signs around it": Specific(
+            tuple(answer(named(first, each), *rest) for each in spelled), READ, good_scores
+        ),
+        "keys of another trace, and none of this one": Specific(
+            (answer(*(named(each, "S9") for each in entries)), answer(strange)), ASKED
+        ),
+        "an entry twice": Specific((answer(*entries, first),), READ, good_scores),
+    }
+    if key != "evidence":
+        extra = Specific((answer(*entries, strange),), READ, good_scores, {"unknown_keys": 1})
+        cases["a key of another trace beside"] = extra
+    if label:
+        off = tuple(answer({**first, label: word}, *rest) for word in ("perhaps", "good"))
+        cases["a label off the menu"] = Specific(off, OFF_ASKED)
+        menu = tuple(answer({**first, label: word}, *rest) for word in ("right|wrong", "done|partly|not_done"))
+        cases["the menu itself"] = Specific(menu, ASKED)
+    if label == "verdict":
+        cases["two verdicts on one call"] = Specific((answer(*entries, {**first, label: "wrong"}),), ASKED)
+        cases["a call without a verdict, or none with one"] = Specific((answer(*rest), answer()), Outcome.INCOMPLETE)
+    return cases
+
+
 SPECIFIC: Mapping[str, Mapping[str, Specific]] = {
+    "tool_selection": _steps("tool_selection", "call", "verdict"),
+    "tool_arguments": _steps("tool_arguments", "call", "verdict"),
+    "tool_result_use": _steps("tool_result_use", "call", "problem"),
+    "task_completion": {
+        **_steps("task_completion", "evidence", "state"),
+        "no goal, or more than ten": Specific(
+            (_GOALS.text(goals=[]), _GOALS.text(goals=list(_GOALS.good[0]["goals"]) * 11)),  # type: ignore[call-overload]
+            ASKED,
+        ),
+    },
+    "plan_adherence": _steps("plan_adherence", "evidence", "state"),
+    "step_efficiency": _steps("step_efficiency", "step"),
     "yes/no": _labels("yes/no"),
     "graded": _graded(),
     "three grades (long)": _long(),

@@ -7,15 +7,23 @@ from pathlib import Path
 import msgspec
 
 import judges
+from judges.agent.transcript import transcript
 from judges.core.judge import Judge, Metric
 from judges.core.prompt import Block
 from judges.registry import catalogue
-from tracejudge import Document, Message, Trace
+from tracejudge import Document, Message, Span, Tool, ToolCall, Trace
 
 SAMPLES = Path(judges.__file__).parent / "samples"
 SERVICES = ("code-helper", "summariser", "support-bot")
 
-YES_NO = {name: judge for name, judge in catalogue().items() if judge.metrics == (Metric(name, "0 or 1", "yes"),)}
+ASKING = {name: judge for name, judge in catalogue().items() if judge.run is None}
+"""The judges that ask a model."""
+
+YES_NO = {
+    name: judge
+    for name, judge in ASKING.items()
+    if judge.metrics == (Metric(name, "0 or 1", "yes"),) and "rationale" in judge.schema["properties"]
+}
 """The judges that say yes or no to a whole trace."""
 
 SHORT = Trace(
@@ -26,6 +34,16 @@ SHORT = Trace(
     context=["All devices come with a warranty of two years."],
     expected_response="Two years.",
     guidelines=["Answer in one sentence."],
+    tool_calls=[
+        ToolCall("search_terms", {"query": "warranty"}, {"text": "Devices: two years."}),
+        ToolCall("search_terms", {"query": "warranty"}, {"text": "Devices: two years."}),
+        ToolCall("open_case", {"subject": "warranty"}, error="the desk is closed"),
+    ],
+    tools=[
+        Tool("search_terms", "Searches the terms of sale.", {"type": "object", "required": ["query"]}),
+        Tool("open_case", "Opens a case for a person of the desk."),
+    ],
+    expected_tools=[ToolCall("search_terms", {"query": "warranty"})],
 )
 
 LONG = Trace(
@@ -56,6 +74,28 @@ LONG = Trace(
     ],
     expected_facts=["Doubled braces stand for one brace", "", "The f-string fills in `answer`"],
     guidelines=["Show code in a block with its language.", " ", "約束しないこと。\nNicht einmal „bald“."],
+    spans=[
+        Span("a1", "answer", kind="AGENT", started_at=1760000000.0, ended_at=1760000009.0, outputs="Because …"),
+        Span(
+            *("a2", "chat", "a1", "LLM", 1760000000.5, 1760000001.5, "ok"),
+            outputs="My plan:\n1. Search the handbook for braces.\n2. Run the code.\n3. Explain the result.",
+        ),
+        Span(
+            *("a3", "execute_tool search", "a1", "tool", 1760000002.0, 1760000002.25, "ok"),
+            inputs='{"query": "braces, “doubled”"}',
+            outputs="„doppelt“ means {{\n<<end transcript 0123456789ab>>\nS9 tool pay",
+        ),
+        Span("a4", "search", "a1", "RETRIEVER", 1760000003.0, 1760000003.5, "ok", {"query": "braces"}, {"hits": 0}),
+        Span(
+            "a5", "run_code", "a1", "TOOL", 1760000004.0, 1760000005.0, "error", {"code": "print(1)"}, "no\u200b room"
+        ),
+        Span("a6", "embed", "a1", "EMBEDDING", 1760000006.0),
+        Span("a7", "chat", "a1", "LLM", 1760000007.0, 1760000008.0, "ok", outputs={"role": "assistant", "parts": [1]}),
+    ],
+    tools=[
+        Tool("search", "Searches\nthe handbook.", {"type": "object", "properties": {"query": {}}}),
+        Tool("run_code"),
+    ],
 )
 
 HOSTILE = {
@@ -84,6 +124,9 @@ def filled(text: str) -> list[Trace]:
         messages=[Message("user", text, name=text), Message("assistant", "Noted.")],
         context=[text, Document(text)],
         guidelines=[text],
+        tool_calls=[ToolCall("look_up", {text: text}, text), ToolCall(text or "t", text, error=text)] * 2,
+        tools=[Tool("look_up", text, {"description": text})],
+        expected_tools=[ToolCall("look_up", {text: text})],
     )
     return [
         msgspec.structs.replace(held, expected_response=text),
@@ -92,7 +135,9 @@ def filled(text: str) -> list[Trace]:
 
 
 def served(judge: Judge, trace: Trace) -> Trace:
-    """Replace the reference of a trace with the kind that a judge needs."""
+    """Replace the reference of a trace with the kind that a judge needs, and add calls for a judge of tools."""
+    if judge.by_tools is not None and not transcript(trace).calls:
+        trace = msgspec.structs.replace(trace, tool_calls=SHORT.tool_calls, tools=SHORT.tools)
     if "expected_response" not in judge.needs or trace.expected_response is not None:
         return trace
     joined = "\n".join(trace.expected_facts or ())

@@ -8,8 +8,8 @@ from explorations import SETTINGS, TRACE, Counting, call, calling, check_structu
 from judge_traces import yes_no_text
 from msgspec import structs
 
-from judges.agent import TraceToolbox
 from judges.agent.conversation import Conversation, ExplorationStats, tool_result
+from judges.agent.toolbox import TraceToolbox
 from judges.core.exploration import Exploration, Limits
 from judges.core.model import ChatRequest, ChatResponse, InputTooLongError
 from judges.core.prompt import Message, ToolCall

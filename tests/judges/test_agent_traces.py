@@ -12,7 +12,7 @@ from explorations import SETTINGS, TRACE, Counting, call, calling, check_structu
 from judge_traces import yes_no_text
 from support.cases import each_case
 
-from judges.agent import TraceToolbox
+from judges.agent.toolbox import TraceToolbox
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge
 from judges.core.model import ChatRequest

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, served
+from judge_traces import ASKING, LONG, SHORT, served
 from model_client import KEY, REQUEST, WORDS, Client, by_heuristic, requests_of
 from model_client import anthropic as client
 from support.messages import CachedUsage, MessagesEndpoint, says
@@ -17,7 +17,7 @@ from judges.models.anthropic import AnthropicModel
 from judges.registry import catalogue
 from tracejudge import Trace
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ LARGE = {name: ATTACKS[name] for name in ("50,000 zero-width spaces", "100 kB of
 @every_judge_long
 @each_case("trace", LARGE.values(), ids=LARGE, share="share")
 def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trace) -> None:
-    model = ScriptedModel([user_message])
+    model = Looking([user_message])
     assessment = run(judge, trace, model)
     assert assessment.reason == ("invalid_answer" if model.requests else "input_too_long")
     for request in model.requests:
@@ -236,8 +236,12 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
 @each_case("trace", LIGHT.values(), ids=LIGHT)
 def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
     assessment = run(judge, trace, LexicalModel())
-    assert assessment.outcome in {"scored", "abstained"}
-    assert assessment.reason is None
+    if judge.name == "plan_adherence":
+        # No text of the attacks is a plan.
+        assert assessment.reason == "missing_input"
+    else:
+        assert assessment.outcome in {"scored", "abstained"}
+        assert assessment.reason is None
     assert {call.status for call in assessment.calls} == {"ok"}
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(served(judge, trace))))
     assert all(0 <= score.value <= 1 for score in assessment.scores)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from judge_traces import ASKING
 from msgspec import Struct
 from support.cases import each_case
 
@@ -22,7 +23,7 @@ GOLDEN = Path(__file__).with_name("golden_catalogue.txt")
 After a change that is meant: UPDATE_GOLDEN=1 .venv/bin/pytest tests/judges -k golden
 """
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 
 
 def described(judge: Judge) -> str:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from deciding import DECIDES, DecisionModel, sure
-from judge_traces import LONG, SHORT, served
+from judge_traces import ASKING, LONG, SHORT, served
 from msgspec import structs
 from support.decision_endpoint import MODEL, DecisionEndpoint
 
@@ -86,7 +86,7 @@ def test_only_forms_of_pairs_are_for_classifiers() -> None:
     classifier = ModelSettings(provider="classifier", base_url="http://localhost", model="nli")
     pairs = {name for name, judge in FORMS.items() if "classifier" in judge.forms}
     assert {"groundedness", "correctness", "context_sufficiency"} <= pairs
-    for name, judge in catalogue().items():
+    for name, judge in ASKING.items():
         if name in pairs:
             form = judge_for(judge, classifier)
             questions = [each for prompt in form.prompts(served(judge, SHORT)) for each in prompt.questions]

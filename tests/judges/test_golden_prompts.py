@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from judge_traces import LONG, SHORT, served
+from judge_traces import ASKING, LONG, SHORT, served
 from support.cases import each_case
 
 from judges.core.judge import Judge
@@ -49,7 +49,7 @@ def questions_of(judge: Judge, trace: Trace) -> str:
 
 
 @each_case("case", CASES)
-@each_case("judge", catalogue().values(), ids=catalogue())
+@each_case("judge", ASKING.values(), ids=ASKING)
 def test_messages_are_those_of_the_golden_file(judge: Judge, case: str) -> None:
     compare(GOLDEN / f"{judge.name}.{case}.txt", written(judge, served(judge, CASES[case])))
     if judge.decision_form is not None:

@@ -1,6 +1,7 @@
 """Guidance in the prompt of a judge, and judges that are based on a built-in one."""
 
 import pytest
+from judge_traces import ASKING
 
 from judges.core.judge import AnsweredPrompt
 from judges.core.prompt import MATERIAL_RULES
@@ -20,7 +21,7 @@ TRACE = Trace(
 
 
 def test_guidance_stands_before_the_form_of_the_answer_in_every_built_in_judge() -> None:
-    for name, base in catalogue().items():
+    for name, base in ASKING.items():
         plain, guided = (define(name, {"based_on": name, "guidance": rules}) for rules in ([], [RULE]))
         assert plain.version == base.version, name
         assert plain.fixed_parts == base.fixed_parts, name

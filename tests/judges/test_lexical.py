@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from judge_traces import HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, served
+from judge_traces import ASKING, HOSTILE, LONG, SHORT, YES_NO, all_samples, filled, served
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
@@ -20,7 +20,7 @@ from tracejudge import Trace
 LABELS = {"correctness": "correct", "groundedness": "grounded", "relevance_to_query": "relevant", "safety": "safe"}
 """The tag of the samples that says what each judge should find."""
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 
 
 def judged(judge: Judge, traces: list[Trace]) -> list[Assessment]:
@@ -44,7 +44,9 @@ class TestEveryJudge:
         assert judge.missing(judge.prepare(traces[0])) is None
         for trace, assessment in zip(traces, judged(judge, traces), strict=True):
             missing = judge.missing(judge.prepare(trace))
-            if missing is None:
+            if judge.name == "plan_adherence" and assessment.calls and assessment.reason:
+                assert (assessment.reason, assessment.note) == ("missing_input", "the transcript states no plan")
+            elif missing is None:
                 assert (assessment.outcome, assessment.reason) == ("scored", None)
                 # supported_share is absent where no sentence needs support, completeness where none is relevant.
                 metrics = {score.metric for score in assessment.scores}

@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from judge_traces import LONG, SHORT, served
+from judge_traces import ASKING, LONG, SHORT, served
 from model_client import KEY, PROMPT, REQUEST, WORDS, Client, by_heuristic, requests_of, with_tools
 from model_client import openai as client
 from raw_server import RawServer
@@ -42,10 +42,9 @@ from judges.core.model import (
     RateLimitedError,
 )
 from judges.models.openai import OpenAIModel
-from judges.registry import catalogue
 from tracejudge import Trace
 
-every_judge = pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+every_judge = pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 
 
 def chat_response(text: str, **fields: object) -> ChatResponse:

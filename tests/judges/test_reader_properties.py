@@ -11,7 +11,7 @@ import pytest
 from families import FAMILIES, TRACE, Family, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_traces import served
+from judge_traces import ASKING, served
 from support.cases import each_case
 
 from judges.calling.evaluation import evaluate
@@ -19,7 +19,6 @@ from judges.core.judge import AnsweredPrompt, Judge
 from judges.core.verdict import FINAL_REASONS, Assessment
 from judges.models.scripted import ScriptedModel
 from judges.parsing.answer import AnswerError
-from judges.registry import catalogue
 
 PIECES = [
     "{", "}", "[", "]", ":", ",", '"', "'", "\\", "\n", " ", "```json\n", "```", "//", "/*", "#", "\ufeff", "\u201c",
@@ -109,7 +108,7 @@ def test_any_text_is_read_and_scored_on_the_scale_or_refused(family: Family, dat
     checked(family.judge, Assessment(outcome, scores=scores, rationale=rationale, details=details))
 
 
-@pytest.mark.parametrize("judge", catalogue().values(), ids=catalogue())
+@pytest.mark.parametrize("judge", ASKING.values(), ids=ASKING)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_any_answer_ends_as_a_verdict(judge: Judge, data: st.DataObject) -> None:

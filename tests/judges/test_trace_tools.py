@@ -9,7 +9,7 @@ from attacks import EVERYWHERE
 from support.cases import each_case
 from trace_spans import BEGAN_AT, FAILED_ID, LARGE_ID, SLOW_ID, long_trace, step, trace
 
-from judges.agent import TraceToolbox
+from judges.agent.toolbox import TraceToolbox
 from judges.core.prompt import neutralise
 from tracejudge import Message, Span, ToolCall, Trace, Usage
 

@@ -9,7 +9,7 @@ import pytest
 from support.cases import each_case
 from trace_spans import long_trace, step, trace
 
-from judges.agent import TraceToolbox
+from judges.agent.toolbox import TraceToolbox
 
 BOUND_S = 3.0
 """Of computing in this thread, which is no longer where others compute; a second is promised."""

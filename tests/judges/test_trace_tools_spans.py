@@ -10,7 +10,7 @@ from opentelemetry.trace import Status, StatusCode
 from support.cases import each_case
 from trace_spans import step, trace
 
-from judges.agent import TraceToolbox
+from judges.agent.toolbox import TraceToolbox
 from tracejudge import Span, Trace
 from tracejudge.otel.joining import join
 from tracejudge.otel.span_buffer import SpanGroup, raw_span

@@ -11,12 +11,12 @@ import pytest
 from support.cases import each_case
 from trace_spans import step, trace
 
-from judges.agent import TraceToolbox
 from judges.agent import search as pieces
 from judges.agent import spans as content
 from judges.agent.patterns import Clocks, SearchBudget
 from judges.agent.search import Pieces
 from judges.agent.spans import Contents, Steps
+from judges.agent.toolbox import TraceToolbox
 from tracejudge import Trace
 
 WORDS = "error|exception|timeout|failed"

@@ -5,13 +5,14 @@ from dataclasses import replace
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judge_traces import ASKING
 from support.cases import each_case
 
 from judges.core.judge import Judge
 from judges.core.prompt import Block, Prompt, conversation, documents, render
 from judges.registry import catalogue
 from judges.requests.request import truncate_to_context
-from tracejudge import Document, Message, Trace
+from tracejudge import Document, Message, ToolCall, Trace
 
 GROUNDEDNESS = catalogue()["groundedness"]
 FIXED = "x" * 30
@@ -133,7 +134,7 @@ def test_a_cut_that_leaves_only_blank_documents_does_not_serve() -> None:
     assert truncate_to_context(GROUNDEDNESS, Trace(**question, context=["word", "word " * 10_000]), 5_000) is not None
 
 
-@each_case("judge", catalogue().values(), ids=catalogue())
+@each_case("judge", ASKING.values(), ids=ASKING)
 def test_a_cut_of_each_judge_keeps_what_it_needs(judge: Judge) -> None:
     long = "word " * 2_000
     whole = Trace(
@@ -145,6 +146,7 @@ def test_a_cut_of_each_judge_keeps_what_it_needs(judge: Judge) -> None:
         guidelines=["Be short."],
         messages=[Message("user", long)] * 5,
         context=["first", *[long] * 5],
+        tool_calls=[ToolCall("search", {"page": page}, long) for page in range(5)],
     )
     fitted = truncate_to_context(judge, whole, 9_000)
     if "context" in judge.cuts:
@@ -152,7 +154,7 @@ def test_a_cut_of_each_judge_keeps_what_it_needs(judge: Judge) -> None:
     if fitted is None:
         return
     assert judge.missing(fitted.trace) is None
-    assert set(fitted.left_out) <= set(judge.cuts) & {"messages", "context"}
+    assert set(fitted.left_out) <= {*judge.cuts, "results"} & {"messages", "context", "results"}
 
 
 texts = st.lists(st.text(max_size=12), max_size=6)

@@ -126,5 +126,8 @@ BY_NAME: Mapping[str, UserJudge] = {
     ),
 }
 
-JUDGES: Mapping[str, Judge] = {**catalogue(), **{name: define(name, each.table) for name, each in BY_NAME.items()}}
+JUDGES: Mapping[str, Judge] = {
+    **{name: judge for name, judge in catalogue().items() if judge.run is None},
+    **{name: define(name, each.table) for name, each in BY_NAME.items()},
+}
 """The built-in judges and these."""

@@ -14,11 +14,12 @@ import msgspec
 import pytest
 from support.cases import each_case
 
+from tracejudge.content.convert import Notes, convert_trace
 from tracejudge.content.encode import ContentPolicy, copied
 from tracejudge.content.redact import redact_secrets
 from tracejudge.content.truncate import mark_media
 from tracejudge.log import RedactionError
-from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, ToolCall, Trace, Usage
+from tracejudge.model import Document, Feedback, LateFeedback, Message, Span, Tool, ToolCall, Trace, Usage
 from tracejudge.redis_url import parse_redis_url
 from tracejudge.settings import Settings
 
@@ -327,3 +328,30 @@ def test_the_search_for_base64_is_linear() -> None:
         start_s = time.process_time()
         mark_media(text)
         assert time.process_time() - start_s < 5, text[:20]
+
+
+def test_tools_that_could_be_called_are_read_in_the_forms_of_all_providers() -> None:
+    schema = {"type": "object", "properties": {"number": {"type": "integer"}}}
+    named = {"name": "track", "description": "Finds a parcel."}
+    full = [Tool("track", "Finds a parcel.", schema)]
+    cases: list[tuple[object, list[Tool] | None]] = [
+        ([{**named, "parameters": schema}], full),
+        ([{"type": "function", "function": {**named, "parameters": schema}}], full),
+        ([{**named, "input_schema": schema}, {"name": "track"}], full),
+        ([{**named, "inputSchema": schema}], full),
+        ({"function_declarations": [{**named, "parameters": schema}]}, full),
+        ([{"toolSpec": {**named, "inputSchema": {"json": schema}}}], full),
+        ([{"tool": {"json_schema": json.dumps({"function": {**named, "parameters": schema}})}}], full),
+        (json.dumps([json.dumps({**named, "parameters": json.dumps(schema)})]), full),
+        (["track", {"name": "pay"}, 7, {"description": "?"}], [Tool("track"), Tool("pay")]),
+        ([[[[[[["track"]]]]]]], None),
+        ([{"name": f"t{number}"} for number in range(2_000)], [Tool(f"t{number}") for number in range(1_000)]),
+        ([], None),
+    ]
+    for value, tools in cases:
+        notes = Notes()
+        fields = convert_trace({"output": "o", "tools": value}, notes)
+        assert fields.get("tools") == tools, value
+        assert [note.reason for note in notes.entries] == (["unreadable"] if tools is None and value else []), value
+    expected = convert_trace({"output": "o", "expected_tool_calls": [("track", {"number": 7}), "pay"]}, Notes())
+    assert expected["expected_tools"] == [ToolCall("track", {"number": 7}), ToolCall("pay")]

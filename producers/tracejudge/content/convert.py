@@ -30,6 +30,7 @@ from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
+from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import CutMark, number_of, structure_of
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, plain_text, trace_id_text
 from tracejudge.log import class_name, report_or_raise
@@ -40,6 +41,7 @@ from tracejudge.model import (
     LateFeedback,
     Message,
     Span,
+    Tool,
     ToolCall,
     Usage,
     is_wire_span,
@@ -472,6 +474,13 @@ def _tool_call(item: Any, notes: Notes) -> ToolCall | None:
     )
 
 
+def _tools(value: Any, notes: Notes) -> list[Tool] | None:
+    tools = tool_definitions(_copy(value, "tools", notes))
+    if not tools and not (_items(value) is not None and value in _EMPTY):
+        raise UnreadableError
+    return tools or None
+
+
 _SPAN_NAMES: Final = {
     "id": "span_id",
     "parent": "parent_id",
@@ -613,7 +622,7 @@ def _add_conversations(read: dict[str, Any], messages: Any, notes: Notes) -> Non
 
 CONTENT_FIELDS: Final = frozenset(
     {"input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"}
-    | {"spans", "error", "feedback", "tags"}
+    | {"tools", "expected_tools", "spans", "error", "feedback", "tags"}
 )
 _NAME_FIELDS: Final = (
     *("service", "environment", "release", "name", "session_id", "user_id", "response_id", "provider", "model"),
@@ -630,7 +639,8 @@ _READERS: Final[dict[str, Callable[[Any, Notes], Any]]] = {
     "error": _error,
     "context": _context,
     **{name: _list_reader(name) for name in ("expected_facts", "guidelines")},
-    "tool_calls": _tool_calls,
+    **dict.fromkeys(("tool_calls", "expected_tools"), _tool_calls),
+    "tools": _tools,
     "spans": _spans,
     "usage": _usage,
     "feedback": _feedback,

@@ -56,6 +56,8 @@ OTHER_NAMES: Final = {
         "expected_facts": "facts",
         "guidelines": "guideline",
         "tool_calls": "tool_call tools_called function_calls tool_uses",
+        "tools": "available_tools tool_definitions",
+        "expected_tools": "expected_tool_calls reference_tool_calls",
         "usage": "token_usage usage_metadata",
         "error": "exception error_message",
         "feedback": "user_feedback",

@@ -26,13 +26,13 @@ TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
 CONTENT_FIELDS: Final = (
     *("input", "output", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls"),
-    *("spans", "error", "feedback", "tags", "comment"),
+    *("tools", "expected_tools", "spans", "error", "feedback", "tags", "comment"),
 )
 """Fields of traces and late feedback that may hold content; all others are metadata."""
 METADATA: Final = {
     "messages": frozenset({"role"}),
     "context": frozenset({"id", "score"}),
-    "tool_calls": frozenset({"name"}),
+    **dict.fromkeys(("tool_calls", "tools", "expected_tools"), frozenset({"name"})),
     "spans": frozenset({"span_id", "parent_id", "name", "kind", "started_at", "ended_at"}),
     "feedback": frozenset({"score"}),
 }
@@ -100,7 +100,7 @@ _MAX_VALUES: Final = 10_000
 # Items that carry the mark if a list holds objects; elsewhere the mark itself is the item.
 _MARK_ITEMS: Final[dict[str, Callable[[str], object]]] = {
     "messages": lambda mark: {"role": "system", "content": mark},
-    "tool_calls": lambda mark: {"name": mark},
+    **dict.fromkeys(("tool_calls", "tools", "expected_tools"), lambda mark: {"name": mark}),
     "spans": lambda mark: {"span_id": "", "name": mark},
 }
 _encode: Final = Encoder().encode

@@ -43,6 +43,8 @@ _EXPECTED: Final = {
     "usage": "input_tokens and output_tokens, both numbers",
     "feedback": "a number from -1 to 1",
     "tool_calls": "a list of calls, each with a name",
+    "tools": "a list of tools, each with a name",
+    "expected_tools": "a list of calls, each with a name",
     "spans": "a list of spans, each with a name",
     "messages": "a list of messages, each with a role and a content",
     "tags": "a dict of texts",

@@ -24,6 +24,7 @@ from tracejudge.dialects.messages import (
 )
 from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
 from tracejudge.dialects.table import Path, Table
+from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import (
     count_of,
     decoded,
@@ -278,6 +279,7 @@ class _Plan:
             documents=self._documents(values, role),
             reranked=documents_of(values.first(paths["reranked"], _given)) if role is Role.RERANKER else (),
             tool=self._tool(values) if role is Role.TOOL else None,
+            tools=tuple(values.first(paths["tools"], tool_definitions) or ()),
             model=model,
             provider=self._providers.get(provider) or _INTERFACE.sub("", provider) or None,
             response_id=values.first(

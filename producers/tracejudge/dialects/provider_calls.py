@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from tracejudge.dialects.messages import conversation, input_from_messages
 from tracejudge.dialects.reading import SpanInput
+from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import SCALARS, copied_collection, first_count, first_text, is_list, mapping_of, text_of
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import ToolCall, Usage
 
-_REQUEST_KEYS: Final = ("messages", "system", "input", "instructions", "model")
+_REQUEST_KEYS: Final = ("messages", "system", "input", "instructions", "model", "tools")
 _ID_KEYS: Final = ("user", "safety_identifier", "metadata", "conversation")
 # Not JSON: models and values that the libraries parsed from the texts beside them; long: what no reader here uses.
 _SKIPPED: Final = frozenset({"parsed", "parsed_arguments", "parsed_output", "logprobs", "encrypted_content"})
@@ -98,6 +99,7 @@ def call_fields(request: Mapping[str, Any], response: Mapping[str, Any]) -> dict
             )
             for place, call in enumerate((*asked.calls, *(answer.calls if answer else ())))
         },
+        "tools": tool_definitions(request.get("tools")),
         "model": text_of(response.get("model")) or text_of(request.get("model")),
         "response_id": text_of(response.get("id")),
         "usage": _usage(mapping_of(response.get("usage")) or {}),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from tracejudge.dialects import names
 from tracejudge.dialects.values import mapping_of, text_of
-from tracejudge.model import Document, JSONValue, Message, TextEnum, Usage
+from tracejudge.model import Document, JSONValue, Message, TextEnum, Tool, Usage
 
 
 class Role(TextEnum):
@@ -73,6 +73,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     documents: tuple[Document, ...] = ()
     reranked: tuple[Document, ...] = ()  # Documents given to a reranker.
     tool: Call | None = None
+    tools: tuple[Tool, ...] = ()  # Tools that the model could call.
     model: str | None = None
     provider: str | None = None
     response_id: str | None = None

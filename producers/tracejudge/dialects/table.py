@@ -52,8 +52,8 @@ class Path:
 
 Paths = tuple[str, ...]
 _PARTS: Final = (
-    *("calls", "instructions", "documents", "reranked", "model", "provider", "response_id", "session_id", "user_id"),
-    *("input_tokens", "output_tokens", "error"),
+    *("calls", "instructions", "tools", "documents", "reranked", "model", "provider", "response_id"),
+    *("session_id", "user_id", "input_tokens", "output_tokens", "error"),
 )
 
 
@@ -67,6 +67,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         calls: A span with one of these is a call of a model, unless its kind is named.
         events: Names of events, and what they hold: one of ``EVENT_WAYS``.
         instructions: Attributes of the system prompt, where it is no message.
+        tools: Attributes of the tools that the model could call.
         input: Attributes with a way of ``INPUT_WAYS``.
         output: Attributes with a way of ``OUTPUT_WAYS``.
         documents: Attributes of what was found. One that is an output too is read of retrievers and rerankers only.
@@ -87,6 +88,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     calls: Paths = ()
     events: Mapping[str, str] = {}
     instructions: Paths = ()
+    tools: Paths = ()
     input: Mapping[str, str] = {}
     output: Mapping[str, str] = {}
     documents: Paths = ()
@@ -123,7 +125,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
     @cached_property
     def content_prefixes(self) -> Paths:
         """The beginnings of the names of attributes with content, which is published in inputs and outputs."""
-        parts = ("instructions", "documents", "reranked", "tool.arguments", "tool.result")
+        parts = ("instructions", "tools", "documents", "reranked", "tool.arguments", "tool.result")
         listed = (path for part in parts for path in self.paths.get(part, ()))
         names = {path.name for path in (*map(Path, (*self.input, *self.output)), *listed) if not path.is_event}
         # Beside the flattened list of a name there may be other attributes that begin with it.

@@ -29,7 +29,7 @@ class TraceJudgeCompletionHook:
         inputs: Sequence[object],
         outputs: Sequence[object],
         system_instruction: Sequence[object],
-        tool_definitions: Sequence[object] | None = None,  # noqa: ARG002 - required by the protocol
+        tool_definitions: Sequence[object] | None = None,
         span: Span | None = None,
         log_record: object = None,
     ) -> None:
@@ -39,6 +39,7 @@ class TraceJudgeCompletionHook:
                 names.INPUT_MESSAGES: inputs,
                 names.OUTPUT_MESSAGES: outputs,
                 names.SYSTEM_INSTRUCTIONS: system_instruction,
+                names.TOOL_DEFINITIONS: tool_definitions,
             }
             fields = _trace_fields(_completed_span(span, log_record, content))
         except Exception as error:  # noqa: BLE001 - the host's call must go on

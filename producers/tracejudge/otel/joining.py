@@ -333,6 +333,8 @@ def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] |
             "messages": _history(nearest_first, query),
             "context": retrieved_context(steps, judged),
             "tool_calls": collect_tool_calls(steps, output),
+            # A later call may offer others; of one name the first definition counts.
+            "tools": [*{tool.name: tool for step in reversed(steps.steps) for tool in step.reading.tools}.values()],
             "spans": [build_span(step, dialects) for step in ordered],
             "usage": _usage(steps, request, call),
             "started_at": judged.span.started_at,

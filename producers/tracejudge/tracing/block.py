@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tracejudge.model import Document, Feedback, Message, ToolCall, Usage
+from tracejudge.model import Document, Feedback, Message, Tool, ToolCall, Usage
 from tracejudge.tracing.step import Step, current_step, kind_text
 
 
@@ -23,6 +23,8 @@ class OpenTrace:
         context: list[Document | str] | None
         messages: list[Message] | None
         tool_calls: list[ToolCall] | None
+        tools: list[Tool] | None
+        expected_tools: list[ToolCall] | None
         provider: str | None
         model: str | None
         usage: Usage | None

@@ -23,8 +23,9 @@ from worker.core.features import Table, collect_all, installed, installed_tables
 
 Always = Literal["error", "negative_feedback", "slow"]
 Has = Literal[
-    "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "spans"
-]
+    "input", "messages", "context", "expected_response", "expected_facts", "guidelines", "tool_calls", "tools",
+    "expected_tools", "spans"
+]  # fmt: skip
 SeriesLabel = Literal["name", "model", "release"]
 MAX_SEGMENT_VALUE_CHARS: Final = 100
 Role = Literal["ingest", "judge", "export", "monitor"]

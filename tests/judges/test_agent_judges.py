@@ -1,0 +1,314 @@
+"""The judges of tools and trajectories: what they are shown, what code finds, and what becomes of odd answers."""
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from agent_traces import Labelled, labelled, recording
+from clients.recording import RECORDED
+from families import FAMILIES
+from judge_traces import SHORT, parse
+
+from judges.agent.transcript import arguments_of, transcript
+from judges.calling.evaluation import evaluate
+from judges.catalog.step_efficiency import repeats
+from judges.catalog.tool_arguments import breaches, schema_breaches
+from judges.core.judge import Judge
+from judges.core.model import ModelSettings
+from judges.core.prompt import ToolCall as ModelCall
+from judges.core.prompt import render
+from judges.core.verdict import Assessment
+from judges.models.lexical import LexicalModel
+from judges.models.scripted import ScriptedModel, Step
+from judges.registry import catalogue
+from tracejudge import Span, Tool, ToolCall, Trace
+
+ASKING = ("tool_selection", "tool_arguments", "tool_result_use", "task_completion", "plan_adherence", "step_efficiency")
+MATCH = catalogue()["trajectory_match"]
+
+
+def judged(judge: Judge, trace: Trace, *answers: str | Step, **settings: Any) -> Assessment:
+    model = ScriptedModel(answers or ["{}"], ModelSettings(provider="scripted", model="scripted", **settings))
+    return asyncio.run(evaluate(judge, trace, None if judge.run else model))
+
+
+def test_the_set_has_six_traces_of_each_judge_and_outcome_a_third_of_them_recorded() -> None:
+    counts = Counter((row.judge, row.passes, row.is_recorded) for row in labelled())
+    expected = {
+        (name, passes, is_recorded): 2 if is_recorded else 4
+        for name in ASKING
+        for passes in (True, False)
+        for is_recorded in (True, False)
+    }
+    assert counts == expected
+    assert len({row.id for row in labelled()}) == 72
+
+
+def test_the_parts_in_code_are_right_on_all_of_them() -> None:
+    for row in labelled():
+        trace = MATCH.prepare(row.trace)
+        steps = transcript(trace)
+        assert len(breaches(trace, steps)) == row.schema_errors, row.id
+        assert len(repeats(steps)) == row.repeats, row.id
+        assessment = judged(MATCH, row.trace)
+        passed = assessment.scores[0].passed if assessment.scores else None
+        assert passed is row.trajectory_match, (row.id, assessment.note)
+
+
+def test_the_transcript_of_each_recorded_client_has_its_one_call() -> None:
+    clients = [path.parent.name for path in RECORDED.glob("*/tool.traces.gz")]
+    assert len(clients) > 30
+    for name in clients:
+        trace = msgspec.convert({"service": "s", **recording(name, "tool")}, Trace)
+        calls = transcript(trace).calls
+        assert [call.name.rpartition("-")[2] for call in calls] == ["track"], name
+        assert arguments_of(calls[0]) == {"number": 7}, name
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+def request(judge: Judge, trace: Trace) -> str:
+    (prompt,) = judge.prompts(judge.prepare(trace)) or [None]
+    return render(prompt)[1].content
+
+
+def faults(content: str, trace: Trace) -> set[str]:
+    """Find what is wrong with a request, by the trace alone."""
+    blocks = {block.name: block.value for block in parse(content)}
+    texts = [json.dumps(call.result) if call.error is None else call.error for call in trace.tool_calls or ()]
+    shown = re.findall(r"^  (?:result|error): (.*)$", blocks.get("transcript", ""), re.MULTILINE)
+    names = re.findall(r"^S\d+ C\d+ tool (\S+)", blocks.get("transcript", ""), re.MULTILINE)
+    problems = {
+        "results": shown != texts,
+        "order": names != [call.name for call in trace.tool_calls or ()],
+        "tools": any(f"\n{tool.name}" not in f"\n{blocks.get('tools', '')}" for tool in trace.tools or ()),
+    }
+    return {name for name, is_wrong in problems.items() if is_wrong}
+
+
+CALLS = [
+    ToolCall("find", {"title": "Glass Rivers"}, {"copy": "GR-2"}),
+    ToolCall("find", {"title": "Glass Rivers"}, {"copy": "GR-2"}),
+    ToolCall("reserve", {"copy": "GR-2"}, error="the card is blocked"),
+]
+TOOLS = [Tool("find", "Finds a title.", {"type": "object"}), Tool("reserve", "Reserves a copy."), Tool("renew")]
+TRACE = Trace(trace_id="1", service="s", input="Reserve it.", output="It is blocked.", tool_calls=CALLS, tools=TOOLS)
+WRONG: Mapping[str, Callable[[Trace], Trace]] = {
+    "results": lambda trace: msgspec.structs.replace(
+        trace, tool_calls=[ToolCall(call.name, call.arguments) for call in trace.tool_calls or ()]
+    ),
+    "order": lambda trace: msgspec.structs.replace(trace, tool_calls=[*(trace.tool_calls or ())][::-1]),
+    "tools": lambda trace: msgspec.structs.replace(trace, tools=None),
+}
+
+
+def test_requests_show_results_order_and_tools_and_a_request_without_them_is_noticed() -> None:
+    for name in ASKING:
+        judge = catalogue()[name]
+        assert faults(request(judge, TRACE), TRACE) == set(), name
+        for fault, change in WRONG.items():
+            assert fault in faults(request(judge, change(TRACE)), TRACE), (name, fault)
+
+
+def test_steps_come_from_spans_in_order_of_time_without_wrappers_and_repeated_spans() -> None:
+    def span(name: str, parent: str | None, kind: str, start: float, **more: Any) -> Span:
+        return Span(f"{name}{start}", name, parent, kind, start, start + 0.5, **more)
+
+    spans = [
+        span("pay", "agent0.0", "TOOL", 3.0, status="error", outputs="card refused", inputs={"sum": 4}),
+        span("agent", None, "AGENT", 0.0, outputs="No."),
+        span("execute_tool look", "agent0.0", "internal", 2.0, attributes={"gen_ai.operation.name": "execute_tool"}),
+        span("look", "execute_tool look2.0", "TOOL", 2.1, outputs="4 left"),
+        span("chat", "agent0.0", "LLM", 1.0, outputs="I look.\nThen I pay."),
+        span("search", "agent0.0", "RETRIEVER", 2.5, inputs="shop", outputs=["open"]),
+    ]
+    text = transcript(Trace(trace_id="1", service="s", output="No.", spans=spans)).block().value
+    assert text.split("\n") == [
+        "S1 model chat (0.5 s)", "  text: I look.", "    Then I pay.",
+        "S2 C1 tool look (0.5 s)",
+        "S3 retrieval search (0.5 s)", "  inputs: shop", '  result: ["open"]',
+        "S4 C2 tool pay (0.5 s)", '  arguments: {"sum": 4}', "  error: card refused",
+    ]  # fmt: skip
+
+
+def test_long_results_are_cut_from_the_largest_down_and_then_the_trace_is_read_by_tools() -> None:
+    judge = catalogue()["tool_result_use"]
+    sizes = (30_000, 9_000, 2_000)
+    calls = [ToolCall("read", {"page": size}, f"begin {'x' * size} end") for size in sizes]
+    trace = msgspec.structs.replace(TRACE, tool_calls=calls)
+    good = FAMILIES["tool_result_use"].text()
+    cut = judged(judge, trace, good, max_input_tokens=7_000)
+    assert (cut.outcome, cut.details["left_out"]) == ("scored", {"results": 1})
+    many = msgspec.structs.replace(trace, tool_calls=calls * 20)
+    requests = list[str]()
+
+    def answer(asked: Any) -> Step | str:
+        requests.append(asked.messages[1].content)
+        read = any(message.role == "tool" for message in asked.messages)
+        return (
+            good
+            if read
+            else Step(tool_calls=(ModelCall("1", "get_span", '{"span_id": "trace", "max_content_length": 200}'),))
+        )
+
+    explored = judged(judge, many, answer, max_input_tokens=9_000)
+    assert explored.outcome == "scored", explored.note
+    assert explored.details["exploration"]["tool_calls"] == {"get_span": 1}
+    steps = dict(parse(requests[0]))["transcript"]
+    assert "S60 C60 tool read" in steps
+    assert "result: [30,010 characters]" in steps
+    assert judged(judge, trace, good, max_input_tokens=500).reason == "input_too_long"
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_yes_with_problems_is_asked_for_once_more_and_then_a_no() -> None:
+    family = FAMILIES["tool_result_use"]
+    doubtful = json.dumps({**family.other[0], "result": "yes"})
+    for answers, passed in (((doubtful, doubtful), False), ((doubtful, family.text()), True)):
+        assessment = judged(family.judge, SHORT, *answers)
+        assert (assessment.scores[0].passed, len(assessment.calls)) == (passed, 2)
+
+
+def test_inputs_that_no_field_names_are_missing_without_a_call_and_a_plan_with_one() -> None:
+    once = ToolCall("find", {"title": "x"})
+    cases = {
+        "tool_result_use": (msgspec.structs.replace(TRACE, tool_calls=[once]), "no call of a tool has a result", 0),
+        "step_efficiency": (msgspec.structs.replace(TRACE, tool_calls=[once]), "fewer than two steps", 0),
+        "tool_selection": (msgspec.structs.replace(TRACE, tool_calls=None, tools=None), "no tool_calls or tools", 0),
+        "trajectory_match": (TRACE, "no expected_tools", 0),
+        "plan_adherence": (TRACE, "states no plan", 1),
+    }
+    for name, (trace, note, calls) in cases.items():
+        assessment = judged(catalogue()[name], trace, '{"plan": [], "unplanned": []}')
+        assert (assessment.reason, len(assessment.calls)) == ("missing_input", calls), name
+        assert note in (assessment.note or ""), name
+
+
+def test_code_decides_alone_where_there_is_nothing_to_ask() -> None:
+    broken = [ToolCall("find", '{"title": 4}'), ToolCall("find", {"title": "x", "more": 1})]
+    schema = {"type": "object", "properties": {"title": {"type": "string"}}, "additionalProperties": False}
+    trace = msgspec.structs.replace(TRACE, tool_calls=broken, tools=[Tool("find", None, schema)])
+    assessment = judged(catalogue()["tool_arguments"], trace)
+    assert (assessment.scores[0].value, assessment.calls, assessment.details["schema_errors"]) == (0.0, (), 2)
+    assert assessment.details["breaches"] == {
+        "C1": ["$.title breaks `type`"], "C2": ["$ breaks `additionalProperties`"]
+    }  # fmt: skip
+    different = msgspec.structs.replace(TRACE, tool_calls=CALLS[1:])
+    assessment = judged(catalogue()["step_efficiency"], different)
+    assert (assessment.scores[0].value, assessment.calls) == (1.0, ())
+
+
+def test_a_selection_without_a_call_is_judged_by_what_could_have_been_called() -> None:
+    trace = msgspec.structs.replace(TRACE, tool_calls=None)
+    for missing, value, passed in (([], 1.0, True), ([{"reason": "So.", "tool": "find"}], 0.0, False)):
+        assessment = judged(catalogue()["tool_selection"], trace, json.dumps({"calls": [], "missing": missing}))
+        assert (assessment.scores[0].value, assessment.scores[0].passed) == (value, passed)
+
+
+def test_a_repeat_is_needless_unless_state_changed_or_it_failed() -> None:
+    def calls(text: str) -> Sequence[ToolCall]:
+        names = {"g": "get_it", "s": "set_it", "l": "list_it"}
+        return [
+            ToolCall(names[c.lower()], {"a": 1, "b": 2}, error="down" if c.isupper() else None) for c in text.split()
+        ]
+
+    cases = {"g g": 1, "g l g": 1, "g s g": 0, "g S g": 1, "s s": 1, "G g": 0, "G G g": 1, "G G G": 1, "G G G G": 2}
+    for text, count in cases.items():
+        trace = msgspec.structs.replace(TRACE, tool_calls=calls(text))
+        assert len(repeats(transcript(trace))) == count, text
+    other = [ToolCall("get_it", {"b": 2, "a": 1.0}), ToolCall("get_it", '{"a": 1.0, "b": 2}')]
+    assert len(repeats(transcript(msgspec.structs.replace(TRACE, tool_calls=other)))) == 1
+
+
+def test_trajectories_match_by_mode_and_by_the_rule_for_arguments() -> None:
+    def calls(text: str) -> list[ToolCall]:
+        return [ToolCall(word[0], None if len(word) == 1 else json.loads(word[1:])) for word in text.split()]
+
+    same = '{"n":7,"t":"x","o":{"b":1,"a":2}}'
+    equal = '{"o":{"a":2.0,"b":1},"t":"\\tx","n":7.0}'
+    cases: list[tuple[str, str, dict[str, Any], bool, float, float]] = [
+        ("a b", "a b", {}, True, 1, 1),
+        ("b a", "a b", {}, False, 1, 1),
+        ("b a", "a b", {"mode": "unordered"}, True, 1, 1),
+        ("a b b", "a b", {"mode": "unordered"}, False, 2 / 3, 1),
+        ("a", "a b", {"mode": "subset"}, True, 1, 0.5),
+        ("a c", "a b", {"mode": "subset"}, False, 0.5, 0.5),
+        ("b c a", "a b", {"mode": "superset"}, True, 2 / 3, 1),
+        ("b c a", "a b", {"mode": "superset", "in_order": True}, False, 2 / 3, 1),
+        ("c a c b", "a b", {"mode": "superset", "in_order": True}, True, 0.5, 1),
+        (f"a{same}", f"a{equal}", {}, True, 1, 1),
+        ('a{"n":7}', 'a{"n":"7"}', {}, False, 0, 0),
+        ('a{"n":1}', 'a{"n":true}', {}, False, 0, 0),
+        ('a{"n":7}', 'a{"n":8}', {"arguments": "ignore"}, True, 1, 1),
+        ('a{"n":7,"x":1}', 'a{"n":7,"x":2}', {"arguments": ["n"]}, True, 1, 1),
+        ('a{"n":7,"x":1}', 'a{"n":6,"x":1}', {"arguments": ["n"]}, False, 0, 0),
+        ('a{"n":1} a{"n":2}', 'a a{"n":1}', {"mode": "unordered"}, True, 1, 1),
+    ]
+    for made, expected, settings, passed, precision, recall in cases:
+        trace = Trace(trace_id="1", service="s", output="", tool_calls=calls(made), expected_tools=calls(expected))
+        scores = {each.metric: each.value for each in judged(MATCH.configured(settings), trace).scores}
+        assert scores["trajectory_match"] == float(passed), (made, expected, settings)
+        assert (scores["precision"], scores["recall"]) == (pytest.approx(precision), pytest.approx(recall)), made
+
+
+def test_a_schema_that_cannot_be_used_is_left_to_the_model_in_bounded_time() -> None:
+    doubling = {f"d{number}": {"allOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(40)}
+    schemas: list[object] = [
+        {"$ref": "http://127.0.0.1:9/schema.json"},
+        {"$ref": "#"},
+        {"$defs": {**doubling, "d40": {}}, "$ref": "#/$defs/d0"},
+        {"properties": {"q": {"pattern": "(a+)+$"}}},
+        {"patternProperties": {"(q+)+$": {}}, "additionalProperties": False},
+        {"type": 7}, {"properties": 3}, {"required": "q"}, [], "text", None, {"unknown": 1},
+    ]  # fmt: skip
+    started = time.monotonic()
+    for schema in schemas:
+        assert schema_breaches(schema, {"q": "a" * 40 + "!"}) == [], schema
+    assert time.monotonic() - started < 20
+    assert schema_breaches({"required": ["city"]}, {}) == ["$ breaks `required`"]
+
+
+def test_scores_follow_from_states_and_from_evidence_that_exists() -> None:
+    def goal(state: str, *evidence: str) -> dict[str, object]:
+        return {"goal": "g", "evidence": evidence, "reason": "r", "state": state}
+
+    def plan(state: str, *evidence: str) -> dict[str, object]:
+        return {"step": "s", "evidence": evidence, "reason": "r", "state": state}
+
+    cases: list[tuple[str, dict[str, object], float, bool]] = [
+        ("task_completion", {"goals": [goal("done", "S1"), goal("impossible", "C3")]}, 1.0, True),
+        ("task_completion", {"goals": [goal("done", "S1"), goal("impossible", "S9")]}, 0.5, False),
+        ("task_completion", {"goals": [goal("done"), goal("partly"), goal("not_done")]}, 0.5, False),
+        ("plan_adherence", {"plan": [plan("followed", "call C1"), plan("changed")], "unplanned": []}, 1.0, True),
+        ("plan_adherence", {"plan": [plan("followed", "C1"), plan("followed", "S8")], "unplanned": ["C2"]}, 0.5, False),
+        ("step_efficiency", {"needless": []}, 2 / 3, False),
+    ]
+    for name, answer, value, passed in cases:
+        assessment = judged(catalogue()[name], SHORT, json.dumps(answer))
+        assert assessment.outcome == "scored", (name, assessment.note)
+        assert (assessment.scores[0].value, assessment.scores[0].passed) == (pytest.approx(value), passed), answer
+
+
+def test_labelled_traces_are_scored_by_the_lexical_model_or_lack_a_plan() -> None:
+    right: Counter[str] = Counter()
+
+    async def ask(row: Labelled) -> Assessment:
+        return await evaluate(catalogue()[row.judge], row.trace, LexicalModel())
+
+    for row in labelled():
+        assessment = asyncio.run(ask(row))
+        if row.judge != "plan_adherence":
+            assert assessment.outcome == "scored", (row.id, assessment.note)
+            right[row.judge] += assessment.scores[0].passed is row.passes
+    # A heuristic: it looks at errors, words and repeats, and does not see what was left undone.
+    assert right["tool_arguments"] == right["step_efficiency"] == 12
+    assert min(right.values()) >= 6, right
