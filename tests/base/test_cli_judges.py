@@ -26,6 +26,8 @@ SERVED = {
     "expected_response": "It is.",
     "guidelines": ["Answer at once."],
     "output": "It is [bold]so[/bold]\x1b[2J.",
+    "tool_calls": [{"name": "look", "arguments": {"at": "it"}, "result": "It is."}] * 2,
+    "expected_tools": [{"name": "look"}],
 }
 """What every judge needs."""
 
