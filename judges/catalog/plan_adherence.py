@@ -56,16 +56,18 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     # Only a step can show that the plan was followed.
     plan, unknown_keys = with_evidence(answer["plan"], prompt.about, "followed", "skipped")
     skipped = sum(entry["state"] == "skipped" for entry in plan)
-    share = 1 - skipped / len(plan)
+    share = 1 - skipped / max(len(plan), 1)
     unplanned, unknown = known_steps(answer["unplanned"], prompt.about)
     details = {"plan": plan, "unplanned": unplanned, "unknown_keys": unknown_keys + unknown}
     rationale = "\n".join(f"{entry['step']}: {entry['state']}. {entry['reason']}" for entry in plan)
     return Reading((Score("plan_adherence", share, share, passed=not skipped),), rationale, details)
 
 
-def heuristic(_trace: Trace, _steps: Transcript) -> Mapping[str, object]:
-    """Find no plan: words that two texts share do not tell one."""
-    return {"plan": [], "unplanned": []}
+def heuristic(_trace: Trace, steps: Transcript) -> Mapping[str, object]:
+    """Take the request for the plan, which any step follows: words that two texts share do not tell a plan."""
+    evidence = [step.key for step in steps.steps[:1]]
+    entry = {"step": "The request", "evidence": evidence, "reason": "No plan was looked for.", "state": "followed"}
+    return {"plan": [entry], "unplanned": []}
 
 
 JUDGE: Final = agent_steps.make(

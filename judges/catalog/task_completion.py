@@ -62,7 +62,7 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     # Only a step can show that something cannot be done.
     goals, unknown_keys = with_evidence(answer["goals"], prompt.about, "impossible", "not_done")
     states = [str(goal["state"]) for goal in goals]
-    share = sum(_WORTH[state] for state in states) / len(states)
+    share = sum(_WORTH[state] for state in states) / max(len(states), 1)
     passed = all(_WORTH[state] == 1 for state in states)
     texts = (f"{goal['goal']}: {goal['state']}. {goal['reason']}".replace("_", " ") for goal in goals)
     details = {"goals": goals, "unknown_keys": unknown_keys}
