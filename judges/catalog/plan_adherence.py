@@ -8,8 +8,7 @@ from judges.core.judge import Answer, AnsweredPrompt, AnyOf, Metric, Reading
 from judges.core.model import UnscoredError
 from judges.core.verdict import Score
 from judges.forms import agent_steps
-from judges.forms.agent_steps import Entries, Field, known_steps
-from judges.parsing.answer import InvalidAnswerError
+from judges.forms.agent_steps import Entries, Field, check_evidence, known_steps, with_evidence
 from tracejudge import Trace
 
 CRITERION: Final = """\
@@ -48,32 +47,27 @@ def check(_trace: Trace, steps: Transcript, answer: Answer) -> None:
     """Raise ``UnscoredError`` without a plan, and ``InvalidAnswerError`` if no evidence exists."""
     if not answer["plan"]:
         raise UnscoredError("missing_input", "the transcript states no plan")
-    known, unknown = known_steps([key for entry in answer["plan"] for key in entry["evidence"]], steps)
-    if unknown and not known:
-        raise InvalidAnswerError("`evidence` names keys, and none of them is a key of the transcript")
+    check_evidence(answer["plan"], steps)
 
 
 def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Compute the share of steps of the plan that were followed, or changed for a reason."""
     ((prompt, answer),) = answered
-    plan, unknown_keys = list[dict[str, object]](), 0
-    for entry in answer["plan"]:
-        evidence, unknown = known_steps(entry["evidence"], prompt.about)
-        unknown_keys += unknown
-        # Only a step can show that the plan was followed.
-        state = "skipped" if entry["state"] == "followed" and not evidence else entry["state"]
-        plan.append({**entry, "evidence": evidence, "state": state})
+    # Only a step can show that the plan was followed.
+    plan, unknown_keys = with_evidence(answer["plan"], prompt.about, "followed", "skipped")
     skipped = sum(entry["state"] == "skipped" for entry in plan)
-    share = 1 - skipped / len(plan)
+    share = 1 - skipped / max(len(plan), 1)
     unplanned, unknown = known_steps(answer["unplanned"], prompt.about)
     details = {"plan": plan, "unplanned": unplanned, "unknown_keys": unknown_keys + unknown}
     rationale = "\n".join(f"{entry['step']}: {entry['state']}. {entry['reason']}" for entry in plan)
     return Reading((Score("plan_adherence", share, share, passed=not skipped),), rationale, details)
 
 
-def heuristic(_trace: Trace, _steps: Transcript) -> Mapping[str, object]:
-    """Find no plan: words that two texts share do not tell one."""
-    return {"plan": [], "unplanned": []}
+def heuristic(_trace: Trace, steps: Transcript) -> Mapping[str, object]:
+    """Take the request for the plan, which any step follows: words that two texts share do not tell a plan."""
+    evidence = [step.key for step in steps.steps[:1]]
+    entry = {"step": "The request", "evidence": evidence, "reason": "No plan was looked for.", "state": "followed"}
+    return {"plan": [entry], "unplanned": []}
 
 
 JUDGE: Final = agent_steps.make(

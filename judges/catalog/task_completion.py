@@ -8,7 +8,7 @@ from judges.catalog.tool_result_use import ADMITTING
 from judges.core.judge import Answer, AnsweredPrompt, AnyOf, Metric, Reading
 from judges.core.verdict import Score
 from judges.forms import agent_steps
-from judges.forms.agent_steps import Entries, Field, known_steps
+from judges.forms.agent_steps import Entries, Field, check_evidence, with_evidence
 from judges.parsing.answer import InvalidAnswerError
 from tracejudge import Trace
 
@@ -53,23 +53,16 @@ def check(_trace: Trace, steps: Transcript, answer: Answer) -> None:
     """Raise ``InvalidAnswerError`` without a goal, with too many, or if no evidence exists."""
     if not 1 <= len(answer["goals"]) <= MAX_GOALS:
         raise InvalidAnswerError(f"`goals` has {len(answer['goals'])} entries; name 1 to {MAX_GOALS}")
-    known, unknown = known_steps([key for goal in answer["goals"] for key in goal["evidence"]], steps)
-    if unknown and not known:
-        raise InvalidAnswerError("`evidence` names keys, and none of them is a key of the transcript")
+    check_evidence(answer["goals"], steps)
 
 
 def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Compute the share of goals that are done or rightly given up; what is done in part counts half."""
     ((prompt, answer),) = answered
-    goals, unknown_keys = list[dict[str, object]](), 0
-    for goal in answer["goals"]:
-        evidence, unknown = known_steps(goal["evidence"], prompt.about)
-        unknown_keys += unknown
-        # Only a step can show that something cannot be done.
-        state = "not_done" if goal["state"] == "impossible" and not evidence else goal["state"]
-        goals.append({**goal, "evidence": evidence, "state": state})
+    # Only a step can show that something cannot be done.
+    goals, unknown_keys = with_evidence(answer["goals"], prompt.about, "impossible", "not_done")
     states = [str(goal["state"]) for goal in goals]
-    share = sum(_WORTH[state] for state in states) / len(states)
+    share = sum(_WORTH[state] for state in states) / max(len(states), 1)
     passed = all(_WORTH[state] == 1 for state in states)
     texts = (f"{goal['goal']}: {goal['state']}. {goal['reason']}".replace("_", " ") for goal in goals)
     details = {"goals": goals, "unknown_keys": unknown_keys}

@@ -112,23 +112,19 @@ def score(trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
     """Compute the share of calls whose arguments are right; a breach of the schema needs no model."""
     steps: Transcript = answered[0].prompt.about if answered else transcript(trace)
     broken = breaches(trace, steps)
-    rows = answered[0].answer["calls"] if answered else ()
-    named = by_step(rows, "call", "verdict", steps)
+    named = by_step(answered[0].answer["calls"] if answered else (), "call", "verdict", steps)
     judged = {key: entry for key, entry in named.entries.items() if key not in broken}
-    wrong = [key for key, entry in judged.items() if entry["verdict"] == "wrong"]
-    reading = rated(steps, broken, wrong)
-    arguments = {call.call: judged[call.key]["argument"] for call in steps.calls if call.key in wrong}
-    details = {**reading.details, "wrong_arguments": arguments, "unknown_keys": named.unknown}
-    return reading._replace(rationale=f"{reading.rationale} {told(judged, steps, 'verdict')}".strip(), details=details)
-
-
-def rated(steps: Transcript, broken: Mapping[str, list[str]], wrong: Sequence[str]) -> Reading:
-    """Score the calls, of which some break their schema and others are wrong."""
+    wrong = {key: entry["argument"] for key, entry in judged.items() if entry["verdict"] == "wrong"}
     share = 1 - (len(broken) + len(wrong)) / len(steps.calls)
-    named = [(call, broken[call.key]) for call in steps.calls if call.key in broken]
-    rationale = " ".join(f"{call.call} {call.name} wrong: {', '.join(errors)}." for call, errors in named)
-    details = {"schema_errors": len(broken), "breaches": {call.call: errors for call, errors in named}}
-    return Reading((Score("tool_arguments", share, share, passed=share == 1),), rationale, details)
+    reasons = {key: {"verdict": "wrong", "reason": ", ".join(errors)} for key, errors in broken.items()}
+    details = {
+        "schema_errors": len(broken),
+        "breaches": {call.call: broken[call.key] for call in steps.calls if call.key in broken},
+        "wrong_arguments": {call.call: wrong[call.key] for call in steps.calls if call.key in wrong},
+        "unknown_keys": named.unknown,
+    }
+    score = Score("tool_arguments", share, share, passed=share == 1)
+    return Reading((score,), told({**judged, **reasons}, steps, "verdict"), details)
 
 
 def heuristic(trace: Trace, steps: Transcript) -> Mapping[str, object]:

@@ -84,6 +84,19 @@ class Entries(NamedTuple):
     remark: str
     fields: Mapping[str, Field]
 
+    @property
+    def schema(self) -> Mapping[str, object]:
+        """The JSON schema."""
+        return {"type": "array", "items": object_schema({name: each.schema for name, each in self.fields.items()})}
+
+    def read(self, answer: Mapping[str, object], key: str) -> tuple[Mapping[str, Any], ...]:
+        """Read the entries; raises ``AnswerError``."""
+
+        def read(entry: Mapping[str, object]) -> Mapping[str, Any]:
+            return {name: field.read(entry, name) for name, field in self.fields.items()}
+
+        return entry_list(answer, key, tuple(self.fields), read)
+
 
 Fields = Mapping[str, Field | Entries]
 
@@ -105,40 +118,16 @@ def form_text(fields: Fields) -> str:
     return f"How to answer\n{OBJECT_RULES} The object has {named}:\n{{\n{body}\n}}"
 
 
-def schema_of(fields: Fields) -> Mapping[str, object]:
-    """Return the JSON schema of the answer."""
-    return object_schema(
-        {
-            key: value.schema
-            if isinstance(value, Field)
-            else {
-                "type": "array",
-                "items": object_schema({name: each.schema for name, each in value.fields.items()}),
-            }
-            for key, value in fields.items()
-        }
-    )
-
-
 def reader(fields: Fields) -> Callable[[str], Answer]:
     """Return the function that reads an answer; raises ``AnswerError``."""
-    lists = {key: value.fields for key, value in fields.items() if isinstance(value, Entries)}
-    entry_keys = tuple(dict.fromkeys(name for each in lists.values() for name in each))
+    lists = (value.fields for value in fields.values() if isinstance(value, Entries))
+    entry_keys = tuple(dict.fromkeys(name for each in lists for name in each))
 
     def read(text: str) -> Answer:
         answer = read_object(text, tuple(fields), entry_keys=entry_keys)
-        return {
-            key: value.read(answer, key)
-            if isinstance(value, Field)
-            else entry_list(answer, key, tuple(value.fields), _entry_reader(value.fields))
-            for key, value in fields.items()
-        }
+        return {key: value.read(answer, key) for key, value in fields.items()}
 
     return read
-
-
-def _entry_reader(fields: Mapping[str, Field]) -> Callable[[Mapping[str, object]], Mapping[str, Any]]:
-    return lambda entry: {name: field.read(entry, name) for name, field in fields.items()}
 
 
 class Named(NamedTuple):
@@ -174,6 +163,29 @@ def known_steps(keys: Sequence[str], steps: Transcript) -> tuple[list[str], int]
     """Return the steps that a list names, each once, and the number of keys that name none."""
     found = [steps.find(key) for key in keys]
     return list(dict.fromkeys(step.key for step in found if step is not None)), found.count(None)
+
+
+def check_evidence(entries: Sequence[Mapping[str, Any]], steps: Transcript) -> None:
+    """Raise ``InvalidAnswerError`` if entries name evidence of which none exists."""
+    known, unknown = known_steps([key for entry in entries for key in entry["evidence"]], steps)
+    if unknown and not known:
+        raise InvalidAnswerError("`evidence` names keys, and none of them is a key of the transcript")
+
+
+def with_evidence(
+    entries: Sequence[Mapping[str, Any]], steps: Transcript, needing: str, otherwise: str
+) -> tuple[list[dict[str, Any]], int]:
+    """Return entries with the evidence that exists, and the number of keys that do not.
+
+    A state that only a step can show is replaced where there is no evidence.
+    """
+    checked, unknown_keys = [], 0
+    for entry in entries:
+        evidence, unknown = known_steps(entry["evidence"], steps)
+        unknown_keys += unknown
+        state = otherwise if entry["state"] == needing and not evidence else entry["state"]
+        checked.append({**entry, "evidence": evidence, "state": state})
+    return checked, unknown_keys
 
 
 def told(entries: Mapping[str, Mapping[str, Any]], steps: Transcript, label: str = "") -> str:
@@ -253,7 +265,7 @@ def make(
         metrics=metrics,
         needs=needs,
         fixed_parts=(fixed,),
-        schema=schema_of(fields),
+        schema=object_schema({key: value.schema for key, value in fields.items()}),
         prompts=prompts,
         read=reader(fields),
         score=score,

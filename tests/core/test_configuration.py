@@ -447,7 +447,9 @@ def test_a_valid_configuration_is_accepted(text: str) -> None:
 # --- mistakes ---
 
 KNOWN = ", ".join([*KEYS][:30]) + ", …"
-HAS = "context, expected_facts, expected_response, guidelines, input, messages, spans, tool_calls"
+HAS = (
+    "context, expected_facts, expected_response, expected_tools, guidelines, input, messages, spans, tool_calls, tools"
+)
 RANGES = "must be numbers and ranges, as 0-3 or 0,2"
 CLUSTER_FORM = "redis+cluster://user:password@host1:6379,host2:6379"
 URL_FORM = (

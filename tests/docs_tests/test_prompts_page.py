@@ -10,6 +10,8 @@ from judges.registry import catalogue
 def test_the_page_holds_every_message_and_its_tokens() -> None:
     written = page()
     for name, judge in catalogue().items():
+        if judge.run is not None:
+            continue
         trace = prepared(judge, SAMPLE)
         assert judge.missing(trace) is None, name
         messages = [message for prompt in judge.prompts(trace) for message in render(prompt)]

@@ -298,7 +298,7 @@ def test_scores_follow_from_states_and_from_evidence_that_exists() -> None:
         assert (assessment.scores[0].value, assessment.scores[0].passed) == (pytest.approx(value), passed), answer
 
 
-def test_labelled_traces_are_scored_by_the_lexical_model_or_lack_a_plan() -> None:
+def test_labelled_traces_are_scored_by_the_lexical_model() -> None:
     right: Counter[str] = Counter()
 
     async def ask(row: Labelled) -> Assessment:
@@ -306,9 +306,8 @@ def test_labelled_traces_are_scored_by_the_lexical_model_or_lack_a_plan() -> Non
 
     for row in labelled():
         assessment = asyncio.run(ask(row))
-        if row.judge != "plan_adherence":
-            assert assessment.outcome == "scored", (row.id, assessment.note)
-            right[row.judge] += assessment.scores[0].passed is row.passes
+        assert assessment.outcome == "scored", (row.id, assessment.note)
+        right[row.judge] += assessment.scores[0].passed is row.passes
     # A heuristic: it looks at errors, words and repeats, and does not see what was left undone.
     assert right["tool_arguments"] == right["step_efficiency"] == 12
     assert min(right.values()) >= 6, right

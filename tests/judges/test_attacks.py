@@ -236,12 +236,8 @@ def test_an_answer_that_quotes_the_material_is_scored_by_its_own_verdict(family:
 @each_case("trace", LIGHT.values(), ids=LIGHT)
 def test_the_lexical_model_answers_in_the_judges_form(judge: Judge, trace: Trace) -> None:
     assessment = run(judge, trace, LexicalModel())
-    if judge.name == "plan_adherence":
-        # No text of the attacks is a plan.
-        assert assessment.reason == "missing_input"
-    else:
-        assert assessment.outcome in {"scored", "abstained"}
-        assert assessment.reason is None
+    assert assessment.outcome in {"scored", "abstained"}
+    assert assessment.reason is None
     assert {call.status for call in assessment.calls} == {"ok"}
     assert len(assessment.calls) == looks(judge) + len(judge.prompts(judge.prepare(served(judge, trace))))
     assert all(0 <= score.value <= 1 for score in assessment.scores)

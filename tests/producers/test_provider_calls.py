@@ -145,9 +145,10 @@ def test_a_stream_is_bounded() -> None:
 
 def test_a_request_is_a_copy_of_plain_values() -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "Hot?"}]}]
-    copied = request_data({"messages": messages, "tools": [1], "user": None})
+    copied = request_data({"messages": messages, "tools": ["tea"], "user": None, "seed": 1})
     messages[0]["content"][0]["text"] = "changed"
-    assert copied == {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hot?"}]}]}
+    content = [{"type": "text", "text": "Hot?"}]
+    assert copied == {"messages": [{"role": "user", "content": content}], "tools": ["tea"]}
     endless: list[Any] = []
     endless.append(endless)
     assert json_data(endless) is not None

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from judge_traces import ASKING
 from structlog.testing import capture_logs
 from support.judging_parts import SAFETY, Workers, assert_settled, holders
 from support.panel_parts import MODELS, TOGETHER, finish, panel_worker, verdicts
@@ -119,7 +120,7 @@ def test_a_code_judge_that_reports_failure_is_unscored(keyspace: Keyspace, new_w
 def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_worker: Workers, code: Code) -> None:
     choose(keyspace)
     (batch_id,) = keyspace.batches()
-    stranger = panel_worker(new_worker, judges=catalogue(), configured_models=frozenset)
+    stranger = panel_worker(new_worker, judges=ASKING, configured_models=frozenset)
     stranger.wake(batch_id)
     stranger.sweep()
     assert (keyspace.batches().keys(), holders(keyspace)) == ({batch_id}, {})
@@ -129,6 +130,7 @@ def test_a_worker_without_the_code_puts_the_batch_back(keyspace: Keyspace, new_w
 
 def test_there_is_a_seat_only_where_there_is_code() -> None:
     settings = Settings(models=MODELS, rules=(TOGETHER,))
-    assert Graders(settings, catalogue()).code_judges == frozenset()
+    assert Graders(settings, ASKING).code_judges == frozenset()
+    assert Graders(settings, catalogue()).code_judges == {"trajectory_match"}
     assert Graders(settings, Code().judges).panels == {}, "nobody would sit on it"
     assert find_providers(settings)[CODE.judge_model] == "code"

@@ -28,7 +28,9 @@ class _PythonCalls:
 
 
 def _prepare(settings: "Settings", judges: "Mapping[str, Judge]", metrics: "Metrics") -> None:
-    in_python = [judge for judge in judges.values() if judge.run is not None]
+    # Built-in judges in code run in the worker itself.
+    runs = ((judge, getattr(judge.run, "__module__", "")) for judge in judges.values())
+    in_python = [judge for judge, module in runs if module.startswith("judges.features.python")]
     if not in_python:
         return
     from judges.features.python.protocol import withhold
