@@ -92,7 +92,7 @@ def _drops(length: Length) -> Iterator[Row]:
         cells = []
         for correlation in (0.0, 0.25):
             # In brief fewer series, whose alarms are counted for a hundred.
-            count = length.runs(100, 10)
+            count = length.runs(100, 6)
             found = [
                 fleets.false_alarms(seed, count=count, total=100, weeks=weeks, correlation=correlation, history=history)
                 * 100
@@ -107,7 +107,7 @@ def _drops(length: Length) -> Iterator[Row]:
         cells = []
         for correlation, goal in zip((0.0, 0.25), goals, strict=True):
             incident = fleets.incident(
-                1, traffic._replace(correlation=correlation), drops, length.runs(1000, 15), after=after
+                1, traffic._replace(correlation=correlation), drops, length.runs(1000, 8), after=after
             )
             delay = at_most(incident.median, goal * length.runs(1, 2), 2, " h")
             alarms = float(np.mean(incident.alarms)) if after else 1.0
@@ -140,7 +140,7 @@ def _drops(length: Length) -> Iterator[Row]:
         ["a second incident of 10 points after 36 h of one twice as deep and 10 h of health: an alarm of its own"],
         [
             [part(fleets.second_incident(1, Traffic(60, 0.9, correlation=each), 0.1, runs).found, 0.96, runs, length)]
-            for runs in (length.runs(1000, 15),)
+            for runs in (length.runs(1000, 8),)
             for each in (0.0, 0.25)
         ],
         "96 %",
@@ -148,7 +148,7 @@ def _drops(length: Length) -> Iterator[Row]:
 
 
 def _what_fell(length: Length) -> Iterator[Row]:
-    runs = length.runs(300, 4)
+    runs = length.runs(300, 3)
     for name, make, answer, least in (
         ("one of eight falls by 20 points: it is named", lambda rate: fleets.falling(rate, 0.2, falls=1), "0", 0.97),
         ("all eight fall by 20 points: all", lambda rate: fleets.falling(rate, 0.2, falls=8), "all", 0.97),
@@ -258,7 +258,7 @@ def _volumes(length: Length) -> Iterator[Row]:
 def _weighted(length: Length) -> Iterator[Row]:
     for correlation, most in ((0.0, 2.5), (0.25, 4.2)):
         design = Design(60, 0.95, turns=5 if correlation else 1, correlation=correlation)
-        delay = weighted_delay(3, design, 0.15, length.runs(100, 7))
+        delay = weighted_delay(3, design, 0.15, length.runs(100, 4))
         cells = [[at_most(delay, most * length.runs(1, 2), 2, " h")]]
         if not length.is_brief:
             cells.insert(0, [at_most(weighted_alarms(seed, design), 1.0) for seed in (1, 2)])
@@ -327,7 +327,7 @@ def _corrected(length: Length) -> Iterator[Row]:
 
 
 def _labels_in_time(length: Length) -> Iterator[Row]:
-    runs = length.runs(2000, 40)
+    runs = length.runs(2000, 20)
     for design, name, is_refused in (
         ("all of the time", "labels of all of the time", False),
         ("first days", "labels of the first three days", True),
@@ -352,14 +352,14 @@ def _labels_in_time(length: Length) -> Iterator[Row]:
 
 
 def _canary(length: Length) -> Iterator[Row]:
-    runs = length.runs(400, 20)
+    runs = length.runs(400, 8)
     # The least shares that are seen within 48 h with two, three, four and six changed traces.
     for judge, least in (
         ("steady", (0.97, 0.97, 0.97, 0.97)),
         ("borderline", (0.4, 0.97, 0.97, 0.97)),
         ("scattered", (0.05, 0.6, 0.97, 0.97)),
     ):
-        weeks, judges = (2, 20) if length.is_brief else (12, 100)
+        weeks, judges = (2, 8) if length.is_brief else (12, 100)
         false = canary_runs.false_drifts(3, judge, weeks=weeks, judges=judges)
         cells = []
         for changed, seen in zip((2, 3, 4, 6), least, strict=True):
