@@ -87,6 +87,8 @@ def test_a_trace_may_hold_every_field_of_the_contract() -> None:
         "expected_facts": ["It is."],
         "guidelines": ["Be brief."],
         "tool_calls": [{"name": "search", "arguments": {"q": [1, None]}, "result": "none", "error": "late"}],
+        "tools": [{"name": "search", "description": "Finds.", "parameters": {"type": "object"}}],
+        "expected_tools": [{"name": "search", "arguments": {"q": [1]}}],
         "spans": [
             {
                 "span_id": "1",

@@ -120,7 +120,7 @@ class JudgingWorker:
         )
         limits = {model.judge_model: model.limiter for model in behind.values()} or self.all_limits
         limits = limits | {
-            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.code_judges else ()))
+            name: FakeLimits() for name in (*graders.panels, *((CODE.judge_model,) if graders.serves_code else ()))
         }
         self.judging = JudgingConsumer(
             self.settings, keyspace.store, self.evaluations, self.ledger, limits=limits, notifier=self

@@ -15,6 +15,7 @@ from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
 from judges.models.registry import judge_for
+from judges.registry import catalogue
 from worker.core.config.settings import COMBINE, Rule, Settings
 
 CODE_MODEL: Final = "code"
@@ -93,6 +94,7 @@ class Graders:
 
     Attributes:
         code_judges: The judges in code.
+        serves_code: Whether any of them is judged here: one of the user's, or a built-in one that a rule names.
         model_by_judge: The name of the model of each judge that names one.
         panels: The panels by judge model.
         combined_by_panels: Judges with judge models whose verdicts a panel combines.
@@ -102,6 +104,8 @@ class Graders:
 
     def __init__(self, settings: Settings, judges: Mapping[str, Judge]) -> None:
         self.code_judges = frozenset(name for name, judge in judges.items() if judge.run is not None)
+        named = {name for rule in settings.rules for name in rule.judges}
+        self.serves_code = not self.code_judges.isdisjoint(named.union(judges.keys() - catalogue().keys()))
         self.model_by_judge = {name: judge.model for name, judge in judges.items() if judge.model is not None}
         self._settings = settings
         self._aliases = settings.aliases

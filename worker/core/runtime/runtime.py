@@ -89,7 +89,7 @@ class Runtime:
         models = self._build_models()
         limits: dict[str, Limits] = {model.judge_model: model.limiter for model in models.values()}
         limits |= {judge_model: NoEndpoint(_PANELS_AT_ONCE) for judge_model in self._graders.panels}
-        if self._graders.code_judges:
+        if self._graders.serves_code:
             limits[CODE.judge_model] = NoEndpoint(CODE_IN_HAND)
         exporters = find_exporters(settings)
         self._process = ProcessContext(
@@ -150,7 +150,7 @@ class Runtime:
             roles=settings.roles,
             redis=self.stores[0].address,
             metrics=page,
-            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.code_judges else set())),
+            judge_models=sorted(judge_models | ({CODE.judge_model} if self._graders.serves_code else set())),
             pid=os.getpid(),
         )
 
