@@ -158,7 +158,7 @@ def _judges() -> str:
         needs = ", ".join(judge.needs_in_words)
         for metric in judge.metrics:
             name = f"`{metric.name}`"
-            rule, forms = f"{metric.scale} | {metric.passes}", ", ".join(judge.forms)
+            rule, forms = f"{metric.scale} | {metric.passes}", ", ".join(judge.forms) or "none"
             lines.append(f"| `{judge.name}` | {judge.asks} | {needs} | {name} | {rule} | {forms} |")
     lines += ["", "## Settings\n", _JUDGE_SETTINGS]
     lines += ["| judge | key | default | what |", "| --- | --- | --- | --- |"]
