@@ -120,6 +120,7 @@ def test_calls_within_a_block_are_spans_and_fill_its_fields(
         "session_id": "s-1",
         "context": ["Tea is hot."],
         "tool_calls": [{**calls.CALL, "result": calls.FOUND}],
+        **calls.OFFERED,
         "usage": {"input_tokens": 24, "output_tokens": 8},
         "spans": [chat_span(1, "calls", SPAN_CALLS), chat_span(2, "answers", ANSWER)],
     }

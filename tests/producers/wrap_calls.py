@@ -78,6 +78,7 @@ R = {"name": "responses", **TRACE, "response_id": "resp_1", **USAGE, **SYSTEM_ME
 M = {"name": "messages", **TRACE, "provider": "anthropic", "response_id": "msg_1", **USAGE, **SYSTEM_MESSAGE}
 CALLED = {"model": "calls-2026", "output": "", "tool_calls": [CALL]}
 FIRST = {"output": PIECES[0]}
+OFFERED = {"tools": [{"name": "search", "parameters": SCHEMA}]}
 TYPED = {"output": json.dumps({"answer": ANSWER})}
 
 
@@ -168,8 +169,8 @@ CHAT_CASES = {
     "options": Case(lambda client: seen(chat(client.with_options(max_retries=1).copy())), C),
     "ids": Case(chat_users, {**C, "session_id": "s-7", "user_id": "u-7"}),
     "refusal": Case(lambda client: seen(chat(client, "refuses")), {**C, "model": "refuses-2026", "output": "No tea."}),
-    "call of a tool": Case(lambda client: seen(chat(client, "calls", tools=CHAT_TOOLS)), {**C, **CALLED}),
-    "second turn": Case(chat_second_turn, {**C, "tool_calls": [{**CALL, "result": FOUND}]}),
+    "call of a tool": Case(lambda client: seen(chat(client, "calls", tools=CHAT_TOOLS)), {**C, **CALLED, **OFFERED}),
+    "second turn": Case(chat_second_turn, {**C, "tool_calls": [{**CALL, "result": FOUND}], **OFFERED}),
     "parse": Case(chat_parse, {**C, **TYPED}),
     "parse another type": Case(
         texts(chat_parse_wrong), without(C, "usage", "response_id", model="answers", output="", error="ValidationError")
@@ -178,7 +179,9 @@ CHAT_CASES = {
     "stream of a call": Case(lambda client: seen(list(chat(client, "calls", stream=True))), {**C, **CALLED}),
     "stream left": Case(chat_left, without({**C, **FIRST}, "usage", model="waits-2026")),
     "stream helper": Case(chat_helper, C),
-    "stream helper, tools": Case(lambda client: chat_helper(client, "calls", tools=CHAT_TOOLS), {**C, **CALLED}),
+    "stream helper, tools": Case(
+        lambda client: chat_helper(client, "calls", tools=CHAT_TOOLS), {**C, **CALLED, **OFFERED}
+    ),
     "stream helper, typed": Case(lambda client: chat_helper(client, response_format=Reply), {**C, **TYPED}),
     "stream helper left": Case(chat_helper_left, without({**C, **FIRST}, "usage", model="waits-2026")),
     "raw": Case(chat_raw, C),
@@ -241,7 +244,9 @@ RESPONSES_CASES = {
     "create": Case(lambda client: seen(respond(client)), R),
     "conversation": Case(lambda client: seen(respond(client, conversation="conv_7")), {**R, "session_id": "conv_7"}),
     "background": Case(lambda client: seen(respond(client, background=True)), None),
-    "call of a tool": Case(lambda client: seen(respond(client, "calls", tools=RESPONSE_TOOLS)), {**R, **CALLED}),
+    "call of a tool": Case(
+        lambda client: seen(respond(client, "calls", tools=RESPONSE_TOOLS)), {**R, **CALLED, **OFFERED}
+    ),
     "second turn": Case(respond_second_turn, {**R, "tool_calls": [{**CALL, "result": FOUND}]}),
     "parse": Case(respond_parse, {**R, **TYPED}),
     "stream": Case(lambda client: seen(list(respond(client, stream=True))), R),
@@ -324,9 +329,9 @@ MESSAGES_CASES = {
     "options": Case(lambda client: seen(tell(client.with_options(max_retries=1))), M),
     "beta": Case(tell_beta, {**M, "user_id": "u-7"}),
     "call of a tool": Case(
-        lambda client: seen(tell(client, "calls", tools=MESSAGE_TOOLS)), {**M, **CALLED, "output": "I look."}
+        lambda client: seen(tell(client, "calls", tools=MESSAGE_TOOLS)), {**M, **CALLED, **OFFERED, "output": "I look."}
     ),
-    "second turn": Case(tell_second_turn, {**M, "tool_calls": [{**CALL, "result": FOUND}]}),
+    "second turn": Case(tell_second_turn, {**M, "tool_calls": [{**CALL, "result": FOUND}], **OFFERED}),
     "stream": Case(lambda client: seen(list(tell(client, stream=True))), M),
     "stream of a call": Case(lambda client: tell_helper(client, "calls"), {**M, **CALLED, "output": "I look."}),
     "stream helper": Case(tell_helper, M),

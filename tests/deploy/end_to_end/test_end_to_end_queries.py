@@ -41,7 +41,15 @@ LATER: Final = tuple(
     for name in (
         *("quality_baseline", "quality_drop", "quality_incident", "quality_silent", "quality_corrected"),
         *("quality_objective", "quality_below", "safety_incident", "judge_canary", "judge_flip", "judge_kappa"),
-        *("budget_", "cascade_", "export_parked", "quality_lowest", "quality_highest"),
+        *(
+            "budget_",
+            "cascade_",
+            "export_parked",
+            "quality_lowest",
+            "quality_highest",
+            "quality_least_drop",
+            "quality_slope",
+        ),
     )
 )
 """How gauges begin that need days of verdicts, objectives, labels, a canary, a second model, a cascade or a budget.
