@@ -138,7 +138,14 @@ def test_settings_of_the_configuration_hold(run: Run, monkeypatch: pytest.Monkey
 def test_every_judge_judges_offline(run: Run, name: str) -> None:
     context = ["The warranty runs for two years.", "Shipping is free."]
     question = {"input": "How long is the warranty?", "output": "Two years.", "context": context}
-    trace = labelled(None, **question, expected_response="Two years.", guidelines=["Be short."])
+    call = {"name": "search", "arguments": {"q": "warranty"}}
+    tools = {
+        "tool_calls": 2 * [{**call, "result": context[0]}],
+        "tools": [{"name": "search"}],
+        "expected_tools": [call],
+    }
+    plan = {"messages": [{"role": "assistant", "content": "Plan: 1. Search the warranty. 2. Answer."}]}
+    trace = labelled(None, **question, **tools, **plan, expected_response="Two years.", guidelines=["Be short."])
     assert run("evaluate", write_lines("t.jsonl", [trace]), "--judge", name, *OUTPUT).code == 0
     (verdict,) = verdicts()
     assert (verdict.outcome, verdict.metrics) == ("scored", catalogue()[name].metric_names)
