@@ -92,7 +92,7 @@ async def evaluate(
         context_tools: Tools whose results are the context of a trace without context and retrieval spans.
     """
     # Results of tools and outputs of spans are of any size.
-    is_large = judge.by_tools is not None or judge.exploration is not None or _size(trace) > LARGE_CHARS
+    is_large = judge.by_tools is not None or _size(trace) > LARGE_CHARS
     trace = await offload_if_large(is_large, prepared, judge, trace, context_tools)
     missing = await offload_if_large(is_large, judge.missing, trace)
     if missing is not None:
