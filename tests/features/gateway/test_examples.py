@@ -40,6 +40,14 @@ from support.processes import wait_until
 
 Fields = dict[str, Any]
 
+
+def tool(name: str, description: str, **types: str) -> dict[str, Any]:
+    """Make a tool as a request offers it."""
+    properties = {key: {"type": kind} for key, kind in types.items()}
+    schema = {"type": "object", "properties": properties, "required": [*types], "additionalProperties": False}
+    return {"name": name, "description": description, "parameters": schema}
+
+
 FAST: Final = {"gather_s": 0.3}
 TOKEN: Final = "0123456789abcdef-shop"  # noqa: S105 - of this test
 QUESTION: Final = "When do parcels leave?"
@@ -100,6 +108,10 @@ EXPECTED: Final[dict[str, Fields]] = {
         "output": '{"city":"Bern","days":2}',
         "messages": [{"role": "system", "content": "Be brief."}],
         "tool_calls": [{"name": "track", "arguments": {"number": 7}, "result": "Parcel 7 is in Bern."}],
+        "tools": [
+            tool("track", "Find a parcel by its number.", number="integer"),
+            tool("final_result", "Where a parcel is, and for how long.", city="string", days="integer"),
+        ],
         "usage": {"input_tokens": 200, "output_tokens": 40},
         "span_id": "invoke_agent support",
         "spans": [
