@@ -137,6 +137,9 @@ def call_span(dialect: str, number: int, outputs: object, finish: str = "stop") 
     return made | {"span_id": f"{name} 2" if number else name}
 
 
+OFFERED = {"tools": [{"name": "track", "parameters": {"type": "object", "properties": {}}}]}
+
+
 def a_tool_first(call: Call) -> Behaviour:
     return calls_tools(ToolCall("track", '{"n": 1}')) if call.index % 2 == 0 else answers("It is in Bern.")
 
@@ -176,6 +179,7 @@ def test_an_answer_with_a_tool(run_service: Run, endpoint: ChatEndpoint, dialect
             "input": QUESTION,
             "output": "It is in Bern.",
             "tool_calls": [{**CALLED, "result": {"place": "Bern"}}],
+            **OFFERED,
             "spans": [
                 root_span(),
                 call_span(dialect, 0, [CALLED], "tool_calls"),
@@ -224,7 +228,7 @@ def test_the_completion_hook_publishes_content_that_spans_do_not_hold(run_servic
 
 def test_the_completion_hook_publishes_each_completion(run_service: Run, endpoint: ChatEndpoint) -> None:
     endpoint.behaviour = a_tool_first
-    published = {**COMMON, "name": "chat small", "span_id": "span", "input": QUESTION}
+    published = {**COMMON, **OFFERED, "name": "chat small", "span_id": "span", "input": QUESTION}
     told = {**CALLED, "result": '{"place": "Bern"}'}
     assert run_service("official_hook", "tools") == [
         {**published, "response_id": "chatcmpl-0", "output": "", "tool_calls": [CALLED]},
