@@ -13,7 +13,15 @@ TRACE = tracejudge.Trace(
     id="a2fb4a1d1a96d312",
     service="support-bot",
     session_id="session 1",
-    messages=[tracejudge.Message("user", "Hello."), tracejudge.Message("assistant", "Hello, what can I do?")],
+    messages=[
+        tracejudge.Message("user", "Hello."),
+        tracejudge.Message("assistant", "Plan: 1. Search the warranty. 2. Search returns. 3. Answer."),
+    ],
+    tools=[{"name": "search"}],
+    tool_calls=[
+        tracejudge.ToolCall("search", {"q": q}, result="Two years, by the form.") for q in ("warranty", "returns")
+    ],
+    expected_tools=[{"name": "search", "arguments": {"q": q}} for q in ("warranty", "returns")],
     input="How long is the warranty, and where do I send the lamp?",
     output="The warranty runs for two years. Send the lamp to the address on the form.",
     context=[

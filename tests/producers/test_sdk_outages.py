@@ -1,6 +1,7 @@
 """Redis absent, lost, hanging, truncating its replies, or refusing."""
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -191,7 +192,7 @@ def test_drops_of_a_full_buffer_are_reported_when_redis_is_back(start: Start, ow
 
 def test_with_drop_oldest_the_newest_arrive_and_the_counts_balance(start: Start, own_redis: RedisServer) -> None:
     sdk = start(server=own_redis, max_items=10, drop="oldest")
-    sdk.client._delivery.buffer._wake_at = -1  # so that none is on its way when others need room
+    sdk.client._delivery.buffer._wake_at = math.inf  # so that none is on its way when others need room
     for number in range(15):
         tracejudge.publish(output=str(number))
     own_redis.start()

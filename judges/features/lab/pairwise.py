@@ -147,9 +147,9 @@ def comparing(criterion: str | None = None) -> Judge:
 def comparing_by(judge: Judge) -> Judge | None:
     """Build the judge that compares by the measure of another; None if that shows a model no answer.
 
-    Judges in Python, of whole traces and of conversations, and templates that are filled inline cannot be used.
+    Judges in Python, of whole traces, of tools and of conversations, and templates that are filled inline cannot be used.
     """
-    if judge.run is not None or judge.exploration is not None or judge.unit != "trace":
+    if judge.run is not None or judge.exploration is not None or judge.by_tools is not None or judge.unit != "trace":
         return None
     if not all(MATERIAL_RULES in fixed for fixed in judge.fixed_parts):
         return None

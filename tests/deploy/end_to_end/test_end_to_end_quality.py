@@ -17,9 +17,7 @@ BELOW = "TraceJudgeQualityBelowObjective"
 NUMBER = r"(\d+(?:\.\d+)?)"
 PASSED = rf"{NUMBER}% of {NUMBER} judgements of the last 1h 0m 0s passed \(95% interval {NUMBER}% to {NUMBER}%\)"
 SINCE = r"Since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC\."
-OPEN = (
-    r"Open the dashboard, then failed traces: `tracejudge tail --failed --service support-bot --judge groundedness`\."
-)
+OPEN = r"First run `tracejudge tail --failed --service support-bot --judge groundedness`\."
 DASHBOARD = "http://localhost:3000/d/tracejudge-quality/tracejudge-quality"
 
 

@@ -146,7 +146,14 @@ def test_every_judge_that_shows_an_answer_can_be_compared_by() -> None:
         "context_sufficiency",
         "conversation_completeness",
         "knowledge_retention",
+        "plan_adherence",
         "retrieval_relevance",
+        "step_efficiency",
+        "task_completion",
+        "tool_arguments",
+        "tool_result_use",
+        "tool_selection",
+        "trajectory_match",
         "user_frustration",
     }
     context = ["The warranty runs for two years.", "Shipping is free."]
