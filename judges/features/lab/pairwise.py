@@ -147,7 +147,7 @@ def comparing(criterion: str | None = None) -> Judge:
 def comparing_by(judge: Judge) -> Judge | None:
     """Build the judge that compares by the measure of another; None if that shows a model no answer.
 
-    Judges in Python, of whole traces, of tools and of conversations, and templates that are filled inline cannot be used.
+    Judges in Python, of whole traces, tools and conversations, and templates that are filled inline cannot be used.
     """
     if judge.run is not None or judge.exploration is not None or judge.by_tools is not None or judge.unit != "trace":
         return None
