@@ -10,7 +10,8 @@ from support.decision_endpoint import DecisionEndpoint
 from support.processes import bounded_s, wait_until
 
 from judges.core.verdict import repeat_id
-from worker.features.cascades.shares import read_shares, step_of
+from worker.base.monitor.counts import step_of
+from worker.features.cascades.shares import read_shares
 
 TRACES = number(3_000, least=300)
 KILLS = number(20, least=3)
