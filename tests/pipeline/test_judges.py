@@ -89,6 +89,7 @@ def test_settings_of_a_judge_change_its_version(pipeline: Pipeline) -> None:
 
 def test_a_trace_without_a_required_field_is_unscored_without_a_call(pipeline: Pipeline) -> None:
     empty = {"input": " ", "output": "", "context": [""], "messages": [], "expected_response": None, "guidelines": []}
+    empty |= {"tools": None, "tool_calls": None, "expected_tools": None}
     pipeline.worker(rules=RULES, session_idle=0.1)
     pipeline.publish([msgspec.structs.replace(TRACE, error="the call failed", **empty)])
     account = pipeline.settled(1)
