@@ -264,7 +264,7 @@ def second_floor(fails: float) -> float:
 
 
 def plain_is_as_good(rate: float, second: float | None = None, share: float | None = None) -> str:
-    """Say where a plain sample for the second model is as good as a cascade; empty where the cascade pays.
+    """Return why a plain sample for the second model is as good as a cascade; empty where the cascade pays.
 
     Args:
         rate: The mean rate of second judgings.

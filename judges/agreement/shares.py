@@ -184,7 +184,7 @@ class ShareEstimate(NamedTuple):
         return self.unknown <= MOST_UNKNOWN
 
     def unknown_text(self, least: float = UNKNOWN_MENTIONED) -> str:
-        """Say what is not known of the share; empty unless more than the part ``least`` of the verdicts is unknown."""
+        """Return what is not known of the share; empty unless more than ``least`` of the verdicts, 0..1, is unknown."""
         if self.unknown <= least:
             return ""
         limits = f"{self.lowest:.1%} to {self.highest:.1%}"

@@ -64,7 +64,7 @@ def score(_trace: Trace, answered: Sequence[AnsweredPrompt]) -> Reading:
 
 
 def heuristic(_trace: Trace, steps: Transcript) -> Mapping[str, object]:
-    """Take the request for the plan, which any step follows: words that two texts share do not tell a plan."""
+    """Answer that any step follows the request: words that two texts share do not tell a plan."""
     evidence = [step.key for step in steps.steps[:1]]
     entry = {"step": "The request", "evidence": evidence, "reason": "No plan was looked for.", "state": "followed"}
     return {"plan": [entry], "unplanned": []}

@@ -163,10 +163,8 @@ def test_an_attack_that_is_too_long_is_cut_or_not_sent(judge: Judge, trace: Trac
     model = Looking([user_message])
     assessment = run(judge, trace, model)
     # A judge that reads by tools may find only with what they return that the rest does not fit.
-    reads = model.requests and judge.by_tools is not None
-    assert assessment.reason in ({"invalid_answer"} if model.requests else set()) | (
-        {"input_too_long"} if reads or not model.requests else set()
-    )
+    expected = {"invalid_answer"} if model.requests else {"input_too_long"}
+    assert assessment.reason in (expected if judge.by_tools is None else {*expected, "input_too_long"})
     for request in model.requests:
         assert sum(len(message.content.encode()) for message in request.messages[:2]) <= 3 * 120_000 + 1000
 

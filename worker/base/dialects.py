@@ -1,12 +1,12 @@
 """Tables of dialects in `dialects.d`, the folder beside the configuration: loading, checking, and their other form."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from judges.core.faults import Fault, SettingsError
+from judges.custom.definition import read_text, read_toml
 from tracejudge.dialects import Dialects
 from tracejudge.dialects.own_tables import TableError, table_of, to_toml, with_tables
 
@@ -56,14 +56,15 @@ def read_fields(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: The file cannot be read.
     """
+    advice = "correct the path"
+    if path.suffix != ".json":
+        return read_toml(path, advice)
+    text = read_text(path, advice)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        fields = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise SettingsError(Fault("", error.strerror or "cannot be read", "", "unreadable-file", str(path))) from None
-    except ValueError as error:
-        kind = "JSON" if path.suffix == ".json" else "TOML"
-        raise SettingsError(Fault("", f"is no {kind}: {error}", "", "unreadable-file", str(path))) from None
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = error if isinstance(error, ValueError) else "it is nested too deep"
+        raise SettingsError(Fault("", f"is not JSON: {why}", "fix it there", "unreadable-file", str(path))) from error
     return fields if isinstance(fields, dict) else {}
 
 

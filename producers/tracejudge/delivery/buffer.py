@@ -176,7 +176,7 @@ class Buffer:
         self._final = False
 
     def put(self, item: Item) -> None:
-        """Take in an item; wakes the sender only if it waits for this one. An item without a size is weighed later."""
+        """Append an item, and wake the sender only if it waits for this one. One without a size is weighed later."""
         # Without a lock, as every publication passes here: appending is one step for all threads.
         arrived = self._arrived
         arrived.append(item)
@@ -211,7 +211,7 @@ class Buffer:
                 except BaseException as error:  # noqa: BLE001 - whatever one item is, the others go on
                     report_or_raise(error)
                     reason = Reason.INVALID
-                counters = self._traces if item.kind is Kind.TRACE else self._feedback
+                counters = self._counters(item.kind)
                 # Up to `append` no call: a signal handler, which runs after calls only, may raise.
                 del arrived[0]
                 if reason is None:

@@ -127,12 +127,17 @@ def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: 
 
     Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
     """
-    told = joined_parts(question_of(trace).strip(), trace.output.strip())
+    # The texts are long: they are hashed once, and not for each evaluation.
+    told = hashlib.blake2b(joined_parts(question_of(trace).strip(), trace.output.strip()), digest_size=6)
     parts = [joined_parts(each.judge, each.version, grader.judge_model) for grader, each in chosen]
     if in_session:
         parts.append(joined_parts(trace.session_id or ""))
-    marks = (hashlib.blake2b(told + part, digest_size=6) for part in parts)
-    return "".join(base64.b64encode(mark.digest()).decode() for mark in marks)
+    marks = []
+    for part in parts:
+        mark = told.copy()
+        mark.update(part)
+        marks.append(base64.b64encode(mark.digest()).decode())
+    return "".join(marks)
 
 
 def _id(prefix: bytes, suffix: bytes) -> str:

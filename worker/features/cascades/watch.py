@@ -46,9 +46,9 @@ from worker.features.cascades.shares import (
 _SHARES_EVERY_S: Final = 300.0
 _ENOUGH_COSTS: Final = 20
 _ENOUGH_VERDICTS: Final = 200
-COST_KIND: Final = "cascade_cost"
-KEEP_DAYS: Final = 3
-BINS: Final = 50
+_COST_KIND: Final = "cascade_cost"
+_KEEP_DAYS: Final = 3
+_BINS: Final = 50
 
 
 class CascadeMetrics(MetricTable):
@@ -139,16 +139,16 @@ class CascadeWatch(Watch):
             if verdict.cost_usd is not None:
                 of_judge = (str(int(step.ended_at // HOUR_S)), step.name, verdict.judge)
                 for name, amount in (("number", 1), ("usd", round(verdict.cost_usd * NANO))):
-                    yield Increment(COST_KIND, step.ended_at, (*of_judge, name), amount, KEEP_DAYS)
+                    yield Increment(_COST_KIND, step.ended_at, (*of_judge, name), amount, _KEEP_DAYS)
             at, probabilities = step.ended_at, step.probability
         else:
             at, probabilities = verdict.started_at + verdict.duration_s, verdict.probabilities
             if probabilities:
                 uncertain = uncertainty(probabilities)
                 of_cascade = (str(int(at // HOUR_S)), step.name, verdict.judge, step.version)
-                in_bin = (*of_cascade, str(min(BINS - 1, int(2 * BINS * uncertain))))
+                in_bin = (*of_cascade, str(min(_BINS - 1, int(2 * _BINS * uncertain))))
                 for name, amount in (("number", 1), ("sum", round(uncertain * UNIT))):
-                    yield Increment(UNCERTAINTY_KIND, at, (*in_bin, name), amount, KEEP_DAYS)
+                    yield Increment(UNCERTAINTY_KIND, at, (*in_bin, name), amount, _KEEP_DAYS)
         passed = {score.metric: score.passed for score in verdict.scores}
         of_verdict = (str(int(at // HOUR_S)), verdict.service, verdict.environment or "", verdict.judge, step.version)
         # The weight of a second verdict is w/π.
@@ -159,7 +159,7 @@ class CascadeWatch(Watch):
             for name, value in sums._asdict().items():
                 labels = (*of_verdict, step.name, metric, f"{int(side)}{level}", name)
                 if whole := round(value * UNITS.get(name, UNIT)):
-                    yield Increment(SUMS_KIND, at, labels, whole, KEEP_DAYS)
+                    yield Increment(SUMS_KIND, at, labels, whole, _KEEP_DAYS)
 
     def _fit(self, now: float) -> None:
         bins: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(lambda: {"number": 0, "sum": 0})
@@ -202,7 +202,7 @@ class CascadeWatch(Watch):
         """Return the rates of cascades: the configured rates, and the rates that spend a budget if costs are known."""
         rates = dict(self._fixed)
         costs: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(lambda: {"number": 0, "usd": 0})
-        for (_, cascade, judge, name), amount in read_of_day(self._store, COST_KIND, now).items():
+        for (_, cascade, judge, name), amount in read_of_day(self._store, _COST_KIND, now).items():
             costs[cascade, judge][name] += amount
         for cascade, settings in self._cascades.items():
             if settings.usd_per_day is None:
