@@ -29,7 +29,7 @@ PLACEHOLDER: Final = "https://example.invalid/tracejudge"
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _BUILT: Final = (
     *("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "constraints.txt", "pyproject.toml"),
-    *("tracejudge_worker.py", "judges", "worker", "producers"),
+    *("tracejudge_worker.py", "judges", "worker", "docs", "producers"),
 )
 _DESCRIBED: Final = {"tracejudge": _ROOT / "producers/pyproject.toml", "tracejudge_worker": _ROOT / "pyproject.toml"}
 _EPOCH: Final = "1580601600"  # Times in wheels do not depend on the moment of the build.

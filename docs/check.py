@@ -19,7 +19,7 @@ from typing import Final
 
 import click
 
-from docs import commands, errors
+from docs import commands, errors, site_pages
 from docs.metrics import all_metrics
 from judges.models.registry import known_model
 from worker.base.commands import groups
@@ -56,7 +56,7 @@ _MACHINE_PATH: Final = re.compile(r"(?<![\w.])/(?:root|home|work|Users)/\w+")
 def main() -> int:
     """Print what is wrong, one line each; 1 when something is."""
     problems = [problem for path in _tracked() for problem in _problems(path)]
-    problems += [*_undocumented(), *errors.problems(), *_foreign()]
+    problems += [*_undocumented(), *errors.problems(), *_moved(), *_foreign()]
     today = datetime.now(UTC).date()
     for path in _tracked():
         if _name(path).startswith(_NAMING) and path not in (_TABLE, Path(__file__)) and path.suffix != ".svg":
@@ -156,7 +156,7 @@ def _undocumented() -> Iterator[str]:
     for name, _ in commands.each_command():
         if name not in prose:
             yield f"no page says when to use `{name}`"
-    for path in (path for path in reference if path.name != "answers.md"):  # its last column is for remarks
+    for path in reference:
         for row in _EMPTY_ROW.findall(path.read_text(encoding="utf-8")):
             yield f"{_name(path)}: without a description: {row}"
     rules = "\n".join(path.read_text(encoding="utf-8") for path in (_ROOT / "deploy" / "prometheus").rglob("*.yaml"))
@@ -166,6 +166,15 @@ def _undocumented() -> Iterator[str]:
             is_known = bool({metric, stem, f"{stem}_total"} & _metrics()) or metric in rules or metric in _NO_METRICS
             if not is_known and not metric.endswith("_"):
                 yield f"{_name(path)}: there is no metric {metric}"
+
+
+def _moved() -> Iterator[str]:
+    """Name old addresses that lead nowhere, or that a page still has."""
+    for old, new in site_pages.moved().items():
+        page, _, heading = new.partition("#")
+        target = _ROOT / "docs" / page
+        if (_ROOT / "docs" / old).exists() or not target.exists() or (heading and heading not in _anchors(target)):
+            yield f"docs/moved.toml: {old} cannot lead to {new}"
 
 
 def _foreign() -> Iterator[str]:

@@ -17,14 +17,12 @@ import msgspec
 from deploy import generated
 from docs import (
     agreement,
-    answers,
     charts,
     commands,
     completion,
     configuration,
     errors,
     metrics,
-    prompts,
     spine,
     stub,
     wire,
@@ -242,8 +240,6 @@ _PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "lint.md": _lint,
     "sdk.md": _sdk,
     "agreement.md": agreement.page,
-    "answers.md": answers.page,
-    "prompts.md": prompts.page,
     "traces.md": wire.traces_page,
     "receivers.md": wire.receivers_page,
     "commands.md": commands.page,

@@ -1,12 +1,13 @@
-"""Hooks of MkDocs: pages and files outside `docs/` that pages link to, and diagrams as pictures.
+"""Hooks of MkDocs: pages and files outside `docs/` that pages link to, diagrams as pictures, and old addresses.
 
 Links in the pages are relative to the repository, so that they work in its view too. What they name outside `docs/` is
-copied to `repository/` on the site, Markdown as a page, a folder as a page that lists its files. A link to a pattern
-of files in `nav`, `runbooks`, stands for all of them.
+copied to `repository/` on the site, Markdown as a page, a folder as a page that lists its files. `moved.toml` names the
+page and heading that took the place of an old one.
 """
 
 import posixpath
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,17 +23,18 @@ _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
+_MOVED: Final = '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">This page has moved.</a>\n'
 _UNLISTED: Final = InclusionLevel.NOT_IN_NAV
 _sources: dict[str, str] = {}
 """The place in the repository of each page, by its place on the site."""
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Expand the folder of runbooks in the navigation, and leave out pages that do not exist.
+    """Leave out pages that do not exist.
 
     A misspelt page is found all the same: MkDocs then warns of the real one, which has no place in the navigation.
     """
-    config.nav = _expanded(config.nav)
+    config.nav = _existing(config.nav)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
@@ -77,6 +79,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         else:
             parts.append(text)
     return "".join(parts)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write a page that leads on at each old address."""
+    for old, new in moved().items():
+        path = Path(config.site_dir, old).with_suffix(".html")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = posixpath.relpath(new.replace(".md", ".html"), posixpath.dirname(old))
+        path.write_text(_MOVED.format(place), encoding="utf-8")
+
+
+def moved() -> dict[str, str]:
+    """Return the new place of each page that is gone, as `page.md#heading` below `docs/`."""
+    return tomllib.loads((_ROOT / "docs" / "moved.toml").read_text(encoding="utf-8"))
 
 
 def _in_fours(markdown: str) -> str:
@@ -127,15 +143,12 @@ def _listing(folder: Path) -> str:
     return f"# {folder.relative_to(_ROOT)}\n\n{lines}\n"
 
 
-def _expanded(nav: Any) -> list[Any]:
+def _existing(nav: Any) -> list[Any]:
     found = []
     for item in nav:
         for title, inner in item.items():
             if isinstance(inner, list):
-                found.append({title: _expanded(inner)})
-            elif not inner.endswith(".md"):
-                pages = sorted((_ROOT / "docs" / inner).glob("*.md"))
-                found.append({title: [f"{inner}/{page.name}" for page in pages]})
+                found.append({title: _existing(inner)})
             elif inner.startswith(f"{_COPIES}/") or (_ROOT / "docs" / inner).exists():
                 found.append(item)
     return found

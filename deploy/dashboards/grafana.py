@@ -14,6 +14,7 @@ from typing import Any, Final
 from deploy.dashboards.tables import Choice, Dashboard, Mark, Panel, bound_value, read, read_kinds
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load
+from deploy.rules.templates import runbook_url
 
 FOLDER: Final = _DEPLOY / "grafana" / "dashboards"
 Json = dict[str, Any]
@@ -162,7 +163,8 @@ def _choice(choice: Choice) -> Json:
 
 def _panel(panel: Panel, table: Table, id_: int) -> Json:
     document: Json = copy.deepcopy(read_kinds()[panel.kind])
-    runbooks = {f"TraceJudge{alert}": f"{table.runbook_base}/TraceJudge{alert}.md" for alert in panel.alerts}
+    alerts = [f"TraceJudge{alert}" for alert in panel.alerts]
+    runbooks = {alert: runbook_url(table.runbook_base, alert) for alert in alerts}
     width, height = panel.size or ((4, 4) if panel.kind == "number" else (8, 8))
     note = f"\n\nRunbooks: {', '.join(runbooks.values())}" if runbooks else ""
     # Grafana cannot open a path in the repository.

@@ -16,7 +16,7 @@ from deploy.rules import recordings
 from deploy.rules.promql import Rule, TimeScale
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load
-from deploy.rules.templates import Template, one_line
+from deploy.rules.templates import Template, one_line, runbook_url
 from worker.base.monitor.incidents import CAUSES
 
 FOLDER: Final = _DEPLOY / "prometheus" / "rules"
@@ -122,7 +122,7 @@ def make_alerts(table: Table, time: TimeScale, group: Literal["quality", "watche
                 "annotations": {
                     "summary": template(one_line(alert.summary), name),
                     "description": template(f"{one_line(alert.description)} First run `{alert.first}`.", name),
-                    "runbook_url": f"{table.runbook_base}/{name}.md",
+                    "runbook_url": runbook_url(table.runbook_base, name),
                     "dashboard_url": f"{address}?{opens}" if opens else address,
                 },
             }

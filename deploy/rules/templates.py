@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from deploy.rules.promql import NO_PANELS, PANELS, RATED, SERIES, TimeScale, but_members, by, full_increase
-from deploy.rules.table import Burn, Table, seconds
+from deploy.rules.table import FOLDER, Burn, Table, seconds
 
 _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "percent": (0.001, "humanizePercentage"),
@@ -16,6 +17,7 @@ _FORMS: Final[Mapping[str, tuple[float, str]]] = {
     "rate": (0.1, 'printf "%.1f"'),
 }
 _GAUGES: Final = ("share", "upper", "judgements")
+_ALERT: Final = re.compile(r"^## (TraceJudge\w+)$", re.MULTILINE)
 _INNERMOST: Final = re.compile(r"<<((?:(?!<<|>>).)*)>>", re.DOTALL)
 _PLACEHOLDER: Final = re.compile(r"([\w.]+)(?:\(([^)]*)\))?(?: (.*))?", re.DOTALL)
 
@@ -31,7 +33,7 @@ class Template:
         self._texts = texts
         self.values = {
             "job": table.job,
-            "runbook_base": table.runbook_base,
+            "with_runbook": _with_runbook(table.runbook_base),
             "min_judgements": str(table.min_judgements),
             "but_members": but_members(),
             "no_panels": NO_PANELS,
@@ -108,6 +110,28 @@ class Template:
             case _:
                 raise ValueError(f"there is no placeholder {name!r}; the head of alerts.toml lists them all")
         return filled
+
+
+@cache
+def _runbook_pages() -> Mapping[str, str]:
+    """Return the page of docs/runbooks that has a heading for an alert, by the alert's name."""
+    pages = sorted((FOLDER.parent / "docs" / "runbooks").glob("*.md"))
+    headings = ((page.name, _ALERT.findall(page.read_text(encoding="utf-8"))) for page in pages)
+    return {alert: name for name, alerts in headings for alert in alerts}
+
+
+def runbook_url(base: str, alert: str) -> str:
+    """Return the address of an alert's runbook."""
+    return f"{base}/{_runbook_pages()[alert]}#{alert.lower()}"
+
+
+def _with_runbook(base: str) -> str:
+    # PromQL cannot write a name in lower case, as anchors are; browsers find the heading by its text.
+    query = "<<argument>>"
+    for page in sorted({*_runbook_pages().values()}):
+        alerts = "|".join(alert for alert, name in _runbook_pages().items() if name == page)
+        query = f'label_replace({query}, "runbook", "{base}/{page}#:~:text=$1", "alertname", "({alerts})")'
+    return query
 
 
 def one_line(text: str) -> str:

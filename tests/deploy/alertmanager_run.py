@@ -168,7 +168,7 @@ def alert(name: str, severity: str, kind: str, /, *, over: bool = False, **label
         "annotations": {
             "summary": f"{name} happened",
             "description": "In the last 1h 61% of 120 judgements passed.",
-            "runbook_url": f"{RUNBOOKS}/{name}.md",
+            "runbook_url": f"{RUNBOOKS}/quality.md#{name.lower()}",
             "dashboard_url": "http://localhost:3000/d/tracejudge-quality",
         },
         "startsAt": f"{DAY}T03:05:00Z",

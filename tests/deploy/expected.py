@@ -6,6 +6,8 @@ from typing import Any
 from promtool_run import Fires
 from worlds import ENVIRONMENT, MODEL, SERVICE, VERSION
 
+from deploy.rules.templates import runbook_url
+
 BY_DASHBOARD = ("service", "environment", "judge")
 RUNBOOKS = "http://localhost:3000/public/runbooks"
 
@@ -17,7 +19,7 @@ def fires(
     address = f"http://localhost:3000/d/tracejudge-{dashboard}/tracejudge-{dashboard}"
     variables = "&".join(f"var-{name}={labels[name]}" for name in opens)
     addresses = {
-        "runbook_url": f"{RUNBOOKS}/{alert}.md",
+        "runbook_url": runbook_url(RUNBOOKS, alert),
         "dashboard_url": f"{address}?{variables}" if variables else address,
     }
     return {alert: [Fires({"severity": severity, "kind": kind, "component": "tracejudge", **labels}, addresses)]}

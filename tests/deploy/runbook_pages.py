@@ -1,4 +1,4 @@
-"""What a runbook consists of: its headings, its code, what it quotes, and which alerts it names."""
+"""What runbooks consist of: pages, and in them one part for each alert with its code, quotes and names of alerts."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "docs" / "runbooks"
-HEADINGS = ("How sure it is", "Look first", "Causes", "When to ignore it", "Silences")
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
@@ -16,14 +15,17 @@ _PANEL = re.compile(r'"([^"]+)"')
 
 
 class Page:
-    """One page."""
+    """A page, or the part of a page about one alert."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, alert: str = "") -> None:
         self.path = path
+        self.alert = alert
         self.text = path.read_text(encoding="utf-8")
+        if alert:
+            self.text = self.text.split(f"\n## {alert}\n")[1].split("\n## ")[0]
 
     def __repr__(self) -> str:
-        return self.path.stem
+        return self.alert or self.path.stem
 
     @cached_property
     def blocks(self) -> list[tuple[str, str]]:
@@ -60,25 +62,27 @@ class Page:
         targets = [target for target in _LINK.findall(self.prose) if "://" not in target]
         return [(self.path.parent / target).resolve() for target in targets]
 
-    @cached_property
-    def headings(self) -> list[str]:
-        return re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)
-
-    def part(self, heading: str) -> str:
-        """What stands below a heading, on one line."""
-        match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", self.prose, re.MULTILINE | re.DOTALL)
-        assert match, f"{self}: no part {heading}"
+    @property
+    def certainty(self) -> str:
+        """The paragraph that says how sure the alert is, on one line."""
+        match = re.search(r"^\*\*How sure\.\*\* (.+?)\n\n", self.text, re.MULTILINE | re.DOTALL)
+        assert match, f"{self} does not say how sure it is"
         return " ".join(match[1].split())
 
     def long_lines(self) -> set[str]:
-        """Lines that say so much that no other page should say the same; who silences whom is a list of names."""
-        section = self.prose.partition("\n## Silences\n")[0]
-        return {line.strip() for line in section.splitlines() if len(line.strip()) > 70}
+        """Lines that say so much that no other alert should say the same."""
+        return {line.strip() for line in self.prose.splitlines() if len(line.strip()) > 70}
 
 
 def pages() -> list[Page]:
-    """Every page but the index."""
-    return [Page(path) for path in sorted(FOLDER.glob("*.md")) if path.name != "README.md"]
+    """Every page."""
+    return [Page(path) for path in sorted(FOLDER.glob("*.md"))]
+
+
+def alerts() -> list[Page]:
+    """The part of each alert, by its name."""
+    parts = [Page(page.path, alert) for page in pages() for alert in re.findall(r"^## (\w+)$", page.text, re.MULTILINE)]
+    return sorted(parts, key=repr)
 
 
 def alerts_in(text: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ def test_a_page_says_what_where_since_when_and_what_to_open(alertmanager: Alertm
         "text": "In the last 1h 61% of 120 judgements passed.\n"
         "Firing since 03:05 UTC, 21 January.\n"
         "Dashboard: http://localhost:3000/d/tracejudge-quality\n"
-        f"Runbook: {RUNBOOKS}/TraceJudgeQualityDrop.md",
+        f"Runbook: {RUNBOOKS}/quality.md#tracejudgequalitydrop",
     }
 
 

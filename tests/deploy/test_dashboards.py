@@ -49,7 +49,8 @@ def alert_names() -> frozenset[str]:
 
 def runbooks_of(panel: dict[str, Any]) -> set[str]:
     _, _, named = panel["description"].partition("\n\nRunbooks: ")
-    return {Path(name).stem for name in named.split(", ") if name}
+    names = {name.lower(): name for name in alert_names()}
+    return {names[address.partition("#")[2]] for address in named.split(", ") if address}
 
 
 def test_the_committed_files_are_what_is_generated() -> None:
@@ -254,8 +255,8 @@ def test_runbooks_on_the_web_are_links() -> None:
 
     links = [link for panel in panels(made) for link in panel.get("links") or ()]
     now = panels(made)[0]
-    assert "https://books/TraceJudgeNoVerdicts.md" in {link["url"] for link in links}
-    assert '"https://books/$1.md"' in now["targets"][0]["expr"]
+    assert "https://books/endpoint-and-pipeline.md#tracejudgenoverdicts" in {link["url"] for link in links}
+    assert '"https://books/cost.md#:~:text=$1"' in now["targets"][0]["expr"]
     assert "${__data.fields.runbook}" in json.dumps(now["fieldConfig"]["overrides"])
 
 

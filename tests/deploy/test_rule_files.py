@@ -127,7 +127,8 @@ def test_its_runbook_is_served_by_the_grafana_of_compose(rule: dict[str, Any]) -
     assert path.is_relative_to("/usr/share/grafana/public")
     (served,) = (mount.source for mount in mounts(grafana) if path.parent == PurePosixPath(mount.target))
     page = served / path.name
-    assert page.read_text(encoding="utf-8").startswith(f"# {rule['alert']}\n")
+    assert f"\n## {rule['alert']}\n" in page.read_text(encoding="utf-8")
+    assert address.fragment == rule["alert"].lower()
 
 
 @each_alert

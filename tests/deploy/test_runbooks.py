@@ -1,4 +1,4 @@
-"""The runbooks: one for each alert, and what they name exists: commands, queries, panels, settings, log lines."""
+"""The runbooks: a part for each alert, and what they name exists: commands, queries, panels, settings, log lines."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ import click
 import yaml
 from promtool_run import alert_names, every_rule
 from queries import dashboards, named_metrics, panels
-from runbook_pages import FOLDER, HEADINGS, Page, alerts_in, pages
+from runbook_pages import FOLDER, Page, alerts, alerts_in, pages
 from support.cases import each_case
 from support.scrape import samples_of
 
@@ -31,9 +31,8 @@ from worker.core.telemetry.metrics import OUTCOMES
 ROOT = FOLDER.parents[1]
 FILES = sorted(RULES.glob("*.yaml"))
 ALERTS = alert_names(FILES)
-PAGES = pages()
-INDEX = Page(FOLDER / "README.md")
-EVERYWHERE = [*PAGES, INDEX]
+PARTS = alerts()
+GUIDE = (FOLDER.parent / "alerts.md").read_text(encoding="utf-8")
 LABELS = {
     *RATED,
     "reference",
@@ -64,43 +63,42 @@ WORDS_OF_PROMQL = {
     "without",
     "bool",
 }
-MOST_LINES = 65
+MOST_LINES = 40
 EXEC = "docker compose -f deploy/compose.yaml exec worker "
 URLS = re.compile(r"curl -s http://localhost:9808/(metrics|readyz|healthz)")
 
-each_page = each_case("page", EVERYWHERE, ids=repr)
-each_alert = each_case("page", PAGES, ids=repr)
+each_page = each_case("page", pages(), ids=repr)
+each_alert = each_case("part", PARTS, ids=repr)
 
 
-def test_one_page_for_each_alert() -> None:
-    assert [page.path.stem for page in PAGES] == ALERTS
+def test_one_part_for_each_alert() -> None:
+    assert [part.alert for part in PARTS] == ALERTS
 
 
 @each_alert
-def test_form(page: Page) -> None:
-    """Each page has the same parts in the same order, begins with the meaning of the alert, and is short."""
-    assert page.headings == [page.path.stem, *HEADINGS]
-    assert len(page.text.splitlines()) <= MOST_LINES
-    assert max(map(len, page.prose.splitlines())) <= 120
-    first = page.text.split("\n\n")[1]
-    assert len(first) <= 240
-    assert page.commands
-    assert page.queries
+def test_form(part: Page) -> None:
+    """Each alert has its meaning, how sure it is, what to look at, causes as a table and when to ignore it; it is short."""
+    assert re.findall(r"^\*\*([^*]+)\*\*", part.text, re.MULTILINE) == ["How sure.", "Look first.", "Ignore it"]
+    assert len(part.text.splitlines()) <= MOST_LINES
+    first, look, causes, _ = (part.text.find(text) for text in ("**How sure", "**Look", "| --- | --- |", "**Ignore"))
+    assert len(part.text[:first]) <= 240
+    assert first < look < causes < part.text.find("**Ignore")
+    assert part.queries
 
 
 def test_the_guide_lists_each_alert_with_its_severity() -> None:
     severities: dict[str, set[str]] = {}
     for rule in (file for file in every_rule(FILES) if "alert" in file):
         severities.setdefault(rule["alert"], set()).add(rule["labels"]["severity"])
-    guide = (FOLDER.parent / "alerts.md").read_text(encoding="utf-8")
-    rows = [(row[1], row[2]) for row in (line.split("|") for line in guide.splitlines()) if len(row) > 2]
+    rows = [(row[1], row[2]) for row in (line.split("|") for line in GUIDE.splitlines()) if len(row) > 2]
     listed = [(name, set(severity.strip().split(" or "))) for cell, severity in rows for name in alerts_in(cell)]
     assert sorted(name for name, _ in listed) == ALERTS
     assert dict(listed) == severities
 
 
-def test_index_leads_to_every_page() -> None:
-    assert {path.stem for path in INDEX.links if path.parent == FOLDER} == set(ALERTS)
+def test_the_guide_leads_to_the_part_of_each_alert() -> None:
+    links = re.findall(r"\[`(\w+)`\]\(runbooks/([\w-]+\.md)#(\w+)\)", GUIDE)
+    assert sorted(links) == [(part.alert, part.path.name, part.alert.lower()) for part in PARTS]
 
 
 @each_page
@@ -140,7 +138,7 @@ def parse(words: list[str]) -> None:
 def test_commands_about_verdicts_name_service_and_judge(page: Page) -> None:
     """A person on call reads the failures of this alert, not those of all services."""
     for line in page.commands:
-        if line.startswith("tracejudge tail --failed") and page is not INDEX:
+        if line.startswith("tracejudge tail --failed"):
             assert "--judge " in line, line
             assert "--service " in line or "`" + line + "`" in page.prose, line
 
@@ -156,8 +154,8 @@ def test_queries_are_of_what_exists(page: Page) -> None:
 
 
 def test_promtool_accepts_the_queries(promtool: str, tmp_path: Path) -> None:
-    """All in one file of rules, each under the name of its page."""
-    rules = [{"record": f"{page}:{place}", "expr": query} for page in PAGES for place, query in enumerate(page.queries)]
+    """All in one file of rules, each under the name of its alert."""
+    rules = [{"record": f"{part}:{place}", "expr": query} for part in PARTS for place, query in enumerate(part.queries)]
     path = tmp_path / "queries.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "runbooks", "rules": rules}]}), encoding="utf-8")
     checked = subprocess.run(
@@ -185,26 +183,25 @@ def test_quotes_stand_somewhere(page: Page) -> None:
 
 
 @each_alert
-def test_figures_are_those_of_the_table(page: Page) -> None:
-    """Each page names its part of the table, every figure and duration in it, and the severity of the alert."""
-    section = page.part("How sure it is")
-    for figure in figures(page):
-        assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", section), f"no {figure} in: {section}"
+def test_figures_are_those_of_the_table(part: Page) -> None:
+    """Each alert names its row of the table, every figure and duration in it, and its severity."""
+    for figure in figures(part):
+        assert re.search(rf"(?<![\w.,]){re.escape(figure)}(?![\w.]*\w)", part.certainty), f"no {figure} in {part}"
     words = {"page": "page", "ticket": "ticket", "info": "Information"}
-    for rule in rules_of(page):
-        assert words[rule["labels"]["severity"]] in section
+    for rule in rules_of(part):
+        assert words[rule["labels"]["severity"]] in part.certainty
 
 
-def figures(page: Page) -> Iterator[str]:
-    """Yield the values of the page's part of the table as they are written in a text."""
+def figures(part: Page) -> Iterator[str]:
+    """Yield the values of the alert's row of the table as they are written in a text."""
     table: Any = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    match = re.search(r"Set in `\[([a-z_.]+)\]` of \[objectives.toml\]", page.part("How sure it is"))
-    assert match, "no `[part]` of objectives.toml"
-    part = table
+    match = re.search(r"Set in `\[([a-z_.]+)\]`\.$", part.certainty)
+    assert match, "no `[row]` of objectives.toml"
+    row = table
     for name in match[1].split("."):
-        part = part[name]
-    exprs = " ".join(rule["expr"] for rule in rules_of(page))
-    for key, value in part.items():
+        row = row[name]
+    exprs = " ".join(rule["expr"] for rule in rules_of(part))
+    for key, value in row.items():
         if value != "0s" and (key != "window" or value in exprs):
             yield written(value)
     if match[1].startswith("burn."):
@@ -218,17 +215,14 @@ def written(value: float | str) -> str:
     return f"{100 * value:g}" if isinstance(value, float) and value < 2 else f"{value:,}"
 
 
-@each_alert
-def test_silences_are_those_of_alertmanager(page: Page) -> None:
-    """Both lists name exactly the alerts that an inhibition of the example binds this one to."""
-    section = re.fullmatch(r"- Silences (.+?) - Silenced by (.+)", page.part("Silences"))
-    assert section, page.part("Silences")
-    own = page.path.stem
-    assert set(alerts_in(section[1])) == {target for source, target in inhibited() if source == own}
-    assert set(alerts_in(section[2])) == {source for source, target in inhibited() if target == own}
+def test_silences_are_those_of_alertmanager() -> None:
+    """The list of the guide names exactly the pairs of alerts that an inhibition of the example binds."""
+    listed = GUIDE.split("\n## Which alert silences which\n")[1].split("\n## ")[0]
+    pairs = re.findall(r"^- (.+?) silences?(?= )(.+?)(?=^-|\Z)", listed, re.MULTILINE | re.DOTALL)
+    named = {(source, target) for one, other in pairs for source in alerts_in(one) for target in alerts_in(other)}
+    assert named == inhibited()
 
 
-@cache
 def inhibited() -> set[tuple[str, str]]:
     """Return pairs of an alert and one that it silences, by the labels of the rules."""
     config = yaml.safe_load((ROOT / "deploy" / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
@@ -250,13 +244,13 @@ def matches(matcher: str, labels: Mapping[str, str]) -> bool:
     return bool(re.fullmatch(pattern, labels.get(match[1], ""))) is not match[2].startswith("!")
 
 
-def test_no_page_repeats_another() -> None:
-    for page, other in combinations(PAGES, 2):
-        assert not page.long_lines() & other.long_lines(), f"{page} and {other}"
+def test_no_alert_repeats_another() -> None:
+    for part, other in combinations(PARTS, 2):
+        assert not part.long_lines() & other.long_lines(), f"{part} and {other}"
 
 
-def rules_of(page: Page) -> list[dict[str, Any]]:
-    return [rule for rule in every_rule(FILES) if rule.get("alert") == page.path.stem]
+def rules_of(part: Page) -> list[dict[str, Any]]:
+    return [rule for rule in every_rule(FILES) if rule.get("alert") == part.alert]
 
 
 @cache

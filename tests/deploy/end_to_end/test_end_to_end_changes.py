@@ -53,7 +53,7 @@ def test_a_judge_that_gets_stricter_is_told_and_no_fall(picture: Picture) -> Non
         "description": f"Its first verdicts came within the last {PACE('1h')}. It was version {before} by "
         f"{JUDGE_MODEL}. A step in its graphs at this moment comes from the judge, not from the service; drops are "
         f"compared within one version only, so their baseline begins anew. First run `tracejudge judges show {JUDGE}`.",
-        "runbook_url": f"{RUNBOOKS}/{CHANGED}.md",
+        "runbook_url": f"{RUNBOOKS}/safety-and-judge.md#{CHANGED.lower()}",
         "dashboard_url": f"http://localhost:3000/d/tracejudge-quality/tracejudge-quality?{variables}",
     }
     (info,) = picture.read("info", 1)

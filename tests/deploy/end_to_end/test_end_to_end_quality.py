@@ -88,7 +88,7 @@ def match(pattern: str, told: Heard, annotation: str) -> tuple[float, ...]:
 def opens_runbook_and_dashboard(told: Heard, judge: str) -> None:
     variables = f"var-service={FALLING}&var-environment={ENVIRONMENT}&var-judge={judge}"
     assert told.annotations["dashboard_url"] == f"{DASHBOARD}?{variables}"
-    assert told.annotations["runbook_url"] == f"{RUNBOOKS}/{told.name}.md"
+    assert told.annotations["runbook_url"] == f"{RUNBOOKS}/quality.md#{told.name.lower()}"
 
 
 def reads_as_told(message: dict[str, str], told: Heard) -> None:

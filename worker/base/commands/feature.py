@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "account": Command("worker.base.accounting", "Print the accounting: the outcome of every trace and evaluation"),
     "doctor": Command("worker.base.doctor.command", "Check every part, and say how to fix each that is broken"),
     "forget": Command("worker.base.forget.command", "Erase a trace or a person"),
+    "help": Command("worker.base.commands.help", "Print a page of the documentation as text"),
     "init": Command("worker.base.doctor.init", "Write a commented configuration, and check it"),
     "judges": Command("worker.base.commands.judges", "List the judges; show a prompt; measure a judge against labels"),
     "lint": Command("worker.base.doctor.lint", "Find all mistakes of a configuration"),

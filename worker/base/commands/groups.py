@@ -16,6 +16,7 @@ _EXAMPLES: Final = {
     "doctor": "doctor --ask",
     "evaluate": "evaluate traces.jsonl --judge groundedness --output out.jsonl",
     "gateway": "gateway --port 4318",
+    "help": "help TraceJudgeQualityDrop",
     "init": "init --base-url http://localhost:8000/v1 --model qwen3",
     "judges": "judges show groundedness",
     "judges align": "judges align tone labels.jsonl --model m --out judges.d/tone.toml",

@@ -33,7 +33,7 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         links: Where a trace is shown elsewhere, by name: URLs with `{trace_id}`, `{span_id}`, `{session_id}` or
             `{service}`, as `Grafana = "https://grafana.example.com/explore?traceId={trace_id}"`.
         runbook: Address of the runbook that incidents link, as
-            `http://localhost:3000/public/runbooks/TraceJudgeQualityDrop.md` of the compose file.
+            `http://localhost:3000/public/runbooks/quality.md` of the compose file.
     """
 
     host: str = "127.0.0.1"
