@@ -1,4 +1,4 @@
-"""Simulate what docs/statistics.md and docs/cascades.md claim, and write their tables.
+"""Simulate what the documentation claims, and write its tables.
 
 Each scene prints one line: its figures, the goal, and whether it was met; exit code 1 if one was missed. The seeds are
 fixed. At full length, which takes about an hour and a half, the tables of the pages are written; `--brief` simulates
@@ -67,7 +67,7 @@ class Table(NamedTuple):
 
     header: Sequence[str]
     rows: Callable[[Length], Iterator[Row]]
-    page: str = "statistics.md"
+    page: str = "reference/measured/simulations.md"
 
 
 def coverage(share: float, runs: int, length: Length, least: float = 0.94) -> Figure:

@@ -1,4 +1,4 @@
-"""Draw the charts of docs/statistics.md from the tables of that page, so that both show the same figures.
+"""Draw the charts of docs/reference/measured/simulations.md from its tables, so that both show the same figures.
 
 A chart has a line for each row of its table, a dot for each number of a cell, and a band for what was asked.
 """
@@ -15,7 +15,7 @@ from judges.agreement.diagram import as_svg
 from judges.agreement.reliability import Row, fit, reliability
 
 FOLDER: Final = Path(__file__).parent / "charts"
-_PAGE: Final = Path(__file__).parent / "statistics.md"
+_PAGE: Final = Path(__file__).parent / "reference" / "measured" / "simulations.md"
 _NUMBER: Final = re.compile(r"(?<![\w.-])\d*\.?\d+(?![\w-])")
 _LINE, _LEFT, _PLOT, _TOP, _RIGHT = 20, 300, 400, 70, 30
 _STYLE: Final = """\
@@ -121,7 +121,7 @@ def _rows(lines: Sequence[str], chart: Chart) -> list[tuple[str, list[list[float
     tables = [place for place, line in enumerate(lines) if line.startswith(chart.table)]
     if len(tables) != 1:
         raise ValueError(
-            f"docs/statistics.md has {len(tables)} tables {chart.table!r}, not one; correct docs/charts.py"
+            f"simulations.md has {len(tables)} tables {chart.table!r}, not one; correct docs/charts.py"
         )
     rows, name = [], ""
     for line in lines[tables[0] + 2 :]:
@@ -134,7 +134,7 @@ def _rows(lines: Sequence[str], chart: Chart) -> list[tuple[str, list[list[float
             label = " ".join([name, *(cells[column] for column in chart.labels[1:])])
             rows.append((re.split("[:(]", label)[0], numbers))
     if not rows:
-        raise ValueError(f"docs/statistics.md has no figures under {chart.table!r}; correct docs/charts.py")
+        raise ValueError(f"simulations.md has no figures under {chart.table!r}; correct docs/charts.py")
     return rows
 
 

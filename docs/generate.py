@@ -1,6 +1,6 @@
 """Write the reference pages from the code, and the trace's JSON schema.
 
-The stub of the package ``judges`` and the charts of docs/statistics.md are written as well.
+The stub of the package ``judges`` and the charts of simulations are written as well.
 
 `make generate` writes them; `make check` runs this with `--check`, which writes nothing and fails on a difference.
 """

@@ -35,7 +35,7 @@ read when they are needed.
 
 `worker/core` is the way of a trace from the stream to its verdict. It imports nothing of `worker/base` (what every
 installation has) and nothing of `worker/features` (what can be removed). A part reaches the core by its `Feature`
-(`worker/core/features.py`), which names its [hooks](adding-a-feature.md#hooks), metrics and exporters;
+(`worker/core/features.py`), which names its [hooks](changing.md#hooks), metrics and exporters;
 `worker/installed.py` lists them in the order in which hooks run. [The glossary](glossary.md) has the terms.
 
 ## One trace in ten sentences

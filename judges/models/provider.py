@@ -1,7 +1,7 @@
 """The registration of a provider of judge models, and what providers with an HTTP endpoint share.
 
 A provider is one file and one row in ``judges.models.registry``. What it may need besides is in
-docs/adding-a-feature.md.
+docs/changing.md.
 """
 
 from collections.abc import Mapping

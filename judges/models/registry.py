@@ -1,6 +1,6 @@
 """The registry of providers: the only place that knows them by name.
 
-docs/adding-a-feature.md says what a new provider needs.
+docs/changing.md says what a new provider needs.
 """
 
 import math

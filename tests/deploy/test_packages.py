@@ -251,7 +251,7 @@ def test_two_releases_set_versions_and_addresses_in_a_clone(tmp_path: Path) -> N
 
 
 def test_ci_asks_no_service_for_vulnerabilities() -> None:
-    """It may run without a network; `make audit` is a step of a release, which docs/releasing.md names."""
+    """It may run without a network; `make audit` is a step of a release, which CONTRIBUTING.md names."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     run_by_ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert re.findall(r"make [\w-]*audit|pip.audit", run_by_ci) == []

@@ -94,7 +94,7 @@ class DeliveryMetrics(MetricTable):
 
 
 class ReceiverExporter(ExportConsumer):
-    """Base of all receivers; docs/adding-a-feature.md says what a further one needs.
+    """Base of all receivers; docs/changing.md says what a further one needs.
 
     Attributes:
         channels: The kinds of requests, in the order in which they are sent.

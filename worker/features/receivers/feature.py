@@ -1,6 +1,6 @@
 """Receivers of verdicts beside OpenTelemetry: platforms, webhooks and files.
 
-docs/adding-a-feature.md says what a further kind needs.
+docs/changing.md says what a further kind needs.
 """
 
 from dataclasses import replace
