@@ -120,9 +120,7 @@ def _rows(lines: Sequence[str], chart: Chart) -> list[tuple[str, list[list[float
     """Return the label of each row and the numbers of its columns."""
     tables = [place for place, line in enumerate(lines) if line.startswith(chart.table)]
     if len(tables) != 1:
-        raise ValueError(
-            f"simulations.md has {len(tables)} tables {chart.table!r}, not one; correct docs/charts.py"
-        )
+        raise ValueError(f"simulations.md has {len(tables)} tables {chart.table!r}, not one; correct docs/charts.py")
     rows, name = [], ""
     for line in lines[tables[0] + 2 :]:
         if not line.startswith("|"):

@@ -6,6 +6,7 @@ import click
 
 from judges.registry import catalogue
 from worker.base.commands.completion import TABLE
+from worker.base.commands.help import TOPICS
 from worker.cli import cli
 
 __all__ = ["FOLDER", "pages"]
@@ -44,6 +45,8 @@ def _kind(parameter: click.Parameter) -> str | list[str]:
         return ""
     if isinstance(parameter.type, click.Choice):
         return [str(choice) for choice in parameter.type.choices]
+    if parameter.metavar == "[TOPIC]":
+        return list(TOPICS)
     for name in (_name(parameter), parameter.metavar):
         if name in _KINDS:
             return _KINDS[name]

@@ -23,7 +23,9 @@ _LINK: Final = re.compile(r"(\]\()(?!https?://|#|mailto:)([^)#\s]+)([^)]*\))")
 _FENCE: Final = re.compile(r"^( *)(```+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _ITEM: Final = re.compile(r"(?:[-*]|\d+\.) (?! )")
 _COPIES: Final = "repository"
-_MOVED: Final = '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">This page has moved.</a>\n'
+_MOVED: Final = (
+    '<!doctype html><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">This page has moved.</a>\n'
+)
 _UNLISTED: Final = InclusionLevel.NOT_IN_NAV
 _sources: dict[str, str] = {}
 """The place in the repository of each page, by its place on the site."""

@@ -12,9 +12,7 @@ from support.cases import each_case
 
 pytestmark = pytest.mark.slow("a Prometheus that scrapes until every query finds something")
 
-QUERIES = [
-    (part.alert, place, query) for part in alerts() for place, query in enumerate(part.queries)
-]
+QUERIES = [(part.alert, place, query) for part in alerts() for place, query in enumerate(part.queries)]
 FOUND_NOTHING = {
     ("TraceJudgeQualityBelowObjective", 0): "nothing is below its objective",
     ("TraceJudgeTracesStopped", 0): "needs a yesterday",

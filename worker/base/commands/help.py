@@ -1,5 +1,6 @@
 """`tracejudge help`: pages of the documentation as text, from the wheel, or from the folder `docs` of a checkout."""
 
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,11 +27,14 @@ TOPICS: Final = dict(_read())
 
 
 @click.command()
-@click.argument("topic", required=False, metavar="[TOPIC]", type=click.Choice(list(TOPICS)))
+@click.argument("topic", required=False, metavar="[TOPIC]")
 def command(topic: str | None) -> None:
     """Print a page of the documentation as text.
 
     TOPIC is the name of a page or of an alert. Without it all topics are listed.
     """
-    titles = (f"{name:<32}{text.partition(chr(10))[0].removeprefix('# ')}" for name, text in TOPICS.items())
+    if topic is not None and topic not in TOPICS:
+        close = "".join(f" Did you mean {name!r}?" for name in difflib.get_close_matches(topic, TOPICS, n=1))
+        raise click.UsageError(f"There is no page {topic!r}; `tracejudge help` lists all.{close}")
+    titles = (f"{name:<34}{text.partition(chr(10))[0].removeprefix('# ')}" for name, text in TOPICS.items())
     click.echo_via_pager(TOPICS[topic] if topic else "\n".join(titles) + "\n")
