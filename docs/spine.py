@@ -30,8 +30,7 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _HEAD: Final = """\
 # The spine
 
-This page is for whoever takes over the code. The **marked** files carry the design and take one evening; the others are
-read when they are needed.
+For whoever takes over the code. The **marked** files carry the design and take one evening.
 
 `worker/core` is the way of a trace from the stream to its verdict. It imports nothing of `worker/base` (what every
 installation has) and nothing of `worker/features` (what can be removed). A part reaches the core by its `Feature`
@@ -45,7 +44,7 @@ trace id decides by the rules which judges see it. Script `choose` acknowledges 
 each evaluation to the ledger, and makes the batch of its judge model ready, all in one step; the text of the batch came
 just before. A Celery message names the judge model and, of
 several partitions, one; it carries no work. The task that receives it leases ready batches from Redis while the model
-has capacity. The event loop of the process judges all evaluations of a batch at the same time. Script `record` writes a
+has capacity, and judges all evaluations of a batch at the same time. Script `record` writes a
 verdict to the ledger if the ledger has none, and only then to the stream `verdicts`. Script `finish` removes a batch
 whose evaluations have all ended; others are parked, or become dead letters. Each exporter reads `verdicts` through its
 own consumer group; `find_exporters` lists the core's own and those of features. The sweeper looks every second for
@@ -69,7 +68,7 @@ stands with the file to have open beside it, after what it includes.
 | file | lines | decides |
 | --- | --: | --- |
 """
-_ASIDE: Final = "\nBeside the way of a trace:\n\n"
+_ASIDE: Final = "\nBeside the way of a trace: {}.\n"
 _STATES: Final = """
 ## The states of an evaluation
 
@@ -81,23 +80,18 @@ One judge on one trace is an evaluation; its id never changes.
 _TAIL: Final = """
 ## What may be changed without fear
 
-- A feature: its folder, its row in `worker/installed.py`, its tests. Removing the folder leaves the tests of core and
-  base green (`python -m tests.plug NAME`). Parts of base can be changed, not removed: tests of the core use them.
-- What has a row in [where to add something](architecture.md#where-to-add-something), with what the checks ask for next.
-- Constants; measure what is on the way of a trace (`make bench`).
+A feature: removing its folder leaves the tests of core and base green (`python -m tests.plug NAME`). What has a row in
+[where to add something](architecture.md#where-to-add-something). Constants, if `make bench` agrees.
 
 ## What needs care
 
-- **Scripts**: Redis runs each as a whole, and workers of two versions run side by side. Change what a script writes
-  only with a new version of the batch or of the outbox entry.
+- **Scripts**: workers of two versions run side by side. Change what a script writes only with a new version of the
+  batch or of the outbox entry.
 - **Features that the core names**: stored forms of evaluations name sessions, repeats, cascades and panels, because a
-  batch is versioned as a whole. `choose.lua` takes in conversations and late feedback, because an entry is acknowledged
-  in the step that keeps it; keys that it and `clock` read are in `Keys`, and limits of conversations in `Settings`.
-  The core's table of metrics has those of late feedback (`late_feedback_*`), of conversations (a label of
-  `stored_bytes`) and of judges with tools (`explorations_total`, `exploration_*`), which stay without them.
+  batch is versioned as a whole; `choose.lua` takes in conversations and late feedback, because an entry is acknowledged
+  in the step that keeps it. Some of their keys, limits and metrics are the core's.
 - **Keys, groups, queues, metrics and options** are a contract; `tests/pipeline/frozen.txt` holds them.
-- **Threads**: the event loop must not block, so Redis is called in threads. A thread that fails waits and repeats
-  (`worker/core/telemetry/service.py`).
+- **Threads**: the event loop must not block, so Redis is called in threads.
 - **Versions of judges**: another prompt is another version and begins a new series of metrics.
 """
 _WAY: Final = (
@@ -130,18 +124,18 @@ _WAY: Final = (
     ("runtime/runtime.py", "what one process runs"),
 )
 _BESIDE: Final = (
-    ("config/serving.py", "how secrets, certificates and addresses are read, and ids of end users hashed"),
-    ("config/checks.py", "which settings do not go together"),
-    ("config/reading.py", "which of file, variable and argument wins"),
-    ("config/loading.py", "which mistakes stop a start; the checks of judges, models and rules"),
-    ("selection/lenient.py", "which odd values are repaired, and which are left out"),
-    ("queue/broker.py", "which broker carries messages"),
-    ("telemetry/metrics.py", "which metrics the core has, with labels and bounds"),
-    ("telemetry/backlog.py", "when ingest must pause"),
-    ("telemetry/health.py", "when a worker is ready, and what workers tell each other"),
-    ("telemetry/http_server.py", "who may read the pages"),
-    ("telemetry/logs.py", "how a line of the log is written without blocking"),
-    ("runtime/worker_control.py", "how a worker starts, what a signal does, and which remote control is allowed"),
+    "config/serving.py",
+    "config/checks.py",
+    "config/reading.py",
+    "config/loading.py",
+    "selection/lenient.py",
+    "queue/broker.py",
+    "telemetry/metrics.py",
+    "telemetry/backlog.py",
+    "telemetry/health.py",
+    "telemetry/http_server.py",
+    "telemetry/logs.py",
+    "runtime/worker_control.py",
 )
 _LUA: Final = {
     "storage/client.py": ("guard", "streams"),
@@ -246,19 +240,18 @@ def page() -> str:
     """
     core = _ROOT / "worker" / "core"
     existing = {str(path.relative_to(core)) for path in core.rglob("*.py") if path.name != "__init__.py"}
-    if difference := existing ^ {name for name, _ in (*_WAY, *_BESIDE)}:
+    if difference := existing ^ {*(name for name, _ in _WAY), *_BESIDE}:
         raise ValueError(f"docs/spine.py: the tables differ from worker/core: {difference}")
     scripts = {path.stem: _read(path) for path in (core / "storage" / "scripts").glob("*.lua")}
-    order = [lua for name, _ in (*_WAY, *_BESIDE) for lua in _LUA.get(name, ())]
+    order = [lua for name in (*(name for name, _ in _WAY), *_BESIDE) for lua in _LUA.get(name, ())]
     if sorted(order) != sorted(scripts):
         raise ValueError(f"docs/spine.py: each Lua file stands once, not {order}")
     for place, lua in enumerate(order):
         if later := set(" ".join(re.findall(r"(?m)^-- @include (.+)$", scripts[lua])).split()) - set(order[:place]):
             raise ValueError(f"docs/spine.py: {lua} stands before {later}, which it includes")
     way = [*((f"core/{name}", what) for name, what in _WAY), ("celery.py", "how Celery runs shifts")]
-    beside = [*((f"core/{name}", what) for name, what in _BESIDE), ("installed.py", "which parts are installed")]
     rows = [f"| {_path(name)} | {_lines(name)} | {_decides(name, what)} |\n" for name, what in way]
-    items = [f"- {_path(name)}: {_decides(name, what)}\n" for name, what in beside]
+    beside = ", ".join(_decides(f"core/{name}", _path(f"core/{name}")).replace("; ", " with ") for name in _BESIDE)
     states = [
         f"| {state.name} | {_names(vars(Keys)[key].name for key in state.keys)} | {_names(state.scripts)} |"
         f" {state.before} | {state.crash} |\n"
@@ -267,7 +260,7 @@ def page() -> str:
     lines = sum(text.count("\n") for text in scripts.values())
     marked = sum(_read(core / name).count("\n") for name in _MARKED)
     head = _HEAD.format(lua=f"{round(lines, -2):,}", marked=f"{round(marked, -2):,}")
-    return "".join((head, *rows, _ASIDE, *items, _STATES, *states, _TAIL))
+    return "".join((head, *rows, _ASIDE.format(beside), _STATES, *states, _TAIL))
 
 
 def _path(name: str) -> str:

@@ -77,10 +77,10 @@ def test_one_part_for_each_alert() -> None:
 
 @each_alert
 def test_form(part: Page) -> None:
-    """Each alert has its meaning, how sure it is, what to look at, causes, and when to ignore it; it is short."""
+    """Each alert has its meaning, how sure it is, what to look at, a list of causes, and when to ignore it; it is short."""
     assert re.findall(r"^\*\*([^*]+)\*\*", part.text, re.MULTILINE) == ["How sure.", "Look first.", "Ignore it"]
     assert len(part.text.splitlines()) <= MOST_LINES
-    first, look, causes, _ = (part.text.find(text) for text in ("**How sure", "**Look", "| --- | --- |", "**Ignore"))
+    first, look, causes, _ = (part.text.find(text) for text in ("**How sure", "**Look", "\n- ", "**Ignore"))
     assert len(part.text[:first]) <= 240
     assert first < look < causes < part.text.find("**Ignore")
     assert part.queries
