@@ -49,7 +49,7 @@ PAGES: Final = {
     ]
 }
 ELSEWHERE: Final = {
-    "docs/adding-a-feature.md": "tests/docs_tests/test_adding_a_feature.py",
+    "docs/changing.md": "tests/docs_tests/test_changing_page.py",
     "docs/coming-from.md": "tests/docs_tests/test_coming_from_page.py",
     "docs/examples/README.md": "tests/features/gateway/test_examples.py",
     "docs/python.md": "tests/docs_tests/test_python_page.py",

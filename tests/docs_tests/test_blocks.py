@@ -124,15 +124,14 @@ def ask_model(question, documents): return "Yes."
 session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
 """,
 }
-NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
+NO_TRACE = {"docs/privacy.md", "docs/statistics.md"}
 
 
 @each_case(
     ("name", "text"),
     [
         (step.name, step.text)
-        for page in ("docs/adding-a-feature.md", "docs/adding-a-judge.md")
-        for step in read_page(PAGES[page])
+        for step in read_page(PAGES["docs/changing.md"])
         if isinstance(step, File) and step.name.endswith(".py")
     ],
 )
@@ -161,11 +160,7 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
             exec(compile(PRELUDES.get(page, ""), "prelude", "exec"), names)  # noqa: S102 - our own
             for _, text in (one for one in of_kind("python") if one[0] == page):
                 real = text.replace("redis://localhost:6379/0", redis_url)
-                # The block before it defines the judge.
-                real = real.replace("from judges.catalog.politeness import JUDGE\n", "")
                 exec(compile(real, page, "exec"), names)  # noqa: S102 - our own page
-            for test in [value for name, value in names.items() if name.startswith("test_")]:
-                test()
             if "answer" in names and page == "README.md":
                 assert names["answer"]("Is tea hot?") == "Yes."
             assert tracejudge.flush()

@@ -46,7 +46,6 @@ NOT_RUN: Mapping[str, str] = {
     "redis-cli --cluster ": "no cluster; tests/faults add, fill and remove masters",
     "redis-cli -h ": "no cluster; test_scaling_page moves a slot so",
     ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
-    "UPDATE_GOLDEN": "it changes the working tree",
     "export OTEL_": "tests/features/gateway runs examples with these variables",
     "export TRACEJUDGE_": "of a service; tests/producers set each",
     'eval "$(_TRACEJUDGE_COMPLETE': "of an interactive shell; tests/base completes words",
