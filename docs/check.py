@@ -112,9 +112,8 @@ def model_problems(name: str, text: str, today: date) -> tuple[list[str], list[s
 
 @cache
 def _anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of a page's headings, as repositories and the site make them."""
-    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
-    return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    """Return the anchors of a page's headings."""
+    return frozenset(map(site_pages.anchor, _HEADING.findall(page.read_text(encoding="utf-8"))))
 
 
 def _wrong_commands(path: Path, code: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ copied to `repository/` on the site, Markdown as a page, a folder as a page that
 page and heading that took the place of an old one.
 """
 
+import json
 import posixpath
 import re
 import tomllib
@@ -67,6 +68,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Replace diagrams by their pictures, and links by those of the site."""
     place = page.file.src_uri
     folder = _folder(_sources[place])
+    if place.startswith((f"{_COPIES}/", "reference/measured/")):
+        page.meta["search"] = {"exclude": True}
 
     def relinked(found: re.Match[str]) -> str:
         linked = _place(posixpath.normpath(posixpath.join(folder, found[2])))
@@ -84,12 +87,24 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write a page that leads on at each old address."""
-    for old, new in moved().items():
+    """Write a page that leads on at each old address, and for each question, which the search finds as it is asked."""
+    index = Path(config.site_dir, "search", "search_index.json")
+    found = json.loads(index.read_text(encoding="utf-8"))
+    leading = moved()
+    for number, row in enumerate(json.loads((_ROOT / "docs" / "questions.json").read_text(encoding="utf-8"))):
+        leading[f"questions/{number}.md"] = f"{row['page']}#{anchor(row['heading'])}"
+        found["docs"].append({"location": f"questions/{number}.html", "title": row["question"], "text": row["heading"]})
+    index.write_text(json.dumps(found), encoding="utf-8")
+    for old, new in leading.items():
         path = Path(config.site_dir, old).with_suffix(".html")
         path.parent.mkdir(parents=True, exist_ok=True)
         place = posixpath.relpath(new.replace(".md", ".html"), posixpath.dirname(old))
         path.write_text(_MOVED.format(place), encoding="utf-8")
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as repositories and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def moved() -> dict[str, str]:

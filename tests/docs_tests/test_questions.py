@@ -28,7 +28,7 @@ class Question(TypedDict, total=False):
     setting: str
 
 
-QUESTIONS: list[Question] = json.loads(Path(__file__).with_name("questions.json").read_text(encoding="utf-8"))
+QUESTIONS: list[Question] = json.loads((DOCS / "questions.json").read_text(encoding="utf-8"))
 each_question = each_case("row", QUESTIONS, ids=[row["question"] for row in QUESTIONS])
 
 
