@@ -102,6 +102,8 @@ def test_the_installed_worker_runs_on_each_python(wheels: dict[str, Path], insta
         published = run([own, "-W", "error", "-c", NO_TRAFFIC], tmp_path)
         helped = run([own.parent / "tracejudge", "--help"], tmp_path)
         listed = run([own.parent / "tracejudge", "judges", "--json"], tmp_path)
+        page = run([own.parent / "tracejudge", "help", "alerts"], tmp_path)
+        assert page.stdout.startswith("# Alerts\n"), (version, page.stderr)
         assert published.returncode == 0, (version, published.stderr)
         assert (helped.returncode, helped.stderr) == (0, ""), (version, helped.stderr)
         assert "groundedness" in {row["name"] for row in json.loads(listed.stdout)}, version

@@ -77,7 +77,7 @@ def test_one_part_for_each_alert() -> None:
 
 @each_alert
 def test_form(part: Page) -> None:
-    """Each alert has its meaning, how sure it is, what to look at, a list of causes, and when to ignore it; it is short."""
+    """Each alert has its meaning, how sure it is, what to look at, causes as a list, and when to ignore it."""
     assert re.findall(r"^\*\*([^*]+)\*\*", part.text, re.MULTILINE) == ["How sure.", "Look first.", "Ignore it"]
     assert len(part.text.splitlines()) <= MOST_LINES
     first, look, causes, _ = (part.text.find(text) for text in ("**How sure", "**Look", "\n- ", "**Ignore"))

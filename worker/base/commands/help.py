@@ -37,4 +37,4 @@ def command(topic: str | None) -> None:
         close = "".join(f" Did you mean {name!r}?" for name in difflib.get_close_matches(topic, TOPICS, n=1))
         raise click.UsageError(f"There is no page {topic!r}; `tracejudge help` lists all.{close}")
     titles = (f"{name:<34}{text.partition(chr(10))[0].removeprefix('# ')}" for name, text in TOPICS.items())
-    click.echo_via_pager(TOPICS[topic] if topic else "\n".join(titles) + "\n")
+    click.echo_via_pager((TOPICS[topic] if topic else "\n".join(titles)).rstrip("\n"))
