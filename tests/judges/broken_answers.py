@@ -1,7 +1,7 @@
 """What a judge model may send instead of the answer it was asked for, and what becomes of each: one stated outcome.
 
-Most cases change a good answer in a way that every family of judges can meet. Each answer is given twice, so that asking
-again brings nothing new.
+Most cases change a good answer in a way that every family of judges can meet. Each answer is given twice, so that
+asking again brings nothing new.
 """
 
 import html
