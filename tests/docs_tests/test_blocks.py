@@ -72,7 +72,7 @@ def test_configuration_is_accepted(text: str, tmp_path: Path) -> None:
         before = DECIDER if "calibrations" in found else ""
         (tmp_path / "tracejudge.toml").write_text(before + text, encoding="utf-8")
         if "canary_file" in found:
-            (tmp_path / found["canary_file"]).write_text(json_blocks("docs/judges.md")[0], encoding="utf-8")
+            (tmp_path / found["canary_file"]).write_text(json_blocks("docs/labels.md")[-1], encoding="utf-8")
         load(AnyVariable(), str(tmp_path / "tracejudge.toml"), needs_rules="rules" in found)
 
 
@@ -119,7 +119,6 @@ def search(question): return ["Tea is hot."]
 def ask_model(question, documents): return "Yes."
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
-    "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
     "docs/wrapped-clients.md": """
 session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
 """,
@@ -145,10 +144,13 @@ def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
 
 FRAMEWORKS = "docs/frameworks.md"
 DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
+SCRIPTS = "docs/testing-judges.md"  # test_python_page.py answers in place of the model
 PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING}))
+@pytest.mark.parametrize(
+    "page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING, SCRIPTS})
+)
 def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)

@@ -301,7 +301,7 @@ class _Totals:
 def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     """Return the probabilities of a calibrated first model, for the share that the second model passes.
 
-    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/cascades.md).
+    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/several-models.md).
     """
     scores = NormalDist()
     distance = scores.inv_cdf(0.85) + scores.inv_cdf(0.80)
