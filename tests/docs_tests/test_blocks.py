@@ -143,14 +143,11 @@ def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
 
 
 FRAMEWORKS = "docs/frameworks.md"
-DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
 SCRIPTS = "docs/testing-judges.md"  # test_python_page.py answers in place of the model
 PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well
 
 
-@pytest.mark.parametrize(
-    "page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING, SCRIPTS})
-)
+@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, PUBLISHING, SCRIPTS}))
 def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)

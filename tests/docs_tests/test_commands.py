@@ -197,8 +197,6 @@ class Installation:
         (self.folder / "golden.jsonl").write_text(golden, encoding="utf-8")
         (table,) = [text for page, text in of_kind("json") if page == "docs/opentelemetry.md" and '"acme"' in text]
         (self.folder / "acme.json").write_text(table, encoding="utf-8")
-        (drawing,) = [text for page, text in of_kind("python") if page == "docs/labels.md"]
-        (self.folder / "draw.py").write_text(drawing, encoding="utf-8")
         (self.folder / "verdicts.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, judged)).encode()))
 
     def _write(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
