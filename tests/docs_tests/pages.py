@@ -56,7 +56,9 @@ ELSEWHERE: Final = {
     "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
 }
 """Pages with a test of their own."""
-WALKED: Final = ("docs/your-own-judge.md", "docs/agents.md", "docs/testing-judges.md", "docs/several-models.md")
+WALKED: Final = tuple(
+    f"docs/{page}.md" for page in ("your-own-judge", "agents", "testing-judges", "before-a-release", "several-models")
+)
 """Pages whose files and commands with output test_your_own_judge.py walks through, in this order and in one folder."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

@@ -188,7 +188,10 @@ OTHERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "rounds": (READING, {"max_rounds": 3}),
     "tokens": (READING, {"max_tokens": 30_000}),
     "USD": (READING, {"max_usd": 3}),
-    "template": (FILLING, {"template": {"file": "f", "text": FILES["judges.d/facts.yaml"].replace("Go through", "Read")}}),
+    "template": (
+        FILLING,
+        {"template": {"file": "f", "text": FILES["judges.d/facts.yaml"].replace("Go through", "Read")}},
+    ),
     "answer": (FILLING, {"answer": {"as": "graded"}}),
 }
 SAME: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
