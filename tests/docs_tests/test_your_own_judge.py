@@ -12,7 +12,6 @@ import pytest
 from pages import PAGES, WALKED, Command, File, matches, mistakes, read_page, run, table, write_files
 from support.cases import each_case
 
-from judges.agent.tool_use import MAX_CALLS
 from judges.core.combine import Combine
 from judges.core.exploration import Limits
 from judges.core.judge import AnsweredPrompt
@@ -23,7 +22,6 @@ from judges.custom.definition import _MAX_TEXT_CHARS, MAX_BYTES
 from judges.custom.label_scale import _MAX_LABEL_CHARS, _MAX_LABELS
 from judges.custom.template import _MAX_DOCUMENTS
 from judges.custom.variables import _VARIABLES
-from judges.features.python import protocol as frames
 from judges.features.python.api import judge as mark
 from judges.registry import check_table, load_judges, read_judge
 from tracejudge import Trace
@@ -166,11 +164,8 @@ def test_limits_are_those_of_the_code() -> None:
         "instructions, a prompt": f"{_MAX_TEXT_CHARS:,} characters",
         "labels": f"2 to {_MAX_LABELS}, of up to {_MAX_LABEL_CHARS} characters",
         "whole traces: rounds, tokens": f"{limits.max_rounds} and {limits.max_tokens:,} unless the file says so",
-        "whole traces: calls in one answer": f"{MAX_CALLS}",
-        "whole traces: one search by a pattern": "1 s, then the model gets an error",
         "templates about one document: documents of a trace": f"{_MAX_DOCUMENTS}",
         "code: time for one trace": f"{mark(lambda _: True).time_limit_s:g} s; up to an hour with `time_limit_s`",
-        "code: size of the result": f"{frames.MAX_ANSWER_BYTES >> 10} KiB",
         "models of a rule": f"{MAX_MODELS_PER_RULE}",
     }
 
