@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import structs
 
 from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_raised
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_value
 from judges.custom import DefinitionError
 from judges.custom.definition import unknown_name_fault
 from judges.models.registry import PROVIDERS, ModelSettingsError, check, decides
@@ -183,6 +183,7 @@ def _model_faults(settings: Settings) -> Iterator[Fault]:
 
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
     taken: set[str] = set()
+    samples: dict[tuple[str, str], int] = {}
     for number, rule in enumerate(settings.rules):
         key = f"rules[{number}]"
         if not rule.name:
@@ -196,7 +197,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], names: frozens
             if name not in names:
                 yield unknown_name_fault(f"{key}.judges", f"there is no judge {name!r}", name, names)
         yield from _unit_faults(rule, key, [judges[name] for name in rule.judges if name in judges])
-        yield from _rule_model_faults(settings, rule, key, judges)
+        yield from _rule_model_faults(settings, rule, key, judges, samples)
         if rule.egress is not None:
             for name in rule.egress:
                 yield from missing_model_faults(settings, name, f"{key}.egress")
@@ -220,7 +221,10 @@ def _unit_faults(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
         yield Fault(f"{key}.always", what, "take always out", "conflict")
 
 
-def _rule_model_faults(settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge]) -> Iterator[Fault]:
+def _rule_model_faults(
+    settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge], samples: dict[tuple[str, str], int]
+) -> Iterator[Fault]:
+    """Check the models of a rule; ``samples`` are those of earlier rules by judge and judge model."""
     if not rule.models:
         yield Fault(f"{key}.model", "is empty", "name at least one model, or take the key out", "missing-key")
     for name in rule.models:
@@ -235,7 +239,18 @@ def _rule_model_faults(settings: Settings, rule: Rule, key: str, judges: Mapping
         for name in names:
             yield from price_faults(settings, judge, name, f"{key}.model")
         # A judge with a model of its own has no further models.
-        yield from form_faults(settings, judges.get(judge), names if own else (*names, *later), key)
+        asked = names if own else (*names, *later)
+        yield from form_faults(settings, judges.get(judge), asked, key)
+        if judge not in judges or judges[judge].run is not None:
+            continue
+        if rule.samples > 1 and not has_value(judges[judge]):
+            what = f"the answers of {judge!r} have no majority: its result is a text, list or object"
+            yield Fault(f"{key}.samples", what, "name it in a rule of its own", "conflict")
+        for model in (settings.models[name] for name in asked if name in settings.models):
+            # Rules share the verdicts of a judge by one model.
+            if not decides(model) and samples.setdefault((judge, model.judge_model), rule.samples) != rule.samples:
+                what = f"another rule asks {model.judge_model!r} for {judge!r} another number of times"
+                yield Fault(f"{key}.samples", what, "set one number, or a model with another label", "conflict")
 
 
 def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterator[Fault]:
