@@ -12,18 +12,28 @@ from support.replay_parts import Replays
 from support.stage_parts import Keyspace
 
 from judges.core.decision import Decision
-from judges.core.model import ChatRequest, ChatResponse, ModelSettings, Price
+from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Verdict
+from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Step
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
-from worker.features.budgets.feature import Budget
+from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.cascades.feature import Cascade
 
 NO = YES.replace("yes", "no")
-OTHER = ModelSettings(provider="scripted", model="other", price=Price(input=1.0, output=2.0))
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
-MODELS = {"default": MODEL, "other": OTHER, "cheap": CHEAP}
+MODELS = {"default": MODEL, "other": structs.replace(MODEL, model="other"), "cheap": CHEAP}
+
+
+class Cheap:
+    settings = CHEAP
+
+    async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's
+        return ChatResponse("", input_tokens=9, output_tokens=1, decisions=(Decision((0.6,)),))
+
+    async def aclose(self) -> None:
+        pass
 
 
 def rule(samples: int = 3, **fields: Any) -> Rule:
@@ -42,77 +52,64 @@ def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings:
 
 
 def test_an_evaluation_is_one_entry_and_costs_all_askings(keyspace: Keyspace, new_worker: Workers) -> None:
-    rules = (rule(),)
-    judge_all(keyspace, new_worker(YES, NO, YES, rules=rules), 1, rules=rules)
+    judge_all(keyspace, new_worker(YES, NO, YES, rules=(rule(),)), 1, rules=(rule(),))
     (verdict,) = verdicts(keyspace)
-    (score,) = verdict.scores
-    assert (score.passed, verdict.attempts, len(verdict.details["samples"])) == (True, 3, 3)  # type: ignore[arg-type]
-    assert (verdict.input_tokens, len(verdict.calls)) == (2 * len(YES) + len(NO), 3)
+    assert (verdict.scores[0].passed, verdict.attempts, len(verdict.calls)) == (True, 3, 3)
+    assert verdict.input_tokens == 2 * len(YES) + len(NO)
     assert verdict.cost_usd == pytest.approx(3e-6 * verdict.input_tokens), "1 and 2 USD for a million tokens"
     assert_settled(keyspace, scored=1)
 
 
-def test_a_tie_is_final_and_a_failure_that_passes_is_tried_again(keyspace: Keyspace, new_worker: Workers) -> None:
-    rules = (rule(2),)
-    judge_all(keyspace, new_worker(YES, NO, rules=rules), 1, rules=rules)
-    judge_all(keyspace, new_worker(YES, Step(failure="timeout"), NO, NO, rules=(rule(4),)), 1, rules=(rule(4),))
+def test_a_tie_is_final_and_an_undecided_outage_is_tried_again(keyspace: Keyspace, new_worker: Workers) -> None:
+    judge_all(keyspace, new_worker(YES, NO, rules=(rule(2),)), 1, rules=(rule(2),))
+    away = new_worker(YES, NO, Step(failure="timeout"), YES, YES, NO, rules=(rule(),))
+    judge_all(keyspace, away, 1, first=1, rules=(rule(),))
     judged = [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts(keyspace)]
-    assert judged == [("unscored", "disagreement", 2), ("scored", None, 4)]
+    assert judged == [("unscored", "disagreement", 2), ("scored", None, 6)]
 
 
 def test_budgets_pay_for_each_asking(keyspace: Keyspace, new_worker: Workers) -> None:
     settings: dict[str, Any] = {"rules": (rule(),), "budgets": {"all": Budget(tokens_per_day=20_000)}}
-    judge_all(keyspace, new_worker(**settings), 30, **settings)
+    worker = new_worker(limited=LimitedModel, **settings)
+    judge_all(keyspace, worker, 60, **settings)
+    worker.judging.stop(0.1)
     judged = verdicts(keyspace)
     assert {verdict.reason for verdict in judged} == {None, "over_budget"}
-    assert 10_000 < sum(verdict.input_tokens + verdict.output_tokens for verdict in judged) <= 20_000
+    spent = int(keyspace.client.hget(BudgetKeys(keyspace.keys.prefix).budget("all")[0], "tokens:day"))
+    assert spent == sum(verdict.input_tokens + verdict.output_tokens for verdict in judged) <= 20_000
 
 
 def test_second_models_cascades_and_panels_ask_as_often(keyspace: Keyspace, new_worker: Workers) -> None:
-    class Cheap:
-        settings = CHEAP
-
-        async def complete(self, request: ChatRequest) -> ChatResponse:  # noqa: ARG002 - the protocol's
-            return ChatResponse("", input_tokens=9, output_tokens=1, decisions=(Decision((0.6,)),))
-
-        async def aclose(self) -> None:
-            pass
-
-    cases: dict[str, tuple[dict[str, Any], dict[tuple[str, str], int]]] = {
-        "second model": (
-            {"models": MODELS, "rules": (rule(repeat=1.0, second_model="other"),)},
+    cascades = {"both": Cascade("cheap", "other", rate=1.0)}
+    panel = rule(model=("default", "first", "last"), combine="majority")
+    cases: list[tuple[dict[str, Any], Rule, dict[tuple[str, str], int]]] = [
+        (
+            {"models": MODELS},
+            rule(repeat=1.0, second_model="other"),
             {("scripted", "live"): 3, ("scripted", "repeat"): 3, ("other", "repeat"): 3},
         ),
-        "cascade": (
-            {
-                "models": MODELS,
-                "cascades": {"both": Cascade("cheap", "other", rate=1.0)},
-                "rules": (rule(model="both", name="cascade"),),
-            },
+        (
+            {"models": MODELS, "cascades": cascades},
+            rule(model="both"),
             {("cheap", "live"): 1, ("other", "live"): 3},
         ),
-        "panel": (
-            {"models": MEMBERS, "rules": (rule(model=("default", "first", "last"), combine="majority"),)},
-            {("a", "live"): 3, ("b", "live"): 3, ("c", "live"): 3, (PANEL, "live"): 0},
-        ),
-    }
-    for number, (name, (settings, expected)) in enumerate(cases.items()):
+        ({"models": MEMBERS}, panel, {**{(name, "live"): 3 for name in "abc"}, (PANEL, "live"): 0}),
+    ]
+    for number, (models, asking, expected) in enumerate(cases):
+        before, settings = len(verdicts(keyspace)), {**models, "rules": (asking,)}
         worker = new_worker(**settings)
-        if name == "cascade":
-            worker.models["cheap"] = Cheap()  # type: ignore[assignment]
-        before = {verdict.evaluation_id for verdict in verdicts(keyspace)}
+        worker.models.update({"cheap": Cheap()} if "cheap" in worker.models else {})  # type: ignore[dict-item]
         judge_all(keyspace, worker, 1, first=number, **settings)
-        new = [verdict for verdict in verdicts(keyspace) if verdict.evaluation_id not in before]
-        assert {(verdict.judge_model, verdict.origin): verdict.attempts for verdict in new} == expected, name
-        assert len(new) == len(expected), name
+        attempts = [((each.judge_model, each.origin), each.attempts) for each in verdicts(keyspace)[before:]]
+        assert sorted(attempts) == sorted(expected.items()), number
 
 
 def test_a_replay_judges_again_after_the_number_has_changed(keyspace: Keyspace, new_worker: Workers) -> None:
     judge_all(keyspace, new_worker(rules=(rule(1),)), 2, rules=(rule(1),))
     for samples, made in ((1, 0), (3, 2), (3, 0)):
-        worker = new_worker(rules=(rule(samples),))
-        assert Replays(keyspace, rules=(rule(samples),)).make().get("chosen", 0) == made, samples
-        worker.sweep()
+        rules = (rule(samples),)
+        assert Replays(keyspace, rules=rules, models={"default": MODEL}).make().get("chosen", 0) == made, samples
+        new_worker(rules=rules).sweep()
     attempts = [(verdict.origin, verdict.attempts) for verdict in verdicts(keyspace)]
     assert attempts == [("live", 1)] * 2 + [("replay", 3)] * 2
 
@@ -121,11 +118,11 @@ def test_what_cannot_be_sampled_stops_the_start() -> None:
     free = {"words": {"instructions": "Sum up {{ outputs }}.", "result": "text"}}
     cheap = rule(2, name="cheap", model="cheap")
     cases: dict[str, tuple[Rule, ...]] = {
-        "rules[1].samples: another rule asks 'scripted' for 'safety' another number of times": (rule(), rule(1, name="b")),
+        "rules[1].samples: another rule asks 'scripted' for 'safety' another number of": (rule(), rule(1, name="b")),
         "rules[0].samples: the answers of 'words' have no majority": (rule(judges=("words",)),),
         "": (rule(), rule(1, name="b", model="other"), cheap, structs.replace(cheap, name="c", samples=1)),
     }
     for expected, rules in cases.items():
         settings = Settings.from_keys(models=MODELS, rules=rules, judges=free)
         faults = [str(fault) for fault in rule_faults(settings, judge_names(settings))]
-        assert (len(faults) == bool(expected), expected in "".join(faults)) == (True, True), (expected, faults)
+        assert (len(faults), expected in "".join(faults)) == (bool(expected), True), (expected, faults)
