@@ -1,15 +1,19 @@
-"""A judge that is asked several times: one assessment, by the majority or the median, with all calls and votes."""
+"""A judge that is asked several times: one assessment, by the majority or the median, and what its votes are worth."""
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from judge_traces import SHORT, yes_no_text
+from msgspec import structs
 from support.cases import each_case
 from support.virtual_time import run_virtually
 
+from judges.agreement.votes import effective_votes
 from judges.calling.evaluation import evaluate
 from judges.calling.samples import ask_repeatedly, join_samples
 from judges.core.exploration import Exploration, Limits
@@ -21,33 +25,27 @@ from judges.registry import catalogue
 GROUNDEDNESS = catalogue()["groundedness"]
 THREE = replace(GROUNDEDNESS, samples=3)
 YES, NO = (yes_no_text(result, f"Let's think step by step. So {result}.") for result in ("yes", "no"))
-GRADE = Metric("tone", "1..5", "4 or more", pass_at=0.75)
-KIND = Metric("tone", "good | fair | bad", "good or fair")
-SHARE = Metric("share", "0..1", None)
+GRADE = Metric("m", "1..5", "4 or more", pass_at=0.75)
+KIND = Metric("m", "good | fair | bad", "good or fair")
+SHARE = Metric("m", "0..1", None)
 
 
 def asking(answer: Any, number: int) -> Assessment:
-    """Build the assessment of an answer: a grade, a label, a share, `?` for an abstention, or a reason."""
+    """Build the assessment of an answer: a grade, a share, a label, `?` for an abstention, or a reason."""
+    score = Score("m", float(answer != "bad"), answer, answer, answer != "bad")
     if isinstance(answer, str) and answer not in KIND.scale:
         return Assessment("abstained") if answer == "?" else Assessment("unscored", answer)  # type: ignore[arg-type]
-    score = Score("share", answer, answer) if isinstance(answer, float) else None
-    if isinstance(answer, int):
-        score = Score("tone", (answer - 1) / 4, answer, passed=answer >= 4)
-    return Assessment(
-        "scored",
-        scores=(score or Score("tone", float(answer != "bad"), answer, answer, answer != "bad"),),
-        rationale=f"{number}",
-    )
+    if not isinstance(answer, str):
+        score = Score("m", answer / 5, answer, passed=answer >= 4 if isinstance(answer, int) else None)
+    return Assessment("scored", scores=(score,), rationale=f"{number}")
 
 
 @each_case(
     ("metric", "answers", "expected", "rationale"),
     [
         (GRADE, (5, 2, 4), (4, True), "2"),
-        (GRADE, (2, 4, 4, 5), (4, True), "1"),
         (GRADE, (4, 5), (4.5, True), "0"),
         (GRADE, (2, 3, 4, 5), "disagreement", None),
-        (GRADE, (5, "refusal", "refusal"), "refusal", None),
         (GRADE, (5, "refusal", "timeout", "timeout"), "timeout", None),
         (GRADE, (2, 3, "refusal", "timeout"), (2.5, False), "0"),
         (GRADE, (5, 1, "refusal"), "disagreement", None),
@@ -57,7 +55,6 @@ def asking(answer: Any, number: int) -> Assessment:
         (GRADE, ("?", 4), "disagreement", None),
         (KIND, ("bad", "fair", "fair"), ("fair", True), "1"),
         (KIND, ("good", "good", "fair", "bad"), "disagreement", None),
-        (SHARE, (0.2, 0.9, 0.5), (0.5, None), "2"),
         (SHARE, (0.2, 0.4, 0.9, 0.3), (pytest.approx(0.35), None), "1"),
     ],
 )
@@ -73,14 +70,15 @@ def test_majority_median_and_what_has_none(
 
 def test_metrics_are_decided_one_by_one_and_all_must_be() -> None:
     """A metric without a value in most askings is left out."""
-    shares = ((), (Score("share", 0.3),), (Score("share", 0.7),))
-    tones = [Score("tone", value, passed=value > 0.5) for value in (1.0, 0.0, 1.0)]
-    three = [Assessment("scored", scores=(tone, *share)) for tone, share in zip(tones, shares, strict=True)]
-    joined = join_samples(three, [GRADE, SHARE])
-    assert [score.value for score in joined.scores] == [1.0, 0.5]
-    assert joined.details["spread"] == {"tone": 1.0, "share": pytest.approx(0.4)}
-    assert join_samples(three[:2], [GRADE, SHARE]).reason == "disagreement"
-    assert [score.metric for score in join_samples([*three[:2], three[0]], [GRADE, SHARE]).scores] == ["tone"]
+    of_other = ((), (Score("n", 0.3),), (Score("n", 0.7),))
+    graded = (asking(grade, number) for number, grade in enumerate((5, 1, 5)))
+    three = [structs.replace(each, scores=(*each.scores, *of_other[number])) for number, each in enumerate(graded)]
+    metrics = GRADE, replace(SHARE, name="n")
+    joined = join_samples(three, metrics)
+    assert ([score.value for score in joined.scores], joined.rationale) == ([1.0, 0.5], "2")
+    assert joined.details["spread"] == {"m": 0.8, "n": pytest.approx(0.4)}
+    assert join_samples(three[:2], metrics).reason == "disagreement"
+    assert [score.metric for score in join_samples([*three[:2], three[0]], metrics).scores] == ["m"]
 
 
 def test_one_model_is_asked_side_by_side_at_a_temperature_above_0() -> None:
@@ -120,3 +118,35 @@ def test_limits_of_time_hold_for_each_asking_and_those_of_an_exploration_for_all
     explored = Exploration(lambda _: pytest.fail("not opened"), Limits(max_rounds=9, max_tokens=3_000, max_usd=0.6))
     asyncio.run(ask_repeatedly(replace(THREE, exploration=explored), ask))
     assert limits == [Limits(max_rounds=9, max_tokens=1_000, max_usd=pytest.approx(0.2))] * 3
+
+
+def test_effective_votes_are_those_of_the_formula() -> None:
+    # Two members that agree on 80 of 100 traces, and pass half of them, have a correlation of .6. A member that always
+    # passes tells of none.
+    cases: list[tuple[dict[str, int], float | None]] = [
+        ({"11": 40, "00": 40, "10": 10, "01": 10}, 2 / 1.6),
+        ({"111": 20, "000": 20}, 1.0),
+        ({"111": 30, "001": 30}, 1.0),
+        ({"10": 20, "01": 20}, 2.0),
+        *[(unknown, None) for unknown in ({}, {"11": 20, "00": 9}, {"111": 900}, {"0": 90, "1": 9}, {"10": 90})],
+    ]
+    for traces, expected in cases:
+        votes = effective_votes(traces)
+        assert (votes and votes.value) == pytest.approx(expected), traces
+        assert votes is None or votes.low <= votes.value <= votes.high > 1.04, "few traces do not make it certain"
+
+
+@pytest.mark.parametrize(("number", "share", "same"), [(2, 0.8, 0.3), (3, 0.9, 0.5), (5, 0.7, 0.1), (3, 0.5, 0.9)])
+def test_the_interval_covers_the_truth(number: int, share: float, same: float) -> None:
+    """Each vote is the common one with the probability ``same ** 0.5``, which makes the correlation ``same``."""
+    chance, truth, covered = random.Random(39), number / (1 + (number - 1) * same), list[bool]()
+    for _ in range(400):
+        traces: Counter[str] = Counter()
+        for _ in range(100):
+            common = chance.random() < share
+            votes = (common if chance.random() < same**0.5 else chance.random() < share for _ in range(number))
+            traces["".join(str(int(vote)) for vote in votes)] += 1
+        if (limits := effective_votes(traces)) is not None:
+            covered.append(limits.low <= truth <= limits.high)
+    assert len(covered) > 390
+    assert sum(covered) / len(covered) > 0.92

@@ -1,25 +1,36 @@
 """Rules with `samples`: each evaluation counts once and costs N, with budgets, second models, cascades and replay."""
 
+import json
+import re
+from collections import Counter
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from msgspec import structs
+from support.board_parts import serving
 from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose
 from support.panel_parts import MODELS as MEMBERS
 from support.panel_parts import PANEL
+from support.processes import wait_until
 from support.replay_parts import Replays
+from support.report_parts import DAY_S, NOW, publish, verdict
 from support.stage_parts import Keyspace
 
+from judges.agreement.votes import effective_votes
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
-from judges.core.verdict import Verdict
+from judges.core.verdict import Score, Verdict
 from judges.endpoints.client import LimitedModel
 from judges.models.scripted import Step
 from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.cascades.feature import Cascade
+from worker.features.report.figures import Period, Scope, encode, make_report
+from worker.features.report.sources import read_redis
+from worker.features.report.text import as_text
 
 NO = YES.replace("yes", "no")
 CHEAP = ModelSettings(provider="decisions", base_url="http://localhost", model="cheap")
@@ -53,10 +64,10 @@ def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings:
 
 def test_an_evaluation_is_one_entry_and_costs_all_askings(keyspace: Keyspace, new_worker: Workers) -> None:
     judge_all(keyspace, new_worker(YES, NO, YES, rules=(rule(),)), 1, rules=(rule(),))
-    (verdict,) = verdicts(keyspace)
-    assert (verdict.scores[0].passed, verdict.attempts, len(verdict.calls)) == (True, 3, 3)
-    assert verdict.input_tokens == 2 * len(YES) + len(NO)
-    assert verdict.cost_usd == pytest.approx(3e-6 * verdict.input_tokens), "1 and 2 USD for a million tokens"
+    (judged,) = verdicts(keyspace)
+    assert (judged.scores[0].passed, judged.attempts, len(judged.calls)) == (True, 3, 3)
+    assert judged.input_tokens == 2 * len(YES) + len(NO)
+    assert judged.cost_usd == pytest.approx(3e-6 * judged.input_tokens), "1 and 2 USD for a million tokens"
     assert_settled(keyspace, scored=1)
 
 
@@ -64,7 +75,7 @@ def test_a_tie_is_final_and_an_undecided_outage_is_tried_again(keyspace: Keyspac
     judge_all(keyspace, new_worker(YES, NO, rules=(rule(2),)), 1, rules=(rule(2),))
     away = new_worker(YES, NO, Step(failure="timeout"), YES, YES, NO, rules=(rule(),))
     judge_all(keyspace, away, 1, first=1, rules=(rule(),))
-    judged = [(verdict.outcome, verdict.reason, verdict.attempts) for verdict in verdicts(keyspace)]
+    judged = [(each.outcome, each.reason, each.attempts) for each in verdicts(keyspace)]
     assert judged == [("unscored", "disagreement", 2), ("scored", None, 6)]
 
 
@@ -74,9 +85,9 @@ def test_budgets_pay_for_each_asking(keyspace: Keyspace, new_worker: Workers) ->
     judge_all(keyspace, worker, 60, **settings)
     worker.judging.stop(0.1)
     judged = verdicts(keyspace)
-    assert {verdict.reason for verdict in judged} == {None, "over_budget"}
+    assert {each.reason for each in judged} == {None, "over_budget"}
     spent = int(keyspace.client.hget(BudgetKeys(keyspace.keys.prefix).budget("all")[0], "tokens:day"))
-    assert spent == sum(verdict.input_tokens + verdict.output_tokens for verdict in judged) <= 20_000
+    assert spent == sum(each.input_tokens + each.output_tokens for each in judged) <= 20_000
 
 
 def test_second_models_cascades_and_panels_ask_as_often(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -110,7 +121,7 @@ def test_a_replay_judges_again_after_the_number_has_changed(keyspace: Keyspace, 
         rules = (rule(samples),)
         assert Replays(keyspace, rules=rules, models={"default": MODEL}).make().get("chosen", 0) == made, samples
         new_worker(rules=rules).sweep()
-    attempts = [(verdict.origin, verdict.attempts) for verdict in verdicts(keyspace)]
+    attempts = [(each.origin, each.attempts) for each in verdicts(keyspace)]
     assert attempts == [("live", 1)] * 2 + [("replay", 3)] * 2
 
 
@@ -126,3 +137,35 @@ def test_what_cannot_be_sampled_stops_the_start() -> None:
         settings = Settings.from_keys(models=MODELS, rules=rules, judges=free)
         faults = [str(fault) for fault in rule_faults(settings, judge_names(settings))]
         assert (len(faults), expected in "".join(faults)) == (bool(expected), True), (expected, faults)
+
+
+def voted(number: int, votes: str, **fields: Any) -> Verdict:
+    """Make a verdict by the majority of votes; `-` is an asking without a score."""
+    scores = [{} if vote == "-" else {"scores": {"safety": {"value": 1.0, "passed": vote == "1"}}} for vote in votes]
+    passed = votes.count("1") > 1
+    score = Score("safety", float(passed), passed=passed)
+    return verdict(number, NOW - DAY_S, scores=(score,), details={"samples": scores}, **fields)
+
+
+def test_report_and_board_show_split_votes(keyspace: Keyspace) -> None:
+    counts = {"111": 60, "000": 20, "110": 12, "01-": 4, "-0-": 3}
+    verdicts = [voted(number, votes) for number, votes in enumerate(Counter(counts).elements())]
+    verdicts += [voted(900 + number, "100", origin="replay") for number in range(9)]
+    panel = {"models": {"a": {"outcome": "unscored"}, **dict.fromkeys("bc", {"scores": {"safety": {"passed": True}}})}}
+    verdicts.append(verdict(990, NOW - DAY_S, judge_model="majority(a,b,c)", details=panel))
+    verdicts += [verdict(991, NOW, details={"samples": 7}), verdict(992, NOW, details={"models": [7]})]
+    publish(keyspace, verdicts)
+    scope = Scope.from_options(Period(NOW - 2 * DAY_S, NOW + 1), None, ("service",), None, (), NOW)
+    report = make_report(scope, read_redis(keyspace.store, scope, NOW))
+    of_panel, of_samples = sorted(report.votes, key=lambda votes: votes.verdicts)
+    assert (of_panel.labels["judge_model"], of_panel.verdicts, of_panel.split.value) == ("majority(a,b,c)", 1, 0.0)
+    assert (of_samples.verdicts, of_samples.split.value) == (96, pytest.approx(16 / 96))
+    assert of_samples.effective == effective_votes({"111": 60, "000": 20, "110": 12})
+    assert of_panel.sentence.endswith("have split votes; effective votes: not known")
+    expected = "safety of shop by lexical: 16.7% (10.5% to 25.4%) of 96 verdicts have split votes; effective votes: 1."
+    assert expected in as_text(report)
+    assert json.loads(encode(report))["votes"][0]["split"] == list(of_samples.split)
+    with serving(keyspace.url, keyspace.prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        page = wait_until(lambda: "/series/" in (text := client.get("/?period=7d").text) and text, what="the rows")
+        pages = [client.get(path + "?period=7d").text for path in re.findall(r'"(/series/\w+)"', page)]
+    assert [of_samples.sentence in text for text in pages].count(True) == 1
