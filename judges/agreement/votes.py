@@ -3,10 +3,11 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import combinations, product
+from itertools import combinations
 from typing import Final
 
-from judges.agreement.intervals import Interval, Z
+from judges.agreement.intervals import Interval
+from judges.agreement.shares import student
 
 LEAST_TRACES: Final = 30
 _STEP: Final = 1e-4  # By how much a weight is raised for a derivative.
@@ -17,21 +18,24 @@ def effective_votes(traces: Mapping[str, int]) -> Interval | None:
 
     ``traces`` is the number of traces by their votes, as ``110``. The result is None with fewer than 30, or if no two
     members both vary. The limits are from the infinitesimal jackknife (Efron, The Jackknife, 1982, chapter 6) on
-    Fisher's scale, with one trace more, on which a single vote differs, so that 30 equal votes do not look certain.
+    Fisher's scale. Two traces are added for it, one on which a single vote differs, and only split votes are degrees of
+    freedom, because few of them tell little.
     """
     number = max(map(len, traces), default=0)
     middle = _correlation(traces) if sum(traces.values()) >= LEAST_TRACES else None
     if middle is None:
         return None
     weights = defaultdict[str, float](float, traces)
-    for place, vote in product(range(number), "01"):
-        others = str(1 - int(vote)) * number
-        weights[others[:place] + vote + others[place + 1 :]] += 0.5 / number
+    for vote, other in ("01", "10"):
+        weights[vote * number] += 0.5
+        for place in range(number):
+            weights[other * place + vote + other * (number - 1 - place)] += 0.5 / number
     center, variance = _correlation(weights) or 0.0, 0.0
     for votes, weight in weights.items():
         raised = _correlation({**weights, votes: weight + _STEP}) or 0.0
         variance += weight * ((raised - center) / _STEP) ** 2
-    half = Z * math.sqrt(variance) / (1 - center**2)
+    split = sum(count for votes, count in traces.items() if len(set(votes)) > 1)
+    half = student(split + 2) * math.sqrt(variance) / (1 - center**2)
     low, high = (math.tanh(math.atanh(center) + side * half) for side in (-1, 1))
     clipped = (min(1.0, max(0.0, r)) for r in (middle, max(middle, high), min(middle, low)))
     return Interval(*(number / (1 + (number - 1) * r) for r in clipped))

@@ -68,7 +68,7 @@ def agent() -> ModuleType:
     return import_module("judges.agent.loop")
 
 
-async def evaluate(
+async def evaluate(  # noqa: PLR0911 - each is a way in which it ends
     judge: Judge,
     trace: Trace,
     model: ChatModel | None,

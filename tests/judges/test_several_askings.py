@@ -19,6 +19,7 @@ from judges.calling.samples import ask_repeatedly, join_samples
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge, Metric
 from judges.core.verdict import Assessment, Score
+from judges.endpoints.client import LimitedModel
 from judges.models.scripted import ScriptedModel, Step
 from judges.registry import catalogue
 
@@ -100,7 +101,7 @@ def test_one_model_is_asked_side_by_side_at_a_temperature_above_0() -> None:
 
 
 async def timed(judge: Judge, model: ScriptedModel) -> tuple[Assessment, float]:
-    assessment = await evaluate(judge, SHORT, model, deadline_s=10.0)
+    assessment = await evaluate(judge, SHORT, LimitedModel(model), deadline_s=10.0)
     return assessment, asyncio.get_running_loop().time()
 
 

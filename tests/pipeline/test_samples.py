@@ -129,13 +129,13 @@ def test_what_cannot_be_sampled_stops_the_start() -> None:
     free = {"words": {"instructions": "Sum up {{ outputs }}.", "result": "text"}}
     cheap = rule(2, name="cheap", model="cheap")
     cases: dict[str, tuple[Rule, ...]] = {
-        "rules[1].samples: another rule asks 'scripted' for 'safety' another number of": (rule(), rule(1, name="b")),
+        "rules[1].samples: another rule asks [models.default] for 'safety' 3 times": (rule(), rule(1, name="b")),
         "rules[0].samples: the answers of 'words' have no majority": (rule(judges=("words",)),),
         "": (rule(), rule(1, name="b", model="other"), cheap, structs.replace(cheap, name="c", samples=1)),
     }
     for expected, rules in cases.items():
         settings = Settings.from_keys(models=MODELS, rules=rules, judges=free)
-        faults = [str(fault) for fault in rule_faults(settings, judge_names(settings))]
+        faults = [text for text in map(str, rule_faults(settings, judge_names(settings))) if ".samples: " in text]
         assert (len(faults), expected in "".join(faults)) == (bool(expected), True), (expected, faults)
 
 
@@ -151,7 +151,8 @@ def test_report_and_board_show_split_votes(keyspace: Keyspace) -> None:
     counts = {"111": 60, "000": 20, "110": 12, "01-": 4, "-0-": 3}
     verdicts = [voted(number, votes) for number, votes in enumerate(Counter(counts).elements())]
     verdicts += [voted(900 + number, "100", origin="replay") for number in range(9)]
-    panel = {"models": {"a": {"outcome": "unscored"}, **dict.fromkeys("bc", {"scores": {"safety": {"passed": True}}})}}
+    member = {"outcome": "scored", "scores": {"safety": {"passed": True}}}
+    panel = {"models": {"a": {"outcome": "unscored"}, "b": member, "c": member}}
     verdicts.append(verdict(990, NOW - DAY_S, judge_model="majority(a,b,c)", details=panel))
     verdicts += [verdict(991, NOW, details={"samples": 7}), verdict(992, NOW, details={"models": [7]})]
     publish(keyspace, verdicts)

@@ -65,10 +65,10 @@ def read_votes(store: Store, since: float, until: float, wants: Callable[[Series
         if wants(Series(*labels)):
             by_series[tuple(labels)][marks] += verdicts
     votes = []
-    for labels, counts in sorted(by_series.items()):
+    for series, counts in sorted(by_series.items()):
         split = sum(verdicts for marks, verdicts in counts.items() if {"0", "1"} <= set(marks))
         share = wilson(split / counts.total(), counts.total())
         whole = {marks: verdicts for marks, verdicts in counts.items() if "-" not in marks}
-        named = dict(zip(Series.__struct_fields__, labels, strict=False))
+        named = dict(zip(Series.__struct_fields__, series, strict=False))
         votes.append(Votes(named, counts.total(), share, effective_votes(whole)))
     return votes

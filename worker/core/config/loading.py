@@ -183,7 +183,6 @@ def _model_faults(settings: Settings) -> Iterator[Fault]:
 
 def _rule_faults(settings: Settings, judges: Mapping[str, Judge], names: frozenset[str]) -> Iterator[Fault]:
     taken: set[str] = set()
-    samples: dict[tuple[str, str], int] = {}
     for number, rule in enumerate(settings.rules):
         key = f"rules[{number}]"
         if not rule.name:
@@ -197,7 +196,7 @@ def _rule_faults(settings: Settings, judges: Mapping[str, Judge], names: frozens
             if name not in names:
                 yield unknown_name_fault(f"{key}.judges", f"there is no judge {name!r}", name, names)
         yield from _unit_faults(rule, key, [judges[name] for name in rule.judges if name in judges])
-        yield from _rule_model_faults(settings, rule, key, judges, samples)
+        yield from _rule_model_faults(settings, rule, key, judges)
         if rule.egress is not None:
             for name in rule.egress:
                 yield from missing_model_faults(settings, name, f"{key}.egress")
@@ -215,16 +214,16 @@ def _unit_faults(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
             what = f"{judge.name!r} judges a {judge.unit}, not a {rule.unit}"
             fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
             yield Fault(f"{key}.judges", what, fix, "conflict")
+        if rule.samples > 1 and not has_value(judge):
+            what = f"the answers of {judge.name!r} have no majority: its result is a text, list or object"
+            yield Fault(f"{key}.samples", what, "name it in a rule of its own", "conflict")
     if rule.unit == "session" and rule.always:
         # What came before in the conversation may not have been gathered.
         what = "is for single traces, and the rule judges sessions"
         yield Fault(f"{key}.always", what, "take always out", "conflict")
 
 
-def _rule_model_faults(
-    settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge], samples: dict[tuple[str, str], int]
-) -> Iterator[Fault]:
-    """Check the models of a rule; ``samples`` are those of earlier rules by judge and judge model."""
+def _rule_model_faults(settings: Settings, rule: Rule, key: str, judges: Mapping[str, Judge]) -> Iterator[Fault]:
     if not rule.models:
         yield Fault(f"{key}.model", "is empty", "name at least one model, or take the key out", "missing-key")
     for name in rule.models:
@@ -239,18 +238,7 @@ def _rule_model_faults(
         for name in names:
             yield from price_faults(settings, judge, name, f"{key}.model")
         # A judge with a model of its own has no further models.
-        asked = names if own else (*names, *later)
-        yield from form_faults(settings, judges.get(judge), asked, key)
-        if judge not in judges or judges[judge].run is not None:
-            continue
-        if rule.samples > 1 and not has_value(judges[judge]):
-            what = f"the answers of {judge!r} have no majority: its result is a text, list or object"
-            yield Fault(f"{key}.samples", what, "name it in a rule of its own", "conflict")
-        for model in (settings.models[name] for name in asked if name in settings.models):
-            # Rules share the verdicts of a judge by one model.
-            if not decides(model) and samples.setdefault((judge, model.judge_model), rule.samples) != rule.samples:
-                what = f"another rule asks {model.judge_model!r} for {judge!r} another number of times"
-                yield Fault(f"{key}.samples", what, "set one number, or a model with another label", "conflict")
+        yield from form_faults(settings, judges.get(judge), names if own else (*names, *later), key, rule.samples)
 
 
 def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterator[Fault]:
@@ -261,12 +249,18 @@ def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterato
         yield Fault(key, f"[models.{name}] has no price to keep max_usd by", fix, "conflict")
 
 
-def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], key: str) -> Iterator[Fault]:
-    """Check that a judge of the rule at ``key`` has a form for models that answer typed questions."""
+def form_faults(
+    settings: Settings, judge: Judge | None, names: Iterable[str], key: str, samples: int = 0
+) -> Iterator[Fault]:
+    """Check that a judge of the rule at ``key`` has a form for each model, and that rules agree on ``samples``."""
     for name in names:
         try:
             if judge is not None and name in settings.models:
-                calibrate_judge(settings, judge, settings.models[name])
+                form = calibrate_judge(settings, judge, settings.models[name])
+                # Rules share the verdicts of a judge by one model.
+                if samples and form.samples not in {1, samples}:
+                    what = f"another rule asks [models.{name}] for {judge.name!r} {form.samples} times"
+                    yield Fault(f"{key}.samples", what, "set one number, or a model with another label", "conflict")
         except ValueError as error:
             fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
             yield Fault(f"{key}.judges", f"{error}", fix, "conflict")
