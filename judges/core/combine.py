@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
-from msgspec import structs, to_builtins
-
 from judges.core.judge import Judge, Metric, Reading
 from judges.core.verdict import Assessment, Score
 
@@ -105,7 +103,7 @@ def combine(mode: Combine, votes: Mapping[str, Assessment], metrics: Sequence[Me
 
 def describe_vote(vote: Assessment) -> dict[str, object]:
     """Return what the details of a verdict keep of one of the assessments that it joins."""
-    values = {score.metric: to_builtins(structs.replace(score, rationale=None)) for score in vote.scores}
+    values = {each.metric: {"value": each.value, "label": each.label, "passed": each.passed} for each in vote.scores}
     fields = (("reason", vote.reason), ("scores", values))
     return {"outcome": vote.outcome, **{key: value for key, value in fields if value}}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from experiment import Experiment, number
 from support.processes import bounded_s, wait_until
-from support.replies import Call, Reply, slow, yes_no
+from support.replies import Call, Reply, yes_no
 
 from worker.base.monitor.votes import read_votes
 
@@ -22,13 +22,18 @@ def test_samples_survive_kills(experiment: Experiment) -> None:
     rule = {"name": "all", "judges": list(experiment.judges), "samples": SAMPLES}
 
     def behaviour(_: Call) -> Reply:
-        return yes_no("yes" if chance.random() < 0.8 else "no")
+        return yes_no("yes" if chance.random() < 0.8 else "no", delay_s=chance.uniform(0.1, 0.4))
 
-    experiment.endpoint.behaviour = slow(0.05, behaviour)
+    def is_between() -> bool:
+        under_way = experiment.endpoint.in_flight
+        return under_way > 0 and (len(experiment.endpoint.calls) - under_way) % SAMPLES > 0
+
+    experiment.endpoint.behaviour = behaviour
     experiment.start(rules=[rule])
     with experiment.load(TRACES / (KILLS * 2.5), TRACES):
         for _ in range(KILLS):
-            time.sleep(chance.uniform(0.1, 1.5))
+            time.sleep(chance.uniform(0.1, 1.0))
+            wait_until(is_between, what="an evaluation of which an answer has come and another has not")
             experiment.kill()
             experiment.start(rules=[rule])
     experiment.assert_all_scored(spans=False)
@@ -37,8 +42,9 @@ def test_samples_survive_kills(experiment: Experiment) -> None:
     votes: list[Any] = [verdict.details["samples"] for verdict in verdicts]
     assert (len({verdict.evaluation_id for verdict in verdicts}), len(verdicts)) == (evaluations, evaluations)
     assert {*map(len, votes), *(verdict.attempts for verdict in verdicts)} == {SAMPLES}
-    # A kill loses the answers in flight, and those of verdicts that are not recorded yet.
-    assert SAMPLES * evaluations <= len(experiment.endpoint.calls) <= SAMPLES * evaluations + KILLS * 6 * 48
+    # Each kill loses the answers in flight, and those of verdicts that are not recorded yet.
+    lost = len(experiment.endpoint.calls) - SAMPLES * evaluations
+    assert KILLS <= lost <= KILLS * SAMPLES * 48
     split = sum(len({str(vote) for vote in each}) > 1 for each in votes)
 
     def counted() -> tuple[int, int]:
