@@ -1,6 +1,5 @@
 """Rules with `samples`: each evaluation counts once and costs N, with budgets, second models, cascades and replay."""
 
-import json
 import re
 from collections import Counter
 from typing import Any
@@ -10,15 +9,14 @@ import msgspec
 import pytest
 from msgspec import structs
 from support.board_parts import serving
-from support.judging_parts import MODEL, YES, JudgingWorker, Workers, assert_settled, choose
+from support.judging_parts import MODEL, YES, JudgingWorker, Workers, choose
 from support.panel_parts import MODELS as MEMBERS
 from support.panel_parts import PANEL
 from support.processes import wait_until
 from support.replay_parts import Replays
 from support.report_parts import DAY_S, NOW, publish, verdict
-from support.stage_parts import Keyspace
+from support.stage_parts import Keyspace, read_balanced_account
 
-from judges.agreement.votes import effective_votes
 from judges.core.decision import Decision
 from judges.core.model import ChatRequest, ChatResponse, ModelSettings
 from judges.core.verdict import Score, Verdict
@@ -28,7 +26,7 @@ from worker.core.config.loading import judge_names, rule_faults
 from worker.core.config.settings import Rule, Settings
 from worker.features.budgets.feature import Budget, BudgetKeys
 from worker.features.cascades.feature import Cascade
-from worker.features.report.figures import Period, Scope, encode, make_report
+from worker.features.report.figures import Period, Scope, make_report
 from worker.features.report.sources import read_redis
 from worker.features.report.text import as_text
 
@@ -63,20 +61,21 @@ def judge_all(keyspace: Keyspace, worker: JudgingWorker, count: int, **settings:
 
 
 def test_an_evaluation_is_one_entry_and_costs_all_askings(keyspace: Keyspace, new_worker: Workers) -> None:
-    judge_all(keyspace, new_worker(YES, NO, YES, rules=(rule(),)), 1, rules=(rule(),))
-    (judged,) = verdicts(keyspace)
-    assert (judged.scores[0].passed, judged.attempts, len(judged.calls)) == (True, 3, 3)
-    assert judged.input_tokens == 2 * len(YES) + len(NO)
-    assert judged.cost_usd == pytest.approx(3e-6 * judged.input_tokens), "1 and 2 USD for a million tokens"
-    assert_settled(keyspace, scored=1)
-
-
-def test_a_tie_is_final_and_an_undecided_outage_is_tried_again(keyspace: Keyspace, new_worker: Workers) -> None:
-    judge_all(keyspace, new_worker(YES, NO, rules=(rule(2),)), 1, rules=(rule(2),))
-    away = new_worker(YES, NO, Step(failure="timeout"), YES, YES, NO, rules=(rule(),))
-    judge_all(keyspace, away, 1, first=1, rules=(rule(),))
-    judged = [(each.outcome, each.reason, each.attempts) for each in verdicts(keyspace)]
-    assert judged == [("unscored", "disagreement", 2), ("scored", None, 6)]
+    """A tie is final; what a passing failure leaves undecided is asked again."""
+    cases: list[tuple[int, tuple[Any, ...], tuple[str, str | None, int]]] = [
+        (3, (YES, NO, YES), ("scored", None, 3)),
+        (2, (YES, NO), ("unscored", "disagreement", 2)),
+        (3, (YES, NO, Step(failure="timeout"), YES, YES, NO), ("scored", None, 6)),
+    ]
+    for number, (samples, steps, expected) in enumerate(cases):
+        rules = (rule(samples),)
+        judge_all(keyspace, new_worker(*steps, rules=rules), 1, first=number, rules=rules)
+        *_, judged = verdicts(keyspace)
+        assert (judged.outcome, judged.reason, judged.attempts) == expected
+        assert judged.input_tokens == sum(map(len, filter(None, (getattr(step, "text", step) for step in steps))))
+        assert judged.cost_usd == pytest.approx(3e-6 * judged.input_tokens), "1 and 2 USD for a million tokens"
+    account = read_balanced_account(keyspace)
+    assert (account.scored, account.unscored, account.waiting) == (2, 1, 0)
 
 
 def test_budgets_pay_for_each_asking(keyspace: Keyspace, new_worker: Workers) -> None:
@@ -93,17 +92,10 @@ def test_budgets_pay_for_each_asking(keyspace: Keyspace, new_worker: Workers) ->
 def test_second_models_cascades_and_panels_ask_as_often(keyspace: Keyspace, new_worker: Workers) -> None:
     cascades = {"both": Cascade("cheap", "other", rate=1.0)}
     panel = rule(model=("default", "first", "last"), combine="majority")
+    repeated = {("scripted", "live"): 3, ("scripted", "repeat"): 3, ("other", "repeat"): 3}
     cases: list[tuple[dict[str, Any], Rule, dict[tuple[str, str], int]]] = [
-        (
-            {"models": MODELS},
-            rule(repeat=1.0, second_model="other"),
-            {("scripted", "live"): 3, ("scripted", "repeat"): 3, ("other", "repeat"): 3},
-        ),
-        (
-            {"models": MODELS, "cascades": cascades},
-            rule(model="both"),
-            {("cheap", "live"): 1, ("other", "live"): 3},
-        ),
+        ({"models": MODELS}, rule(repeat=1.0, second_model="other"), repeated),
+        ({"models": MODELS, "cascades": cascades}, rule(model="both"), {("cheap", "live"): 1, ("other", "live"): 3}),
         ({"models": MEMBERS}, panel, {**{(name, "live"): 3 for name in "abc"}, (PANEL, "live"): 0}),
     ]
     for number, (models, asking, expected) in enumerate(cases):
@@ -139,33 +131,30 @@ def test_what_cannot_be_sampled_stops_the_start() -> None:
         assert (len(faults), expected in "".join(faults)) == (bool(expected), True), (expected, faults)
 
 
-def voted(number: int, votes: str, **fields: Any) -> Verdict:
-    """Make a verdict by the majority of votes; `-` is an asking without a score."""
-    scores = [{} if vote == "-" else {"scores": {"safety": {"value": 1.0, "passed": vote == "1"}}} for vote in votes]
-    passed = votes.count("1") > 1
-    score = Score("safety", float(passed), passed=passed)
-    return verdict(number, NOW - DAY_S, scores=(score,), details={"samples": scores}, **fields)
-
-
 def test_report_and_board_show_split_votes(keyspace: Keyspace) -> None:
-    counts = {"111": 60, "000": 20, "110": 12, "01-": 4, "-0-": 3}
-    verdicts = [voted(number, votes) for number, votes in enumerate(Counter(counts).elements())]
+    def voted(number: int, votes: str, **fields: Any) -> Verdict:
+        """Make a verdict by the majority; `-` is an asking without a score."""
+        asked = [{} if vote == "-" else {"scores": {"safety": {"passed": vote == "1"}}} for vote in votes]
+        score = Score("safety", 1.0, passed=votes.count("1") > 1)
+        return verdict(number, NOW - DAY_S, **{"scores": (score,), "details": {"samples": asked}, **fields})
+
+    counts = Counter({"111": 60, "000": 20, "110": 12, "01-": 4, "-0-": 3})
+    verdicts = [voted(number, votes) for number, votes in enumerate(counts.elements())]
     verdicts += [voted(900 + number, "100", origin="replay") for number in range(9)]
     member = {"outcome": "scored", "scores": {"safety": {"passed": True}}}
     panel = {"models": {"a": {"outcome": "unscored"}, "b": member, "c": member}}
-    verdicts.append(verdict(990, NOW - DAY_S, judge_model="majority(a,b,c)", details=panel))
-    verdicts += [verdict(991, NOW, details={"samples": 7}), verdict(992, NOW, details={"models": [7]})]
-    publish(keyspace, verdicts)
+    odd: tuple[dict[str, Any], ...] = ({"samples": 7}, {"models": [7]})
+    verdicts += [voted(991 + number, "", details=details) for number, details in enumerate(odd)]
+    publish(keyspace, [*verdicts, voted(990, "", judge_model="majority(a,b,c)", details=panel)])
     scope = Scope.from_options(Period(NOW - 2 * DAY_S, NOW + 1), None, ("service",), None, (), NOW)
     report = make_report(scope, read_redis(keyspace.store, scope, NOW))
     of_panel, of_samples = sorted(report.votes, key=lambda votes: votes.verdicts)
     assert (of_panel.labels["judge_model"], of_panel.verdicts, of_panel.split.value) == ("majority(a,b,c)", 1, 0.0)
-    assert (of_samples.verdicts, of_samples.split.value) == (96, pytest.approx(16 / 96))
-    assert of_samples.effective == effective_votes({"111": 60, "000": 20, "110": 12})
     assert of_panel.sentence.endswith("have split votes; effective votes: not known")
-    expected = "safety of shop by lexical: 16.7% (10.5% to 25.4%) of 96 verdicts have split votes; effective votes: 1."
+    expected = (
+        "safety of shop by lexical: 16.7% (10.5% to 25.4%) of 96 verdicts have split votes; effective votes: 1.1 ("
+    )
     assert expected in as_text(report)
-    assert json.loads(encode(report))["votes"][0]["split"] == list(of_samples.split)
     with serving(keyspace.url, keyspace.prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
         page = wait_until(lambda: "/series/" in (text := client.get("/?period=7d").text) and text, what="the rows")
         pages = [client.get(path + "?period=7d").text for path in re.findall(r'"(/series/\w+)"', page)]
