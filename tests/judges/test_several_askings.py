@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from judge_traces import SHORT, yes_no_text
-from msgspec import structs
 from support.cases import each_case
 from support.virtual_time import run_virtually
 
-from judges.agreement.votes import effective_votes
+from judges.agreement.effective_votes import effective_votes
 from judges.calling.evaluation import evaluate
 from judges.calling.samples import ask_repeatedly, join_samples
 from judges.core.exploration import Exploration, Limits
@@ -71,15 +70,12 @@ def test_majority_median_and_what_has_none(
 
 def test_metrics_are_decided_one_by_one_and_all_must_be() -> None:
     """A metric without a value in most askings is left out."""
-    of_other = ((), (Score("n", 0.3),), (Score("n", 0.7),))
-    graded = (asking(grade, number) for number, grade in enumerate((5, 1, 5)))
-    three = [structs.replace(each, scores=(*each.scores, *of_other[number])) for number, each in enumerate(graded)]
+    values = ((1.0, ()), (0.0, (Score("n", 0.3),)), (1.0, (Score("n", 0.7),)))
+    three = [Assessment("scored", scores=(Score("m", tone, passed=tone > 0), *others)) for tone, others in values]
     metrics = GRADE, replace(SHARE, name="n")
-    joined = join_samples(three, metrics)
-    assert ([score.value for score in joined.scores], joined.rationale) == ([1.0, 0.5], "2")
-    assert joined.details["spread"] == {"m": 0.8, "n": pytest.approx(0.4)}
-    assert join_samples(three[:2], metrics).reason == "disagreement"
-    assert [score.metric for score in join_samples([*three[:2], three[0]], metrics).scores] == ["m"]
+    for askings, expected in ((three, [1.0, 0.5]), (three[:2], []), ([*three[:2], three[0]], [1.0])):
+        assert [score.value for score in join_samples(askings, metrics).scores] == expected
+    assert join_samples(three, metrics).details["spread"] == {"m": 1.0, "n": pytest.approx(0.4)}
 
 
 def test_one_model_is_asked_side_by_side_at_a_temperature_above_0() -> None:

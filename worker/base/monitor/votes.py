@@ -7,8 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from judges.agreement.effective_votes import effective_votes
 from judges.agreement.intervals import Interval, wilson
-from judges.agreement.votes import effective_votes
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, read_counts
 from worker.base.monitor.series import Series, series_of
