@@ -26,6 +26,7 @@ from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput,
 from tracejudge.dialects.table import Path, Table
 from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import (
+    clean,
     count_of,
     decoded,
     decoded_or_same,
@@ -37,7 +38,7 @@ from tracejudge.dialects.values import (
     text_of,
     unflattened,
 )
-from tracejudge.model import Document, Usage
+from tracejudge.model import Document, JSONValue, Usage
 
 _GENERAL: Final = ("openinference", "gen_ai", "openllmetry", "common")
 """Dialects that others write beside their own, in the order in which they are read after them.
@@ -53,6 +54,7 @@ _Way = TypeVar("_Way")
 _MAX_PLANS: Final = 256
 _MAX_KEYS: Final = 8_192
 _MAX_KEY_CHARS: Final = 100
+_MAX_PUBLISHED: Final = 128
 
 
 class _Text(str):
@@ -393,9 +395,15 @@ class Dialects:
         """Return the setting that has the content of a span captured, as its first table says."""
         return next((table.capture for table in self._plan(span).tables if table.capture), None)
 
-    def is_content(self, key: str) -> bool:
-        """Return whether an attribute holds content that is published elsewhere in the trace."""
-        return bool((self._masks[key] if key in self._masks else self._mask(key)) & 1)
+    def attributes_to_publish(self, span: RawSpan) -> dict[str, JSONValue]:
+        """Return the first attributes of a span in plain JSON, without content, which is elsewhere in the trace."""
+        attributes, masks = span.attributes, self._masks
+        kept = [key for key in attributes if not (masks[key] if key in masks else self._mask(key)) & 1]
+        return {
+            key if key.isascii() else clean(key): value
+            for key in kept[:_MAX_PUBLISHED]
+            if (value := plain(attributes[key])) is not None
+        }
 
     def is_read(self, key: str) -> bool:
         """Return whether a table of a dialect is for spans with this attribute."""
