@@ -34,7 +34,7 @@ from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
-from worker.base.doctor.matching import unmatched_rules
+from worker.base.doctor.matching import newest_traces
 from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
@@ -209,7 +209,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         Check("configurations", partial(configurations, settings, store, config_file())),
-        Check("rules", partial(unmatched_rules, settings, store)),
+        Check("rules", partial(newest_traces, settings, store)),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
