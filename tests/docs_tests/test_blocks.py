@@ -120,9 +120,7 @@ def ask_model(question, documents): return "Yes."
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
     "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
-    "docs/wrapped-clients.md": """
-session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
-""",
+    "docs/opentelemetry.md": "def ask(question): return 'In Bern.'",
 }
 NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
 
@@ -143,12 +141,13 @@ def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
     assert linted.stdout == ""
 
 
-FRAMEWORKS = "docs/frameworks.md"
+FRAMEWORKS = "docs/opentelemetry.md"  # of its Python, what stands before the first framework
+FIRST_FRAMEWORK = "## LangChain"
 DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
 PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING}))
+@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {DRAWING, PUBLISHING}))
 def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
@@ -159,7 +158,8 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
         monkeypatch.setenv("OPENAI_BASE_URL", f"{endpoint.root_url}/v1")
         try:
             exec(compile(PRELUDES.get(page, ""), "prelude", "exec"), names)  # noqa: S102 - our own
-            for _, text in (one for one in of_kind("python") if one[0] == page):
+            shown = PAGES[page].partition(FIRST_FRAMEWORK)[0] if page == FRAMEWORKS else PAGES[page]
+            for text in (block.text for block in blocks(shown) if block.kind == "python"):
                 real = text.replace("redis://localhost:6379/0", redis_url)
                 # The block before it defines the judge.
                 real = real.replace("from judges.catalog.politeness import JUDGE\n", "")
@@ -182,11 +182,9 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     programs = "\n".join(path.read_text(encoding="utf-8") for path in (*clients.glob("*.py"), *clients.glob("*.mjs")))
     programs = programs.replace("harness.", "")
     text = PAGES[FRAMEWORKS]
-    sections = text[text.index("## LangChain") :]
+    sections = text[text.index(FIRST_FRAMEWORK) :]
     for block in (block for block in blocks(sections) if block.kind in {"python", "js"}):
         assert [line for line in block.text.splitlines() if line not in programs] == []
     recorded = re.sub(r"\[[\w,]+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
     assert text.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
-    common = "".join(block.text for block in blocks(text[: text.index("## LangChain")]) if block.kind == "python")
-    compile(common, FRAMEWORKS, "exec")
