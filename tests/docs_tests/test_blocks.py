@@ -28,7 +28,7 @@ from tracejudge import Trace
 from tracejudge.dialects.own_tables import table_of
 from worker.core.config.loading import load
 
-KINDS = {"console", "ini", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
+KINDS = {"console", "ini", "java", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
 def test_every_block_names_its_kind() -> None:
@@ -120,6 +120,7 @@ def ask_model(question, documents): return "Yes."
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
     "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
+    "docs/gateway.md": "def answer_question(question): return 'Yes.'",
     "docs/opentelemetry.md": "def ask(question): return 'In Bern.'",
 }
 NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
@@ -166,6 +167,8 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
                 exec(compile(real, page, "exec"), names)  # noqa: S102 - our own page
             for test in [value for name, value in names.items() if name.startswith("test_")]:
                 test()
+            if page == "docs/gateway.md":
+                assert names["handler"]({"question": "Is tea hot?"}, None) == "Yes."
             if "answer" in names and page == "README.md":
                 assert names["answer"]("Is tea hot?") == "Yes."
             assert tracejudge.flush()

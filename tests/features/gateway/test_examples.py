@@ -191,6 +191,23 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
         run_block(text, tmp_path / "example", variables | {"TOKEN": "wrong"})
 
 
+@pytest.mark.slow("starts Node.js and Java")
+def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path) -> None:
+    gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
+    variables = {**os.environ, "TRACEJUDGE_GATEWAY_URL": gateway.url, "TRACEJUDGE_TOKEN": TOKEN}
+    page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
+    programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [command for _, command, _ in programs_of_page] == ["node", "java"]
+    for number, (name, command, text) in enumerate(programs_of_page, 1):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        ended = subprocess.run([command, name], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60)  # noqa: S603
+        assert (ended.returncode, ended.stderr) == (0, ""), ended
+        trace = stored.wait(number)[number - 1]
+        sent = {key: trace.get(key) for key in ("service", "input", "output", "session_id")}
+        assert [*sent.values()] == ["shop-bot", "When do you open?", "At nine.", "chat-17"], name
+        assert [document["text"] for document in trace["context"]] == ["We open at nine."]
+
+
 def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, ends: ExitStack) -> None:
     serve, ask = blocks()["FastAPI"]
     port = free_port()
