@@ -39,7 +39,7 @@ NOT_RUN: Mapping[str, str] = {
     "kubectl ": "no cluster; tests/deploy checks the objects that it would make",
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
-    "pip install ": "it needs the network; .ci/run installs the same",
+    "pip ": "it needs the network; .ci/run installs the same",
     "pipx ": "it needs the network, and writes into the home folder",
     "uvx ": "it needs the network; tests/deploy install the wheels in empty environments",
     "redis-cli --cluster ": "no cluster; tests/faults add, fill and remove masters",
