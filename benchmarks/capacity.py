@@ -1,4 +1,4 @@
-"""The figures of docs/reference/measured/capacity.md that capacity is computed from: CPU of workers and Redis for a trace and an evaluation.
+"""CPU of workers and Redis for a trace and an evaluation: the figures of docs/reference/measured/capacity.md.
 
 A short run, within a factor of two: it shows a figure that is no longer true, and not a change of a few percent. A run
 of all benchmarks writes the figures into the page, and computes its table of traces a second from them.
