@@ -190,4 +190,5 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
         assert [line for line in block.text.splitlines() if line not in programs] == []
     recorded = re.sub(r"\[[\w,]+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
-    assert PAGES["docs/reference/measured/clients.md"].endswith("\n".join(not_sent()) + "\n"), "clients.replay --not-sent"
+    table = PAGES["docs/reference/measured/clients.md"]
+    assert table.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
