@@ -194,7 +194,7 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
 @pytest.mark.slow("starts Node.js and Java")
 def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path) -> None:
     gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
-    variables = {"TRACEJUDGE_GATEWAY_URL": gateway.url, "TRACEJUDGE_TOKEN": TOKEN}
+    variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
     page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
     programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [command for _, command, _ in programs_of_page] == ["node", "java"]
