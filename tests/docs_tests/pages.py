@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 ROOT: Final = Path(__file__).parents[2]
-_FOLDERS: Final = {"docs", "runbooks", "reference"}
+_FOLDERS: Final = {"docs", "runbooks", "reference", "measured"}
 PAGES: Final = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in [

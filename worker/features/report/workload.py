@@ -599,7 +599,7 @@ class Estimator:
                             max_output_tokens=judge.output_tokens(truncated.trace, prompt),
                             questions=prompt.questions[place : place + limit],
                         )
-                        for prompt in truncated.prompts
+                        for prompt in truncated.prompts * judge.samples
                         for place in range(0, max(1, len(prompt.questions)), limit)
                     ]
                     tokens = [most_tokens(request, model) for request in requests]
