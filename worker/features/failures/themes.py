@@ -1,0 +1,299 @@
+"""What failing verdicts have in common: their reasons in at most ten themes, with shares, changes and examples.
+
+Groups of reasons whose words are alike on average are joined; or a model makes the groups, once an hour in the whole
+installation. A further reason belongs to the group that its words are nearest to, in both windows alike.
+"""
+
+import asyncio
+import hashlib
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Final
+
+import click
+import msgspec
+import structlog
+
+from judges.agreement.intervals import Interval, difference
+from judges.agreement.shares import Sums, estimate_share
+from judges.calling.evaluation import evaluate
+from judges.core.judge import RESULT
+from judges.core.model import CallTotals, ChatRequest
+from judges.core.prompt import neutralise, render
+from judges.core.verdict import Assessment
+from judges.custom import define
+from judges.endpoints.client import offline_model
+from judges.models.registry import build, most_tokens
+from judges.parsing.words import content_words
+from judges.requests.redaction import Redaction
+from tracejudge import Trace
+from worker.base.commands.options import JSON, OUT, PATTERNS, REDIS, connect, plain, print_json
+from worker.base.lookup.lookup import scan_verdicts
+from worker.base.lookup.verdict_filter import VerdictFilter
+from worker.base.monitor.series import DAY_S, HOUR_S
+from worker.core.config.settings import NANO, Settings
+from worker.core.storage.client import Store
+from worker.features.failures.feature import FAILURES, FailuresKeys
+
+log = structlog.get_logger("tracejudge.failures")
+_MOST_THEMES: Final = 10
+_MOST_READ: Final = 10_000
+_MOST_COMPARED: Final = 200
+_MOST_ASKED: Final = 150
+_REASON_CHARS: Final = 500
+_ALIKE: Final = 0.25  # The least average similarity of groups that are joined.
+_NEAR: Final = 0.15  # That of a further reason to its group.
+_RARE: Final = 0.2  # Words of fewer reasons weigh no more: most of them are of the subject.
+_ALL: Final = VerdictFilter()
+_TASK: Final = """\
+Each document of {{ context }} is the reason why an answer of an AI application failed a check. Find out which reasons \
+have their cause in common.
+- A theme is a cause that somebody could fix; the subject of a question is none.
+- Name at most ten themes, the largest first, each of two documents or more. A document has one theme, or none.
+- Write a theme as one text: a name of two to eight words, a colon, and the numbers of its documents, as \
+`invents a source: 2, 5, 11`. The name quotes nothing, and names no person, product or figure."""
+_JUDGE: Final = define("themes", {"instructions": _TASK, "result": "list", "score_cut": True})
+Answer = tuple[str, dict[str, list[str]]]  # Of a model: its name and cost, and names of groups with hashes of reasons.
+Vector = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failing verdict of live traffic; its reason is redacted, and empty unless `export_explanations` is set."""
+
+    evaluation_id: str
+    trace_id: str
+    service: str
+    judge: str
+    session: str  # Failures of a conversation or trace are not independent.
+    weight: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Failures that are alike: their share of all, and its change since the window before, if that had failures."""
+
+    name: str
+    count: int
+    share: Interval
+    change: Interval | None
+    examples: list[Failure]
+
+
+@dataclass(frozen=True)
+class Themes:
+    """The themes of a window, the largest first; how many verdicts failed then and before; times in seconds."""
+
+    since: float
+    until: float
+    failures: int
+    before: int
+    by: str  # `words`, or a model with the cost of its answer.
+    themes: list[Theme]
+
+
+def read_failures(store: Store, settings: Settings, until: float, hours: int, chosen: VerdictFilter) -> list[Failure]:
+    """Read the newest failing verdicts of some hours, at most 10,000."""
+    redaction, failures = Redaction.from_settings(settings.redact), list[Failure]()
+    span = {"since_ms": int(1000 * (until - hours * HOUR_S)), "until_ms": int(1000 * until) - 1}
+    found = scan_verdicts(store, chosen._replace(origin="live", outcomes=("failed",), **span))
+    for verdict in (entry.verdict for entry in islice(found, _MOST_READ)):
+        reasons = (verdict.explanation(score) for score in verdict.scores if score.passed is False)
+        text = " ".join(next(filter(None, reasons), "")[: 10 * _REASON_CHARS].split())
+        text = neutralise(redaction.text(text) if redaction is not None else text)[:_REASON_CHARS]
+        names = verdict.evaluation_id, verdict.trace_id, verdict.service, verdict.judge
+        failures.append(Failure(*names, verdict.session_id or verdict.trace_id, verdict.weight, text))
+    return failures
+
+
+def find_themes(
+    store: Store, settings: Settings, chosen: VerdictFilter = _ALL, hours: int = 24, *, writes: bool = True
+) -> Themes:
+    """Group the failing verdicts of the last hours, and compare them with as many before; ``writes`` may ask a model."""
+    until, answer = store.now_ms() / 1000, None
+    asks = FAILURES.read(settings).model is not None and hours == 24  # noqa: PLR2004 - a day
+    if asks:
+        until = until // HOUR_S * HOUR_S  # Whole hours, so that all who look within one see the same.
+    failures = read_failures(store, settings, until, hours, chosen)
+    before = read_failures(store, settings, until - hours * HOUR_S, hours, chosen)
+    if asks:
+        shown = list(_counts(failures))[:_MOST_ASKED] if writes and chosen == _ALL else []
+        answer = _read_answer(store.first, settings, int(until // HOUR_S), shown)
+    themes = group(failures, before, answer, shows_texts=settings.export_explanations)
+    by = "words" if answer is None else answer[0]
+    return Themes(until - hours * HOUR_S, until, len(failures), len(before), by, themes)
+
+
+def group(
+    failures: Sequence[Failure], before: Sequence[Failure], answer: Answer | None = None, *, shows_texts: bool
+) -> list[Theme]:
+    """Return the themes of failures, by a model's answer if there is one."""
+    counts = _counts(failures)
+    weights, known = _weights(counts), {_hash(text): text for text in counts}
+    groups = [("", texts) for texts in _join(list(counts)[:_MOST_COMPARED], weights)]
+    if answer is not None:
+        groups = [(name, [known[each] for each in hashes if each in known]) for name, hashes in answer[1].items()]
+    means, members = [_mean(texts, weights) for _, texts in groups], [set(texts) for _, texts in groups]
+    for text in {failure.text for failure in (*failures, *before)}.difference(*members):
+        vector = _mean((text,), weights)
+        alike, place = max(((_dot(vector, mean), -at) for at, mean in enumerate(means)), default=(0.0, 0))
+        if alike >= _NEAR:
+            members[-place].add(text)
+    themes = []
+    for (name, _), mean, texts in zip(groups, means, members, strict=True):
+        inside = [failure for failure in failures if failure.text in texts]
+        share, earlier = _share(failures, texts), _share(before, texts)
+        if share is not None and len(inside) > 1:
+            change = None if earlier is None else difference(share, earlier)
+            newest = list({failure.trace_id: failure for failure in reversed(inside)}.values())[:-4:-1]
+            examples = [failure if shows_texts else replace(failure, text="") for failure in newest]
+            themes.append(Theme(name or _name(mean, texts), len(inside), share, change, examples))
+    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))[:_MOST_THEMES]
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def _counts(failures: Sequence[Failure]) -> dict[str, int]:
+    """Count reasons, the most frequent first, else in an order that says nothing of them."""
+    counts = Counter(failure.text for failure in failures if failure.text)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], _hash(item[0]))))
+
+
+def _weights(counts: Mapping[str, int]) -> Vector:
+    """Weigh the words that several failures share: one that all have says nothing."""
+    total, words = sum(counts.values()), Counter[str]()
+    for text, count in counts.items():
+        words.update(dict.fromkeys(filter(str.isalpha, content_words(text)), count))
+    least = max(2, total // 50)
+    return {word: min(math.log((total + 1) / n), -math.log(_RARE)) for word, n in words.items() if n >= least}
+
+
+def _mean(texts: Sequence[str], weights: Vector) -> Vector:
+    """Return the mean of reasons, each a vector of length 1 of the weights of its words."""
+    mean: dict[str, float] = {}
+    for text in texts:
+        words = [word for word in sorted(content_words(text)) if word in weights]
+        length = math.hypot(*map(weights.__getitem__, words)) * len(texts)
+        for word in words:
+            mean[word] = mean.get(word, 0.0) + weights[word] / length
+    return mean
+
+
+def _dot(one: Vector, other: Vector) -> float:
+    return sum(weight * other[word] for word, weight in one.items() if word in other)
+
+
+def _join(texts: Sequence[str], weights: Vector) -> list[list[str]]:
+    """Join the two groups whose members are most alike on average, as long as two are alike enough."""
+    vectors, groups = [_mean((text,), weights) for text in texts], {at: [text] for at, text in enumerate(texts)}
+    alike = {(one, other): _dot(vectors[one], vectors[other]) for one, other in combinations(groups, 2)}
+    while alike:
+        kept, gone = max(alike, key=lambda pair: (alike[pair], pair))
+        if alike.pop((kept, gone)) < _ALIKE:
+            break
+        parts = len(groups[kept]), len(groups[gone])
+        groups[kept] += groups.pop(gone)
+        for one in groups.keys() - {kept}:
+            pair, of_gone = (min(one, kept), max(one, kept)), (min(one, gone), max(one, gone))
+            alike[pair] = (parts[0] * alike[pair] + parts[1] * alike.pop(of_gone)) / sum(parts)
+    return list(groups.values())
+
+
+def _name(mean: Vector, texts: Collection[str]) -> str:
+    """Name a group by its heaviest words, in the form that is most frequent."""
+    tokens = Counter(token for text in sorted(texts) for token in re.findall(r"[^\W\d_]+", text.lower()))
+    forms = {word: token for token, _ in reversed(tokens.most_common()) for word in content_words(token)}
+    return ", ".join(forms.get(word, word) for word in sorted(mean, key=lambda word: (-mean[word], word))[:4])
+
+
+def _share(failures: Sequence[Failure], texts: Collection[str]) -> Interval | None:
+    """Return the share of failures with one of these reasons, by the weights of verdicts; None without failures."""
+    sums, sessions = Sums(), dict[tuple[str, str], tuple[float, float]]()
+    for failure in failures:
+        session, passed = (failure.service, failure.session), failure.text in texts
+        weight, inside = sessions.get(session, (0.0, 0.0))
+        sums.count(failure.weight, passed=passed, before=(weight, inside))
+        sessions[session] = weight + failure.weight, inside + failure.weight * passed
+    estimate = estimate_share(sums)
+    return None if estimate is None else estimate.interval
+
+
+def _read_answer(store: Store, settings: Settings, hour: int, texts: list[str]) -> Answer | None:
+    """Return what the model made of the day before an hour; it is asked with texts unless somebody has in this hour."""
+    key, asked = FailuresKeys(store.keys.prefix).failures(hour // 24), _hash(*texts)
+    if len(texts) > 1 and store.call(lambda client: client.hsetnx(key, str(hour), asked)):
+        store.call(lambda client: client.expire(key, 2 * DAY_S))
+        known = store.call(lambda client: client.hexists(key, asked))
+        if not known and (answer := _ask(store, settings, key, texts)) is not None:
+            store.call(lambda client: client.hset(key, asked, msgspec.json.encode(answer)))
+    raw = store.call(lambda client: client.hget(key, client.hget(key, str(hour)) or ""))
+    return msgspec.json.decode(raw, type=Answer) if raw else None
+
+
+def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer | None:
+    """Ask the model which reasons are alike; None if it gave no answer, or the budget does not suffice."""
+    options = FAILURES.read(settings)
+    model, assessment = settings.models[options.model or ""], Assessment("unscored", "over_budget")
+    trace = Trace(trace_id="themes", service="themes", output="", context=[text[:300] for text in texts])
+    request = ChatRequest(render(_JUDGE.prompts(trace)[0]), schema_name="", schema={}, heuristic=dict)
+    # An answer that cannot be read is asked for once more.
+    most = 0.0 if model.price is None else 2 * NANO * model.price.cost_usd(*most_tokens(request, model))
+
+    async def assess() -> Assessment:
+        async with aclosing(offline_model(build(model, os.environ, settings.proxy), tries=2)) as endpoint:
+            return await evaluate(_JUDGE, trace, endpoint, deadline_s=45.0)
+
+    if store.call(lambda client: client.hincrby(key, "spent", round(most))) <= options.budget * NANO:
+        assessment = asyncio.run(assess())
+    left, groups, result = dict(enumerate(texts, 1)), dict[str, list[str]](), assessment.details.get(RESULT)
+    for theme in result if isinstance(result, list) else ():
+        name, _, numbers = theme.rpartition(":")
+        for number in map(int, re.findall(r"\d{1,4}", numbers)):
+            if (text := left.pop(number, None)) is not None:
+                groups.setdefault(neutralise(" ".join(name.split()))[:80], []).append(_hash(text))
+    if not groups:
+        log.warning("failures are grouped by words", reason=assessment.reason or "no_themes")
+        return None
+    cost = CallTotals().plus(assessment.calls, model.price).cost_usd
+    return model.judge_model + ("" if cost is None else f" for {cost:.4f} USD"), groups
+
+
+@click.command("failures")
+@PATTERNS
+@click.option("--hours", type=click.IntRange(1, 720), default=24, show_default=True, metavar="N", help="The window.")
+@REDIS
+@JSON
+def command(
+    *, hours: int, config: str | None, redis_url: str | None, as_json: bool, **chosen: tuple[str, ...]
+) -> None:
+    """Group failing verdicts of live traffic into at most ten themes.
+
+    A theme has its share of all failing verdicts with a 95 % interval, the change since as many hours before, and three
+    examples. Reasons are grouped by the words that they share, or by the model of `[failures]`, which is asked for
+    24 whole hours. They are printed if `export_explanations` is set; `tracejudge show` prints them, too.
+
+    Exit code 0 on success, 1 if no verdict of the window fails, 2 on wrong usage.
+    """
+    settings, store = connect(config, redis_url)
+    found = find_themes(store, settings, VerdictFilter(**chosen), hours)
+    if as_json:
+        print_json(found)
+        return
+    if not found.failures:
+        raise click.ClickException(f"no verdict of these {hours} hours fails")
+    OUT.print(f"{found.failures:,} failing verdicts in {hours} hours, {found.before:,} before; grouped by {found.by}")
+    for theme in found.themes:
+        change = theme.change.percent if theme.change else "unknown"
+        OUT.print(f"\n[bold]{plain(theme.name)}[/bold] {theme.share.percent}, change {change}", highlight=False)
+        for example in theme.examples:
+            line = plain(f"{example.trace_id} {example.service} {example.judge} {example.text}")
+            OUT.print(f"  {line}", soft_wrap=True, highlight=False)
