@@ -103,9 +103,9 @@ class Board:
             Mount(self._static, StaticFiles(directory=_HERE / "static")),
         ]
         if is_installed("mcp") and find_spec("mcp") is not None:
-            from worker.features.mcp.server import HttpApp  # noqa: PLC0415 - after the check that its package is there
+            from worker.features.mcp.server import Server  # noqa: PLC0415 - after the check that its package is there
 
-            routes.append(Route("/mcp", HttpApp(self._store, self._settings)))
+            routes.append(Route("/mcp", Server(self._store, self._settings)))
         handlers = {404: self._not_found, 405: self._not_found}
         app = Starlette(routes=routes, exception_handlers=cast("Any", handlers))
         app.router.redirect_slashes = False  # a redirect goes to the host that the client names

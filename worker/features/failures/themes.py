@@ -1,7 +1,6 @@
-"""What failing verdicts have in common: their reasons in at most ten themes, with shares, changes and examples.
+"""What failing verdicts have in common: themes of reasons by their words, or by a model that is asked once an hour.
 
-Groups of reasons whose words are alike on average are joined; or a model makes the groups, once an hour in the whole
-installation. A further reason belongs to the group that its words are nearest to, in both windows alike.
+A reason that was not compared belongs to the group that its words are nearest to, in both windows alike.
 """
 
 import asyncio
@@ -42,22 +41,15 @@ from worker.core.storage.client import Store
 from worker.features.failures.feature import FAILURES, FailuresKeys
 
 log = structlog.get_logger("tracejudge.failures")
-_MOST_THEMES: Final = 10
-_MOST_READ: Final = 10_000
-_MOST_COMPARED: Final = 200
-_MOST_ASKED: Final = 150
-_REASON_CHARS: Final = 500
 _ALIKE: Final = 0.25  # The least average similarity of groups that are joined.
 _NEAR: Final = 0.15  # That of a further reason to its group.
 _RARE: Final = 0.2  # Words of fewer reasons weigh no more: most of them are of the subject.
 _ALL: Final = VerdictFilter()
 _TASK: Final = """\
-Each document of {{ context }} is the reason why an answer of an AI application failed a check. Find out which reasons \
-have their cause in common.
-- A theme is a cause that somebody could fix; the subject of a question is none.
-- Name at most ten themes, the largest first, each of two documents or more. A document has one theme, or none.
-- Write a theme as one text: a name of two to eight words, a colon, and the numbers of its documents, as \
-`invents a source: 2, 5, 11`. The name quotes nothing, and names no person, product or figure."""
+Each document of {{ context }} is the reason why an answer failed a check. Which reasons have their cause in common? Name \
+at most ten such themes, the largest first: causes that somebody could fix, not subjects of questions. Write each as \
+`invents a source: 2, 5, 11`, two to eight words that quote nothing and name no person, product or figure, a colon, and \
+the numbers of at least two documents. A document has one theme, or none."""
 _JUDGE: Final = define("themes", {"instructions": _TASK, "result": "list", "score_cut": True})
 Answer = tuple[str, dict[str, list[str]]]  # Of a model: its name and cost, and names of groups with hashes of reasons.
 Vector = Mapping[str, float]
@@ -104,10 +96,10 @@ def read_failures(store: Store, settings: Settings, until: float, hours: int, ch
     redaction, failures = Redaction.from_settings(settings.redact), list[Failure]()
     span = {"since_ms": int(1000 * (until - hours * HOUR_S)), "until_ms": int(1000 * until) - 1}
     found = scan_verdicts(store, chosen._replace(origin="live", outcomes=("failed",), **span))
-    for verdict in (entry.verdict for entry in islice(found, _MOST_READ)):
+    for verdict in (entry.verdict for entry in islice(found, 10_000)):
         reasons = (verdict.explanation(score) for score in verdict.scores if score.passed is False)
-        text = " ".join(next(filter(None, reasons), "")[: 10 * _REASON_CHARS].split())
-        text = neutralise(redaction.text(text) if redaction is not None else text)[:_REASON_CHARS]
+        text = " ".join(next(filter(None, reasons), "")[:5_000].split())
+        text = neutralise(redaction.text(text) if redaction is not None else text)[:500]
         names = verdict.evaluation_id, verdict.trace_id, verdict.service, verdict.judge
         failures.append(Failure(*names, verdict.session_id or verdict.trace_id, verdict.weight, text))
     return failures
@@ -124,7 +116,7 @@ def find_themes(
     failures = read_failures(store, settings, until, hours, chosen)
     before = read_failures(store, settings, until - hours * HOUR_S, hours, chosen)
     if asks:
-        shown = list(_counts(failures))[:_MOST_ASKED] if writes and chosen == _ALL else []
+        shown = list(_counts(failures))[:150] if writes and chosen == _ALL else []
         answer = _read_answer(store.first, settings, int(until // HOUR_S), shown)
     themes = group(failures, before, answer, shows_texts=settings.export_explanations)
     by = "words" if answer is None else answer[0]
@@ -137,7 +129,7 @@ def group(
     """Return the themes of failures, by a model's answer if there is one."""
     counts = _counts(failures)
     weights, known = _weights(counts), {_hash(text): text for text in counts}
-    groups = [("", texts) for texts in _join(list(counts)[:_MOST_COMPARED], weights)]
+    groups = [("", texts) for texts in _join(list(counts)[:100], weights)]
     if answer is not None:
         groups = [(name, [known[each] for each in hashes if each in known]) for name, hashes in answer[1].items()]
     means, members = [_mean(texts, weights) for _, texts in groups], [set(texts) for _, texts in groups]
@@ -155,7 +147,7 @@ def group(
             newest = list({failure.trace_id: failure for failure in reversed(inside)}.values())[:-4:-1]
             examples = [failure if shows_texts else replace(failure, text="") for failure in newest]
             themes.append(Theme(name or _name(mean, texts), len(inside), share, change, examples))
-    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))[:_MOST_THEMES]
+    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))[:10]
 
 
 def _hash(*texts: str) -> str:
@@ -194,18 +186,14 @@ def _dot(one: Vector, other: Vector) -> float:
 
 def _join(texts: Sequence[str], weights: Vector) -> list[list[str]]:
     """Join the two groups whose members are most alike on average, as long as two are alike enough."""
-    vectors, groups = [_mean((text,), weights) for text in texts], {at: [text] for at, text in enumerate(texts)}
-    alike = {(one, other): _dot(vectors[one], vectors[other]) for one, other in combinations(groups, 2)}
-    while alike:
-        kept, gone = max(alike, key=lambda pair: (alike[pair], pair))
-        if alike.pop((kept, gone)) < _ALIKE:
+    groups = [[text] for text in texts]
+    while len(groups) > 1:
+        means = [_mean(group, weights) for group in groups]
+        alike, one, other = max((_dot(means[i], means[j]), i, j) for i, j in combinations(range(len(means)), 2))
+        if alike < _ALIKE:
             break
-        parts = len(groups[kept]), len(groups[gone])
-        groups[kept] += groups.pop(gone)
-        for one in groups.keys() - {kept}:
-            pair, of_gone = (min(one, kept), max(one, kept)), (min(one, gone), max(one, gone))
-            alike[pair] = (parts[0] * alike[pair] + parts[1] * alike.pop(of_gone)) / sum(parts)
-    return list(groups.values())
+        groups[one] += groups.pop(other)
+    return groups
 
 
 def _name(mean: Vector, texts: Collection[str]) -> str:
