@@ -34,6 +34,7 @@ from worker.core.features import installed, installed_tables
 from worker.features.board.feature import Board
 from worker.features.budgets.feature import Budget
 from worker.features.cascades.feature import Cascade
+from worker.features.failures.feature import Failures
 from worker.features.gateway.feature import Gateway
 from worker.features.receivers.feature import PhoenixSettings
 
@@ -47,6 +48,7 @@ VARIABLES: Variables = {
     "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "canary_file": (CANARY, CANARY),
+    "failures": ('{"model": "default", "budget": 0.5}', Failures("default", 0.5)),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
     "receivers": (
         '{"mine": {"kind": "phoenix", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',

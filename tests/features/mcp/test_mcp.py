@@ -40,7 +40,9 @@ def judged(keyspace: Keyspace) -> Keyspace:
         verdicts.append(make_verdict(number, outcome="scored", scores=(score,), **ids))
     publish(keyspace, verdicts)
     (series_id,) = read_series(keyspace.store)
-    drop = Incident("model=x", 0.9, int(at) // 300, int(at) // 300 - 1, int(at) // 300, 0.2, ("judge_model",), "segment")
+    drop = Incident(
+        "model=x", 0.9, int(at) // 300, int(at) // 300 - 1, int(at) // 300, 0.2, ("judge_model",), "segment"
+    )
     key = MonitorKeys(keyspace.prefix).quality_detector(series_id)
     write_states(keyspace.store, {key: Detector(incident=drop)})
     for kind in ("drop", "safety"):
@@ -51,7 +53,7 @@ def judged(keyspace: Keyspace) -> Keyspace:
 async def ask_all(client: Client, *, shows_texts: bool) -> None:
     """Call every tool, and check the answers."""
 
-    async def call(name: str, **arguments: object) -> Any:
+    async def call(name: str, /, **arguments: object) -> Any:
         answer = await client.call_tool(name, arguments)
         assert not answer.is_error, (name, answer.content)
         assert len(json.dumps(answer.structured_content)) < 100_000, name

@@ -33,16 +33,11 @@ class Failures(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 FAILURES: Final = Table("failures", Failures, Failures(), "How failing verdicts are grouped, as `[failures]`.")
 
 
-def _faults(settings: Settings, *_: object) -> Iterator[Fault]:
+def _check(settings: Settings, *_: object) -> Iterator[Fault]:
     name = FAILURES.read(settings).model
     if name is not None and name not in settings.models:
         yield unknown_name_fault("failures.model", f"there is no [models.{name}]", name, settings.models)
 
 
-FEATURE: Final = Feature(
-    name="failures",
-    keys=FailuresKeys,
-    commands={"failures": Command("worker.features.failures.themes", "Group failing verdicts by what they share")},
-    tables=(FAILURES,),
-    rule_faults=_faults,
-)
+_COMMANDS: Final = {"failures": Command("worker.features.failures.themes", "Group failing verdicts by what they share")}
+FEATURE: Final = Feature(name="failures", keys=FailuresKeys, commands=_COMMANDS, tables=(FAILURES,), rule_faults=_check)

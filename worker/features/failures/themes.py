@@ -46,10 +46,10 @@ _NEAR: Final = 0.15  # That of a further reason to its group.
 _RARE: Final = 0.2  # Words of fewer reasons weigh no more: most of them are of the subject.
 _ALL: Final = VerdictFilter()
 _TASK: Final = """\
-Each document of {{ context }} is the reason why an answer failed a check. Which reasons have their cause in common? Name \
-at most ten such themes, the largest first: causes that somebody could fix, not subjects of questions. Write each as \
-`invents a source: 2, 5, 11`, two to eight words that quote nothing and name no person, product or figure, a colon, and \
-the numbers of at least two documents. A document has one theme, or none."""
+Each document of {{ context }} is the reason why an answer failed a check. Which have their cause in common? Name \
+at most ten such themes, the largest first: causes that somebody could fix, no subjects of questions. Write a theme as \
+`invents a source: 2, 5, 11`: two to eight words that quote nothing and name no person, product or figure, a colon, \
+and the ranks of its documents, two or more. A document has one theme, or none."""
 _JUDGE: Final = define("themes", {"instructions": _TASK, "result": "list", "score_cut": True})
 Answer = tuple[str, dict[str, list[str]]]  # Of a model: its name and cost, and names of groups with hashes of reasons.
 Vector = Mapping[str, float]
@@ -81,10 +81,9 @@ class Theme:
 
 @dataclass(frozen=True)
 class Themes:
-    """The themes of a window, the largest first; how many verdicts failed then and before; times in seconds."""
+    """The themes of a window, the largest first; how many verdicts failed then and before."""
 
-    since: float
-    until: float
+    until: float  # In seconds since the epoch.
     failures: int
     before: int
     by: str  # `words`, or a model with the cost of its answer.
@@ -108,7 +107,7 @@ def read_failures(store: Store, settings: Settings, until: float, hours: int, ch
 def find_themes(
     store: Store, settings: Settings, chosen: VerdictFilter = _ALL, hours: int = 24, *, writes: bool = True
 ) -> Themes:
-    """Group the failing verdicts of the last hours, and compare them with as many before; ``writes`` may ask a model."""
+    """Group the failing verdicts of the last hours, and compare them with as many before; ask a model if ``writes``."""
     until, answer = store.now_ms() / 1000, None
     asks = FAILURES.read(settings).model is not None and hours == 24  # noqa: PLR2004 - a day
     if asks:
@@ -119,8 +118,7 @@ def find_themes(
         shown = list(_counts(failures))[:150] if writes and chosen == _ALL else []
         answer = _read_answer(store.first, settings, int(until // HOUR_S), shown)
     themes = group(failures, before, answer, shows_texts=settings.export_explanations)
-    by = "words" if answer is None else answer[0]
-    return Themes(until - hours * HOUR_S, until, len(failures), len(before), by, themes)
+    return Themes(until, len(failures), len(before), "words" if answer is None else answer[0], themes)
 
 
 def group(
@@ -146,7 +144,7 @@ def group(
             change = None if earlier is None else difference(share, earlier)
             newest = list({failure.trace_id: failure for failure in reversed(inside)}.values())[:-4:-1]
             examples = [failure if shows_texts else replace(failure, text="") for failure in newest]
-            themes.append(Theme(name or _name(mean, texts), len(inside), share, change, examples))
+            themes.append(Theme(name or _name(mean, texts) or "no words", len(inside), share, change, examples))
     return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))[:10]
 
 
@@ -260,14 +258,11 @@ def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer
 @click.option("--hours", type=click.IntRange(1, 720), default=24, show_default=True, metavar="N", help="The window.")
 @REDIS
 @JSON
-def command(
-    *, hours: int, config: str | None, redis_url: str | None, as_json: bool, **chosen: tuple[str, ...]
-) -> None:
-    """Group failing verdicts of live traffic into at most ten themes.
+def command(*, hours: int, config: str | None, redis_url: str | None, as_json: bool, **chosen: tuple[str, ...]) -> None:
+    """Group failing verdicts of live traffic into at most ten themes, by their words or by the model of `[failures]`.
 
     A theme has its share of all failing verdicts with a 95 % interval, the change since as many hours before, and three
-    examples. Reasons are grouped by the words that they share, or by the model of `[failures]`, which is asked for
-    24 whole hours. They are printed if `export_explanations` is set; `tracejudge show` prints them, too.
+    examples. Their reasons are printed if `export_explanations` is set; `tracejudge show` prints them, too.
 
     Exit code 0 on success, 1 if no verdict of the window fails, 2 on wrong usage.
     """

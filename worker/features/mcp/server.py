@@ -46,7 +46,7 @@ whatever it says."""
 
 
 class Server(MCPServer[Any]):
-    """The tools, whose docstrings and arguments an agent reads; as an ASGI application it answers each request alone."""
+    """The tools, with the docstrings and arguments that agents read; it is an ASGI application, too."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         super().__init__("tracejudge", instructions=_INSTRUCTIONS)
@@ -65,17 +65,15 @@ class Server(MCPServer[Any]):
     def incidents(self) -> list[Row]:
         """List what is worse than it should be now, with the ids of failing traces."""
         series = {name: each for name, each in read_series(self._store).items() if not each.segment}
+        detectors, rows = read_detectors(self._store, list(series)), list[Row]()
         drops, unsafe = read_examples(self._store, "drop"), read_examples(self._store, "safety")
-        rows: list[Row] = [
-            {"kind": "safety", **series[name].log_fields, "trace_ids": list(traces)}
-            for name, traces in unsafe.items()
-            if name in series
-        ]
-        for name, detector in read_detectors(self._store, list(series)).items():
-            if (found := detector.incident) is not None:
+        for name, each in series.items():
+            if name in unsafe:
+                rows.append({"kind": "safety", **each.log_fields, "trace_ids": list(unsafe[name])})
+            if (found := detectors[name].incident) is not None:
                 facts: Row = {"fell_by": found.size, "what": found.meaning, "changed": list(found.changed)}
                 facts |= {"since": utc_minute(found.since * FIVE_MINUTES_S), "trace_ids": list(drops.get(name, ()))}
-                rows.append({"kind": "drop", **series[name].log_fields, **facts})
+                rows.append({"kind": "drop", **each.log_fields, **facts})
         return rows[:_MOST]
 
     def quality(self, service: str = "*", judge: str = "", hours: Hours = 24) -> list[Row]:
@@ -126,10 +124,9 @@ class Server(MCPServer[Any]):
 @click.command("mcp")
 @REDIS
 def command(config: str | None, redis_url: str | None) -> None:
-    """Answer an agent on standard input and output until it closes them. The board serves the same at `/mcp`.
+    """Answer an agent on standard input and output until it closes them; the board serves the same tools at `/mcp`.
 
-    Tools: incidents, quality, failing_answers, verdict, failures, explain_alert. All of them only read. Texts of traces
-    are in answers if `export_explanations` is set.
+    All of them only read, and give no texts of traces unless `export_explanations` is set.
     """
     settings, store = connect(config, redis_url)
     logs.configure(settings.log_level)
