@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
@@ -93,8 +93,8 @@ class Themes:
 def read_failures(store: Store, settings: Settings, until: float, hours: int, chosen: VerdictFilter) -> list[Failure]:
     """Read the newest failing verdicts of some hours, at most 10,000."""
     redaction, failures = Redaction.from_settings(settings.redact), list[Failure]()
-    span = {"since_ms": int(1000 * (until - hours * HOUR_S)), "until_ms": int(1000 * until) - 1}
-    found = scan_verdicts(store, chosen._replace(origin="live", outcomes=("failed",), **span))
+    selected = chosen._replace(origin="live", outcomes=("failed",), since_ms=int(1000 * (until - hours * HOUR_S)))
+    found = scan_verdicts(store, selected._replace(until_ms=int(1000 * until) - 1))
     for verdict in (entry.verdict for entry in islice(found, 10_000)):
         reasons = (verdict.explanation(score) for score in verdict.scores if score.passed is False)
         text = " ".join(next(filter(None, reasons), "")[:5_000].split())
@@ -258,7 +258,7 @@ def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer
 @click.option("--hours", type=click.IntRange(1, 720), default=24, show_default=True, metavar="N", help="The window.")
 @REDIS
 @JSON
-def command(*, hours: int, config: str | None, redis_url: str | None, as_json: bool, **chosen: tuple[str, ...]) -> None:
+def command(*, hours: int, config: str | None, redis_url: str | None, as_json: bool, **chosen: Any) -> None:
     """Group failing verdicts of live traffic into at most ten themes, by their words or by the model of `[failures]`.
 
     A theme has its share of all failing verdicts with a 95 % interval, the change since as many hours before, and three

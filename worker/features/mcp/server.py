@@ -118,7 +118,8 @@ class Server(MCPServer[Any]):
 
     def _marked(self, item: T, field: str) -> T:
         text = getattr(item, field) if self._own.export_explanations else ""
-        return replace(item, **{field: text and marked(field, text)})
+        changes: dict[str, Any] = {field: text and marked(field, text)}
+        return replace(item, **changes)
 
 
 @click.command("mcp")
