@@ -40,10 +40,9 @@ from worker.core.config.settings import NANO, Settings
 from worker.core.storage.client import Store
 from worker.features.failures.feature import FAILURES, FailuresKeys
 
-log = structlog.get_logger("tracejudge.failures")
 _ALIKE: Final = 0.25  # The least average similarity of groups that are joined.
 _NEAR: Final = 0.15  # That of a further reason to its group.
-_RARE: Final = 0.2  # Words of fewer reasons weigh no more: most of them are of the subject.
+_HEAVIEST: Final = math.log(5)  # Words of fewer than a fifth weigh no more: most of them are of the subject.
 _ALL: Final = VerdictFilter()
 _TASK: Final = """\
 Each document of {{ context }} is the reason why an answer failed a check. Which have their cause in common? Name \
@@ -163,8 +162,7 @@ def _weights(counts: Mapping[str, int]) -> Vector:
     total, words = sum(counts.values()), Counter[str]()
     for text, count in counts.items():
         words.update(dict.fromkeys(filter(str.isalpha, content_words(text)), count))
-    least = max(2, total // 50)
-    return {word: min(math.log((total + 1) / n), -math.log(_RARE)) for word, n in words.items() if n >= least}
+    return {w: min(math.log((total + 1) / n), _HEAVIEST) for w, n in words.items() if n >= max(2, total // 50)}
 
 
 def _mean(texts: Sequence[str], weights: Vector) -> Vector:
@@ -218,8 +216,7 @@ def _read_answer(store: Store, settings: Settings, hour: int, texts: list[str]) 
     key, asked = FailuresKeys(store.keys.prefix).failures(hour // 24), _hash(*texts)
     if len(texts) > 1 and store.call(lambda client: client.hsetnx(key, str(hour), asked)):
         store.call(lambda client: client.expire(key, 2 * DAY_S))
-        known = store.call(lambda client: client.hexists(key, asked))
-        if not known and (answer := _ask(store, settings, key, texts)) is not None:
+        if not store.call(lambda client: client.hexists(key, asked)) and (answer := _ask(store, settings, key, texts)):
             store.call(lambda client: client.hset(key, asked, msgspec.json.encode(answer)))
     raw = store.call(lambda client: client.hget(key, client.hget(key, str(hour)) or ""))
     return msgspec.json.decode(raw, type=Answer) if raw else None
@@ -227,8 +224,8 @@ def _read_answer(store: Store, settings: Settings, hour: int, texts: list[str]) 
 
 def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer | None:
     """Ask the model which reasons are alike; None if it gave no answer, or the budget does not suffice."""
-    options = FAILURES.read(settings)
-    model, assessment = settings.models[options.model or ""], Assessment("unscored", "over_budget")
+    options, assessment = FAILURES.read(settings), Assessment("unscored", "over_budget")
+    model = settings.models[options.model or ""]
     trace = Trace(trace_id="themes", service="themes", output="", context=[text[:300] for text in texts])
     request = ChatRequest(render(_JUDGE.prompts(trace)[0]), schema_name="", schema={}, heuristic=dict)
     # An answer that cannot be read is asked for once more.
@@ -247,7 +244,7 @@ def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer
             if (text := left.pop(number, None)) is not None:
                 groups.setdefault(neutralise(" ".join(name.split()))[:80], []).append(_hash(text))
     if not groups:
-        log.warning("failures are grouped by words", reason=assessment.reason or "no_themes")
+        structlog.get_logger("tracejudge.failures").warning("grouped by words", reason=assessment.reason or "no_themes")
         return None
     cost = CallTotals().plus(assessment.calls, model.price).cost_usd
     return model.judge_model + ("" if cost is None else f" for {cost:.4f} USD"), groups
@@ -278,5 +275,6 @@ def command(*, hours: int, config: str | None, redis_url: str | None, as_json: b
         change = theme.change.percent if theme.change else "unknown"
         OUT.print(f"\n[bold]{plain(theme.name)}[/bold] {theme.share.percent}, change {change}", highlight=False)
         for example in theme.examples:
-            line = plain(f"{example.trace_id} {example.service} {example.judge} {example.text}")
-            OUT.print(f"  {line}", soft_wrap=True, highlight=False)
+            OUT.print(
+                "  " + plain(f"{example.trace_id} {example.service} {example.judge} {example.text}"), soft_wrap=True
+            )
