@@ -241,18 +241,20 @@ def test_a_model_is_asked_once_an_hour_and_everybody_sees_its_themes(mix: Keyspa
 
 def test_a_model_that_fails_or_is_too_dear_leaves_the_words(mix: Keyspace, endpoint: ChatEndpoint) -> None:
     key = FailuresKeys(mix.prefix).failures(last_hour_ms() // HOUR_MS // 24)
-    cases: Mapping[str, tuple[Any, float, int]] = {
-        "too dear": (grouping, 0.001, 0),
-        "unreadable": (answers_json({"themes": "none"}), 1.0, 2),
-        "no numbers": (answers_json({"rationale": "So.", "result": ["prices", "sources:"]}), 1.0, 1),
-        "fails": (Reply(status=500), 1.0, 2),
+    cases: Mapping[str, tuple[Any, float, int, str]] = {
+        "too dear": (grouping, 0.001, 0, "over_budget"),
+        "unreadable": (answers_json({"themes": "none"}), 1.0, 2, "invalid_answer"),
+        "no numbers": (answers_json({"rationale": "So.", "result": ["prices", "sources:"]}), 1.0, 1, "none"),
+        "fails": (Reply(status=500), 1.0, 2, "judge_unavailable"),
     }
-    for name, (behaviour, budget, calls) in cases.items():
+    for name, (behaviour, budget, calls, why) in cases.items():
         endpoint.forget()
         mix.client.delete(key)
         endpoint.behaviour = behaviour
         found = find_themes(mix.store, settings_with(mix, endpoint, budget))
-        assert (found.by, len(found.themes), len(endpoint.calls)) == ("words", 4, calls), name
+        assert (found.by, len(found.themes)) == (f"words; the model gave no themes: {why}", 4), name
+        assert find_themes(mix.store, settings_with(mix, endpoint, budget)) == found, name
+        assert len(endpoint.calls) == calls, name
 
 
 def test_texts_are_redacted_and_shown_only_with_export_explanations(mix: Keyspace, here: Run) -> None:

@@ -136,8 +136,7 @@ class OverviewThread(ServiceThread):
         if is_installed("failures") and began >= self._themes_at:
             from worker.features.failures.themes import find_themes  # noqa: PLC0415 - after the check that it exists
 
-            self._themes_at = began + (30.0 if is_new else 600.0)
-            self.themes = find_themes(self._store, self._settings)
+            self.themes, self._themes_at = find_themes(self._store, self._settings), began + (30 if is_new else 600)
         self.stopping.wait(min(60.0, max(0.5 if is_new else 15.0, 10 * took)))
 
     def _compute(self, period: str) -> Overview:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import click
 import msgspec
-import structlog
 
 from judges.agreement.intervals import Interval, difference
 from judges.agreement.shares import Sums, estimate_share
@@ -85,16 +84,16 @@ class Themes:
     until: float  # In seconds since the epoch.
     failures: int
     before: int
-    by: str  # `words`, or a model with the cost of its answer.
+    by: str  # `words`, perhaps with why it was no model, or a model with the cost of its answer.
     themes: list[Theme]
 
 
 def read_failures(store: Store, settings: Settings, until: float, hours: int, chosen: VerdictFilter) -> list[Failure]:
-    """Read the newest failing verdicts of some hours, at most 10,000."""
+    """Read the newest failing verdicts of some hours, at most 4,000."""
     redaction, failures = Redaction.from_settings(settings.redact), list[Failure]()
     selected = chosen._replace(origin="live", outcomes=("failed",), since_ms=int(1000 * (until - hours * HOUR_S)))
     found = scan_verdicts(store, selected._replace(until_ms=int(1000 * until) - 1))
-    for verdict in (entry.verdict for entry in islice(found, 10_000)):
+    for verdict in (entry.verdict for entry in islice(found, 4_000)):
         reasons = (verdict.explanation(score) for score in verdict.scores if score.passed is False)
         text = " ".join(next(filter(None, reasons), "")[:5_000].split())
         text = neutralise(redaction.text(text) if redaction is not None else text)[:500]
@@ -124,11 +123,12 @@ def group(
     failures: Sequence[Failure], before: Sequence[Failure], answer: Answer | None = None, *, shows_texts: bool
 ) -> list[Theme]:
     """Return the themes of failures, by a model's answer if there is one."""
-    counts = _counts(failures)
-    weights, known = _weights(counts), {_hash(text): text for text in counts}
+    weights = _weights(counts := _counts(failures))
     groups = [("", texts) for texts in _join(list(counts)[:100], weights)]
-    if answer is not None:
+    if answer is not None and answer[1]:
+        known = {_hash(text): text for text in counts}
         groups = [(name, [known[each] for each in hashes if each in known]) for name, hashes in answer[1].items()]
+    groups = sorted(groups, key=lambda each: -sum(map(counts.__getitem__, each[1])))[:10]
     means, members = [_mean(texts, weights) for _, texts in groups], [set(texts) for _, texts in groups]
     for text in {failure.text for failure in (*failures, *before)}.difference(*members):
         vector = _mean((text,), weights)
@@ -144,7 +144,7 @@ def group(
             newest = list({failure.trace_id: failure for failure in reversed(inside)}.values())[:-4:-1]
             examples = [failure if shows_texts else replace(failure, text="") for failure in newest]
             themes.append(Theme(name or _name(mean, texts) or "no words", len(inside), share, change, examples))
-    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))[:10]
+    return sorted(themes, key=lambda theme: (-theme.share.value, theme.name))
 
 
 def _hash(*texts: str) -> str:
@@ -213,17 +213,16 @@ def _share(failures: Sequence[Failure], texts: Collection[str]) -> Interval | No
 
 def _read_answer(store: Store, settings: Settings, hour: int, texts: list[str]) -> Answer | None:
     """Return what the model made of the day before an hour; it is asked with texts unless somebody has in this hour."""
-    key, asked = FailuresKeys(store.keys.prefix).failures(hour // 24), _hash(*texts)
+    key, asked = FailuresKeys(store.keys.prefix).failures(hour // 24), _hash(str(hour), *texts)
     if len(texts) > 1 and store.call(lambda client: client.hsetnx(key, str(hour), asked)):
-        store.call(lambda client: client.expire(key, 2 * DAY_S))
-        if not store.call(lambda client: client.hexists(key, asked)) and (answer := _ask(store, settings, key, texts)):
-            store.call(lambda client: client.hset(key, asked, msgspec.json.encode(answer)))
+        answer = msgspec.json.encode(_ask(store, settings, key, texts))
+        store.call(lambda client: (client.hset(key, asked, answer), client.expire(key, 2 * DAY_S)))
     raw = store.call(lambda client: client.hget(key, client.hget(key, str(hour)) or ""))
     return msgspec.json.decode(raw, type=Answer) if raw else None
 
 
-def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer | None:
-    """Ask the model which reasons are alike; None if it gave no answer, or the budget does not suffice."""
+def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer:
+    """Ask the model which reasons are alike; without groups if it gave no answer, or the budget does not suffice."""
     options, assessment = FAILURES.read(settings), Assessment("unscored", "over_budget")
     model = settings.models[options.model or ""]
     trace = Trace(trace_id="themes", service="themes", output="", context=[text[:300] for text in texts])
@@ -244,8 +243,7 @@ def _ask(store: Store, settings: Settings, key: str, texts: list[str]) -> Answer
             if (text := left.pop(number, None)) is not None:
                 groups.setdefault(neutralise(" ".join(name.split()))[:80], []).append(_hash(text))
     if not groups:
-        structlog.get_logger("tracejudge.failures").warning("grouped by words", reason=assessment.reason or "no_themes")
-        return None
+        return f"words; the model gave no themes: {assessment.reason or 'none'}", groups
     cost = CallTotals().plus(assessment.calls, model.price).cost_usd
     return model.judge_model + ("" if cost is None else f" for {cost:.4f} USD"), groups
 

@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
 
 Hours = Annotated[int, Field(ge=1, le=720)]
 Row = dict[str, str | int | float | dict[str, float] | list[str] | None]
-_MOST: Final = 50
+_MOST: Final = 20
 _OF_ROWS: Final = "share", "difference", "judgements", "unknown_text"
 _OF_VERDICTS: Final = "evaluation_id", "outcome", "reason", "service", "release", "judge", "judge_model", "cost_usd"
 _INSTRUCTIONS: Final = """\
