@@ -14,7 +14,7 @@ from worker.core.storage.keys import KeySpace
 
 class FailuresKeys(KeySpace):
     def failures(self, day: int) -> str:
-        """Hash of a day since 1970: hour to hash of what a model was asked, hash to answer, `spent`; TTL of two days."""
+        """Hash of a day since 1970: hour to hash of what a model is asked, hash to answer, `spent`; TTL of two days."""
         return f"{self.prefix}:failures:{day}"
 
 
