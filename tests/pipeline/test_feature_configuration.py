@@ -133,6 +133,10 @@ MISTAKES: Mapping[str, Mistake] = {
         RULE.replace("safety", "user_frustration") + "unit = 'session'\nalways = ['error']\n",
         "rules[0].always: is for single traces, and the rule judges sessions; take always out",
     ),
+    "a model of themes": in_file(
+        RULE + "[models.default]\nprovider = 'lexical'\n[failures]\nmodel = 'defualt'\n",
+        "failures.model: there is no [models.defualt]; did you mean default?",
+    ),
 }
 OF_FEATURES: Mapping[str, tuple[str, str]] = {
     "[gateway]\nport = 1\n": ("gateway", "gateway: unknown key"),
