@@ -24,7 +24,7 @@ _INTRODUCTION: Final = """\
 model; it understands nothing. Each row is one judge over those of [our sample traces](../../judges/samples/README.md)
 that bear the label; `balanced accuracy` is the mean of the shares recognised in both label groups, 0.5 is chance. The
 samples are few and were written for this project, and some heuristics were tuned with them in sight: the figures
-flatter. What `lexical` reaches on public data is in [its own page](../lexical.md).
+flatter. What `lexical` reaches on public data is in [its own page](../several-models.md#the-built-in-heuristic).
 
 | judge | metric | label | yes / no | balanced accuracy |
 | --- | --- | --- | --- | --- |
