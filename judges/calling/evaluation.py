@@ -33,6 +33,7 @@ from judges.parsing.answer import (
 from judges.parsing.echo import MIN_ECHO_CHARS, Copies, find_copies, has_sign
 from judges.parsing.refusal import is_refusal, is_refusal_as_reason
 from judges.parsing.retrievals import with_context
+from judges.requests.images import count_left_out
 from judges.requests.repair import repair
 from judges.requests.request import (
     LARGE_CHARS,
@@ -139,6 +140,9 @@ async def evaluate(
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
+    passes = model.settings.images == "url" and "images_refused" not in noted
+    if images := count_left_out(truncated.trace, truncated.prompts, passes=passes):
+        noted["images_left_out"] = images
     return _assessment(reading, tuple(calls), {**_details(stats, truncated.left_out), **noted})
 
 

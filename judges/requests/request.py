@@ -17,6 +17,7 @@ from judges.core.model import ChatModel, ChatRequest, ChatResponse, ModelError, 
 from judges.core.prompt import Message, Prompt, render
 from judges.core.verdict import Call, Refusals
 from judges.parsing.answer import AnswerError, beside_thoughts
+from judges.requests.images import with_images
 from judges.requests.repair import repeats_itself
 from tracejudge import Trace
 
@@ -72,7 +73,7 @@ class Deadline:
 
 _CONTINUE: Final = """\
 Your answer was cut off after these lines. Go on with the next sentence, in the same form, and repeat no line."""
-_NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})  # The model may not write more than it did.
+_REFUSED: Final = frozenset({"bad_request", "input_too_long"})  # The model may answer a request with less.
 _LINES: Final = msgspec.json.Decoder()
 
 
@@ -99,7 +100,21 @@ class JudgeCall(NamedTuple):
     async def ask(
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), *, may_call: bool = True
     ) -> ChatResponse:
-        """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
+        """Request one complete answer, again without images that are refused; raises ``UnscoredError``."""
+        if self.model.settings.images == "url" and "images_refused" not in self.noted:
+            seen = with_images(messages)
+            try:
+                return await self._ask(prompt, seen, tools, may_call=may_call)
+            except UnscoredError as error:
+                if error.reason not in _REFUSED or not any(message.images for message in seen):
+                    raise
+                self.noted["images_refused"] = error.error.message if error.error else ""
+        return await self._ask(prompt, messages, tools, may_call=may_call)
+
+    async def _ask(
+        self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
+    ) -> ChatResponse:
+        """Request one answer, once more if it was cut off."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
         longest = max(response.text, "", *dict(response.elsewhere).values(), key=len)
         if response.finish_reason == "length" and not repeats_itself(longest):
@@ -110,7 +125,7 @@ class JudgeCall(NamedTuple):
             try:
                 longer = await self._complete(prompt, messages, tools, may_call=may_call, output_factor=2)
             except UnscoredError as error:
-                if error.reason not in _NO_LONGER:
+                if error.reason not in _REFUSED:
                     raise
             else:
                 response = structs.replace(longer, text=f"{kept}\n{longer.text}") if kept else longer
