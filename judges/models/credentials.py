@@ -40,7 +40,7 @@ def read_headers(settings: ModelSettings, environment: Mapping[str, str]) -> Mod
         if value is None:
             raise KeyRefusedError(f"headers.{name}: names no place; set env or file, one of them")
         headers[name.lower()] = value
-    return structs.replace(settings, headers=headers)
+    return structs.replace(settings, headers=headers or None)
 
 
 def _read(variable: str | None, file: str | None, prefix: str, environment: Mapping[str, str]) -> str | None:
