@@ -10,7 +10,7 @@ from tracejudge.dialects.values import IMAGE
 
 _MAX_IMAGES: Final = 20  # In one message; more are left out.
 # A host by its name: whoever writes a text must not lead the endpoint to an address within its own network.
-_PASSED: Final = re.compile(r"https://[A-Za-z0-9.-]*\.[A-Za-z][A-Za-z0-9-]*(?::\d{1,5})?(?:[/?#][^\s\[\]]*)?")
+_PASSED: Final = re.compile(r"https://[A-Za-z0-9.-]*\.[A-Za-z][A-Za-z0-9-]*(?::\d{1,5})?(?:[/?#][!-Z^-~]*)?")
 
 
 def with_images(messages: Sequence[Message]) -> tuple[Message, ...]:

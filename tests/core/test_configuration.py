@@ -651,9 +651,7 @@ MISTAKES: Mapping[str, Mistake] = {
         f".headers.x-a.env: {NAME_THE_VARIABLE.replace('API_KEY', 'X_A')}",
         MODEL,
     ),
-    "header without a place": in_model(
-        "headers = { x-a = {} }", ".headers.x-a: set env or file, one of them", MODEL
-    ),
+    "header without a place": in_model("headers = { x-a = {} }", ".headers.x-a: set env or file, one of them", MODEL),
     "key under another name": in_model(
         f"api_key = '{SECRET}'", ".api_key: unknown key; did you mean api_key_env?", MODEL
     ),

@@ -21,11 +21,15 @@ def test_a_configured_model_gets_a_section_of_the_page(monkeypatch: pytest.Monke
     written = json.loads(sections.read_text())
     assert list(written) == ["mine", "other"]
     section = written["mine"]
-    assert re.search(r"Measured on 20\d\d-\d\d-\d\d with at most 2 traces .* Too small to rely on\.$", section, re.MULTILINE)
+    assert re.search(
+        r"Measured on 20\d\d-\d\d-\d\d with at most 2 traces .* Too small to rely on\.$", section, re.MULTILINE
+    )
     rows = re.findall(r"^\| `(\w+)` .* \| (\d+) / (\d+) \| (\d+) \| \S+ \|$", section, re.MULTILINE)
     assert [judge for judge, *_ in rows] == [asked.judge for asked in agreement.ASKED]
     assert all(int(yes) + int(no) + int(others) == 4 for _, yes, no, others in rows)
     page = agreement.page()
     assert section in page
-    of_agents = re.findall(r"^\| `(\w+)` .* \| `\1` \| (\d+) / (\d+) \| (\d+) \|", page.partition("## `mine`")[0], re.MULTILINE)
+    of_agents = re.findall(
+        r"^\| `(\w+)` .* \| `\1` \| (\d+) / (\d+) \| (\d+) \|", page.partition("## `mine`")[0], re.MULTILINE
+    )
     assert sum(sum(map(int, counts)) for _, *counts in of_agents[-6:]) == 72

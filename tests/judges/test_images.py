@@ -24,12 +24,12 @@ TRACE = Trace(
     service="s",
     input=f"What is on these?\n[image {SHOP}]\n[image {MAP}]\n[image {SHOP}]\n[image 165 kB]",
     output="A parcel.",
-    messages=[Message("user", f"[image]\n[image https://u:[redacted password]@h.example/a] [image of a cat] [audio]")],
+    messages=[Message("user", "[image]\n[image https://u:[redacted password]@h.example/a] [image of a cat] [audio]")],
 )
-YES = yes_no_text("yes", "A parcel is on both.")
+YES = answers(yes_no_text("yes", "A parcel is on both."))
 
 
-def run(server: ChatEndpoint, trace: Trace, behaviour: Behaviour = answers(YES), **fields: Any) -> Assessment:
+def run(server: ChatEndpoint, trace: Trace, behaviour: Behaviour = YES, **fields: Any) -> Assessment:
     async def judge() -> Assessment:
         model = build(ModelSettings(base_url=server.base_url, model="m", **fields), {})
         try:
@@ -67,7 +67,9 @@ def test_addresses_are_passed_on_where_the_model_takes_them_and_the_others_are_c
 
 def test_nothing_leads_inwards_and_no_request_has_more_than_twenty() -> None:
     inwards = Trace(trace_id="1", service="s", input="\n".join(f"[image {url}]" for url in INWARDS), output="o")
-    many = Trace(trace_id="1", service="s", input="".join(f"[image {SHOP}{n}]" for n in range(25)), output=f"[image {SHOP}]")
+    many = Trace(
+        trace_id="1", service="s", input="".join(f"[image {SHOP}{n}]" for n in range(25)), output=f"[image {SHOP}]"
+    )
     none = Trace(trace_id="1", service="s", input="[imagine] [image", output="[image of a cat]")
     with ChatEndpoint() as server:
         for trace, left_out in ((inwards, len(INWARDS)), (many, 6), (none, None)):
@@ -79,7 +81,7 @@ def test_nothing_leads_inwards_and_no_request_has_more_than_twenty() -> None:
 def test_images_that_an_endpoint_refuses_are_left_out_and_its_words_are_kept() -> None:
     def refusing(call: Any) -> Any:
         has_images = isinstance(call.body["messages"][-1]["content"], list)
-        return failing(400, "the image is gone") if has_images else answers(YES)
+        return failing(400, "the image is gone") if has_images else YES
 
     with ChatEndpoint() as server:
         assessment = run(server, TRACE, refusing, images="url")

@@ -284,7 +284,10 @@ class TestBuild:
         check(changed(ANTHROPIC, api_key_env=None, base_url=None, headers={"x-api-key": HeaderSource(file="absent")}))
         for source, said in (
             (HeaderSource(), "headers.x-a: names no place; set env or file, one of them"),
-            (HeaderSource(env="NONE"), "headers.x-a.env: the variable NONE is not set; export it, or leave the line out"),
+            (
+                HeaderSource(env="NONE"),
+                "headers.x-a.env: the variable NONE is not set; export it, or leave the line out",
+            ),
         ):
             with pytest.raises(ModelSettingsError) as caught:
                 build(changed(headers={"x-a": source}), {})

@@ -247,7 +247,9 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     monkeypatch.setenv("JUDGE_HEADER", planted("header in the environment"))
     models = {
         "default": {
-            **{"base_url": endpoint.base_url, "model": "judge-1", "api_key_env": "JUDGE_KEY"},
+            "base_url": endpoint.base_url,
+            "model": "judge-1",
+            "api_key_env": "JUDGE_KEY",
             "headers": {"x-header": {"env": "JUDGE_HEADER"}},
         },
         "rejecting": {"base_url": refused.base_url, "model": "judge-2"},

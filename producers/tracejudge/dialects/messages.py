@@ -106,7 +106,7 @@ def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
     kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
     names = [_MEDIA[name] for name in kinds if name in _MEDIA]
     # Base64 or an address is in the part or in a mapping within it; base64 as such or as a data URL.
-    texts = [*_texts(content)]
+    texts = [*_texts(content)] if names else []
     sizes = (len(text) * 3 // 4 for text in texts if not _REFERENCE.match(text))
     return media_mark(names[0], max(sizes, default=0), next(filter(ADDRESS.fullmatch, texts), "")) if names else None
 

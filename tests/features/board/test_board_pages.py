@@ -73,7 +73,10 @@ def test_a_verdict_without_the_images_of_its_trace_is_marked(redis: Redis, redis
     with_images, without = judged(rows, ["groundedness", "relevance_to_query"])[1::2]
     fill(redis, prefix, rows, [with_images, without])
     with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
-        pages = [client.get(f"/verdicts{name}").text for name in ("", f"/{with_images.evaluation_id}", f"/{without.evaluation_id}")]
+        pages = [
+            client.get(f"/verdicts{name}").text
+            for name in ("", f"/{with_images.evaluation_id}", f"/{without.evaluation_id}")
+        ]
     assert [page.count("judged without 2 images") for page in pages] == [1, 1, 0]
 
 

@@ -190,7 +190,10 @@ def test_evaluations_without_the_images_of_their_traces_are_said(keyspace: Keysp
     verdicts = [verdict(number, NOW - 60 * number, details=each) for number, each in enumerate(details, 1)]
     publish(keyspace, verdicts)
     archive = write_archive(tmp_path / "verdicts.jsonl", verdicts)
-    for report in (from_redis(keyspace, scope("service")), make_report(scope("service"), read_archives([archive], scope("service")))):
+    for report in (
+        from_redis(keyspace, scope("service")),
+        make_report(scope("service"), read_archives([archive], scope("service"))),
+    ):
         (text,) = [limit.text for limit in report.limits if limit.code == "images_left_out"]
         assert text == f"evaluations that were judged without images of their traces: {report.rows[0].name} (2)"
 

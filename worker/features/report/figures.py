@@ -306,6 +306,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     texts = ((row.name, row.unknown_text) for row in rows.values())
     unknown = [Limit("unknown_verdicts", f"{name}: {text}") for name, text in texts if text]
+    unknown += _without_images(rows, evidence.costs)
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
         for key in scope.by
@@ -324,7 +325,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         coverage=evidence.coverage,
         rows=list(rows.values()),
         cascades=evidence.cascades,
-        limits=[*evidence.limits, *absent, *unknown, *_without_images(rows, evidence.costs), *_limits(scope, rows, grouped, evidence.costs)],
+        limits=[*evidence.limits, *absent, *unknown, *_limits(scope, rows, grouped, evidence.costs)],
     )
 
 
@@ -438,7 +439,6 @@ def _limits(
         total = unpriced + sum(cost.evaluations for cost in priced)
         text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
         yield Limit("cost_unknown", text)
-
 
 
 def _without_images(rows: Mapping[Labels, Row], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
