@@ -33,7 +33,7 @@ _SECTIONS: Final = Path(__file__).with_name("agreement.json")
 _INTRODUCTION: Final = """\
 # Agreement with labels
 
-Each row is one judge over those of [our sample traces](../../judges/samples/README.md) that bear the label; the last six
+Each row is one judge over those of [our sample traces](../../judges/samples/README.md) with the label; the last six
 are of 12 traces of agents each. `yes / no` counts the labels of those with a score; `balanced accuracy` is the mean of
 the shares recognised in both label groups, 0.5 is chance. The samples are few and were written for this project.
 
