@@ -278,6 +278,7 @@ class TestBuild:
                 assert sent.items() <= server.calls[-1].headers.items()
                 assert error is not None
                 assert error.message == "[key] [key]"
+        endpoint.behaviour = yes_no()
         login = {"authorization": HeaderSource(env="TOKEN")}
         asyncio.run(ask(changed(base_url=endpoint.base_url, headers=login)))
         assert endpoint.calls[-1].headers["authorization"] == "t0ken-value"
