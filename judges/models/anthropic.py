@@ -165,7 +165,7 @@ def _blocks(message: Message) -> list[Block | Raw]:
         for call in message.tool_calls
     ]
     if message.provider_state is None:
-        images: list[Block] = [{"type": "image", "source": {"type": "url", "url": address}} for address in message.images]
+        images: list[Block] = [{"type": "image", "source": {"type": "url", "url": each}} for each in message.images]
         return [*texts, *images, *calls]
     # Thinking must be returned at its place among the other blocks. The texts are one block by now, at the first place.
     left = {"text": deque(texts), "tool_use": deque(calls)}
