@@ -132,7 +132,7 @@ def main() -> None:
     notes = DelayNotes(OFFLINE_PATIENCE_S)
     runner = JudgeRunner(open_model(load(os.environ, needs_rules=False), name, OFFLINE_TRIES, notes.bind))
     rows = asyncio.run(_measure(runner, int(most)))
-    span = f"Measured on {dt.datetime.now(dt.UTC):%Y-%m-%d} with at most {int(most):,} traces of each label of a row."
+    span = f"Measured on {dt.datetime.now(dt.UTC):%Y-%m-%d} on at most {int(most):,} of the traces of each label."
     section = f"\n## `{runner.judge_model}`\n\n{span} {note}".rstrip() + f"\n{rows}"
     sections = msgspec.json.decode(_SECTIONS.read_bytes()) | {runner.judge_model: section}
     _SECTIONS.write_bytes(msgspec.json.format(msgspec.json.encode(sections)) + b"\n")

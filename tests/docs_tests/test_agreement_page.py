@@ -22,7 +22,7 @@ def test_a_configured_model_gets_a_section_of_the_page(monkeypatch: pytest.Monke
     assert list(written) == ["mine", "other"]
     section = written["mine"]
     assert re.search(
-        r"Measured on 20\d\d-\d\d-\d\d with at most 2 traces .* Too small to rely on\.$", section, re.MULTILINE
+        r"Measured on 20\d\d-\d\d-\d\d on at most 2 of the traces .* Too small to rely on\.$", section, re.MULTILINE
     )
     rows = re.findall(r"^\| `(\w+)` .* \| (\d+) / (\d+) \| (\d+) \| \S+ \|$", section, re.MULTILINE)
     assert [judge for judge, *_ in rows] == [asked.judge for asked in agreement.ASKED]
