@@ -16,7 +16,7 @@ from worker.base.replay.replay import ReplayOptionsError, format_time, id_at, mi
 NOW_S = 1_800_000_000.5
 
 MOMENTS = {
-    "seconds": ("90", NOW_S - 90),
+    "seconds": ("90s", NOW_S - 90),
     "with a unit": ("1.5s", NOW_S - 1.5),
     "minutes": (" 15m ", NOW_S - 900),
     "hours": ("24h", NOW_S - 86_400),
@@ -35,8 +35,10 @@ def test_a_moment_is_so_long_ago_or_a_time(text: str, expected: float) -> None:
 
 @each_case("text", ["", "soon", "-5m", "5 weeks", "1e9", "2026-13-01", "9" * 13 + "h", "1.h"])
 def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
+    with pytest.raises(ValueError, match="write 90s, 15m or 24h, or a time as 2026-05-01T12:00:00Z"):
         parse_time(text, NOW_S)
+    with pytest.raises(ValueError, match="^write 24s, 24m or 24h$"):
+        parse_time("24", NOW_S)
 
 
 def test_the_time_of_an_entry_can_be_parsed_again() -> None:
@@ -46,8 +48,8 @@ def test_the_time_of_an_entry_can_be_parsed_again() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no time": ({"since": "soon"}, "--since: write 90, 15m"),
-    "no end": ({"until": "later"}, "--until: write 90, 15m"),
+    "no time": ({"since": "soon"}, "--since: write 90s, 15m"),
+    "no end": ({"until": "later"}, "--until: write 90s, 15m"),
     "the future": ({"since": "2100-01-01"}, "--since: must be before now"),
     "an end before the beginning": ({"since": "5m", "until": "10m"}, "--since: must be before --until"),
     "further than the ledger": ({"since": "25.1h"}, "remembers verdicts for 25h"),

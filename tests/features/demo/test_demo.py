@@ -229,7 +229,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
     results = half_and_half(Half(80, 20), Half(18, 82))
     alert = planted_alert(results, SECONDS, "demo")
     assert alert is not None
-    assert alert.summary == "groundedness/groundedness of support-bot in demo dropped: 18% passed, 80% expected"
+    assert alert.summary == "groundedness of support-bot in demo dropped: 18% passed, 80% expected"
     assert alert.reason.startswith("18 of 100 judgements")
     assert f"  {ALERT} (page): {alert.summary}" in summary(results, SECONDS, "demo", {})
     rules = Path(__file__).parents[3].joinpath("deploy/prometheus/rules/quality.yaml").read_text()

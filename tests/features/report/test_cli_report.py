@@ -21,7 +21,7 @@ from worker.base.monitor.series import read_series
 USAGES = {
     "--by wrong": ("--by", "service,judgee", "there is no key 'judgee'"),
     "--by a tag without a name": ("--by", "tags.", "there is no key 'tags.'"),
-    "--since wrong": ("--since", "yesterday", "--since: write 90, 15m or 24h, or a time"),
+    "--since wrong": ("--since", "yesterday", "--since: write 90s, 15m or 24h, or a time"),
     "--since in the future": ("--since", "2999-01-01", "--since: must be before now"),
     "--compare overlaps": ("--compare", "6d", "at least as long as the period"),
     "--compare at a time": ("--compare", "2026-01-01", "write a span such as 7d"),

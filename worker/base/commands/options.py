@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd])")
 
-# Standard output carries the result.
-OUT: Final = Console()
+# Standard output carries the result. Colours are those of outcomes: none for digits and quotes in texts of others.
+OUT: Final = Console(highlight=False)
 # Standard error carries progress and remarks.
-NOTES: Final = Console(stderr=True)
+NOTES: Final = Console(stderr=True, highlight=False)
+# Of documents such as the report, also in a pipe: the narrowest usual terminal.
+PAGE_COLUMNS: Final = 80
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -57,7 +59,14 @@ CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else
 # Files of the command line: traces, which may have broken texts, and inputs, which may be standard input.
 TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
 INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output and nothing else.")
+_as_flag: Final = {"callback": lambda _context, _option, form: form == "json"}
+# `--format json` is the same, since one name of several tools need not be looked up.
+JSON: Final = options(
+    click.option(
+        "--json", "as_json", flag_value="json", **_as_flag, help="Print JSON on standard output and nothing else."
+    ),
+    click.option("--format", "as_json", type=click.Choice(("text", "json")), **_as_flag, hidden=True),
+)
 # The options of every command that uses Redis.
 REDIS: Final = options(
     CONFIG, click.option("--redis-url", metavar="URL", help="Address of the only Redis; else those configured.")
@@ -92,7 +101,7 @@ def plain(text: str) -> str:
 
 def note(text: str) -> None:
     """Print a remark on standard error, as it is."""
-    NOTES.print(text, markup=False, highlight=False, soft_wrap=True)
+    NOTES.print(text, markup=False, soft_wrap=True)
 
 
 def print_json(document: object) -> None:
@@ -197,7 +206,7 @@ def moments(store: "Store", **times: str | None) -> dict[str, int | None]:
 
 
 def parse_time(text: str, now_s: float) -> float:
-    """Parse a time before now, as `90`, `15m`, `24h` or `7d`, or ISO 8601, which is UTC unless it names a zone.
+    """Parse a time before now, as `90s`, `15m`, `24h` or `7d`, or ISO 8601, which is UTC unless it names a zone.
 
     Times are in seconds since the epoch. The text of the ``ValueError`` that it raises says what to write.
     """
@@ -208,7 +217,9 @@ def parse_time(text: str, now_s: float) -> float:
         time = dt.datetime.fromisoformat(text.strip())
         return (time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError) as error:
-        raise ValueError("write 90, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
+        if (number := text.strip()).isdecimal():
+            raise ValueError(f"write {number}s, {number}m or {number}h") from error
+        raise ValueError("write 90s, 15m or 24h, or a time as 2026-05-01T12:00:00Z") from error
 
 
 def output_file(path: str | None) -> "AbstractContextManager[TextIO]":

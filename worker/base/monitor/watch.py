@@ -18,6 +18,7 @@ from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
 from worker.base.monitor.feature import Monitor
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
+from worker.base.monitor.objectives import Objective
 from worker.base.monitor.series import (
     DAY_S,
     FIVE_MINUTES_S,
@@ -77,10 +78,15 @@ class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
     def __init__(
-        self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        settings: Monitor,
+        objectives: Sequence[Objective],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(store, clock)
-        self._detection = Detection(store, settings, clock)
+        self._detection = Detection(store, settings, objectives, clock)
         self._silence = Silence(store, clock)
         self._metrics = metrics.table(QualityMetrics)
         self._days: dict[str, tuple[float, Window]] = {}

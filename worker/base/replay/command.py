@@ -57,7 +57,7 @@ _MEANINGS: Final = {
 
 
 @click.command("replay")
-@click.option("--since", metavar="TIME", help="Start: 90, 15m, 24h ago, or a time such as 2026-05-01T12:00:00Z.")
+@click.option("--since", metavar="TIME", help="Start: 90s, 15m, 24h ago, or a time such as 2026-05-01T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="End; the newest trace unless given.")
 @click.option("--trace-id", metavar="ID", help="Only this trace; the first 6 characters are enough.")
 @click.option("--judge", "names", metavar="NAME", multiple=True, help="A judge of `tracejudge judges`; repeatable.")

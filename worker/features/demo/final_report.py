@@ -182,7 +182,7 @@ def planted_alert(results: Results, seconds: float, environment: str) -> Alert |
     return Alert(
         ALERT,
         SEVERITY,
-        f"{DROP.judge}/{DROP.judge} of {DROP.service} in {environment} dropped: {now} passed, {was} expected",
+        f"{DROP.judge} of {DROP.service} in {environment} dropped: {now} passed, {was} expected",
         f"{after.passed:,} of {after.rated:,} judgements since the drop passed "
         f"(95 % interval {percent(interval.low)} to {percent(interval.high)}).",
     )

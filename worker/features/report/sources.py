@@ -129,17 +129,20 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
 
 
 def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: float) -> dict[tuple[str, str], float]:
-    """List all services and judges, with the hour of the newest verdict of those that a scope asks for."""
+    """List all services and judges, with the time of the newest verdict of those that a scope asks for.
+
+    It is exact if the newest part of the outbox has the verdict, else the begin of its hour.
+    """
     newest = {(each.service, each.judge): 0.0 for each in series.values()}
-    if not newest:
-        newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
-        entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
-        for at, verdict in _decoded(entries):
-            newest.setdefault((verdict.service, verdict.judge), at)
+    newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
+    entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
+    for at, verdict in _decoded(entries):
+        name = verdict.service, verdict.judge
+        newest[name] = newest.get(name) or at
     asked = {name: each for name, each in series.items() if not each.segment and scope.wants(each.service, each.judge)}
     begin = now // DAY_S * DAY_S
     # Day by day: the sums of all days are millions of buckets, and the newest verdict is mostly of the last ones.
-    while asked and begin >= oldest_bucket(now) and not any(newest.values()):
+    while asked and begin >= oldest_bucket(now) and not any(at for name, at in newest.items() if scope.wants(*name)):
         for each, buckets in zip(
             asked.values(), read_buckets(store, asked, begin, begin + DAY_S, fine=False), strict=True
         ):
@@ -162,7 +165,11 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
     times = [at for pair, at in newest.items() if scope.wants(*pair)]
     if not times:
         return "no such service has a verdict of such a judge"
-    return f"the newest verdict is of {written(time_of(max(times)))}" if max(times) else ""
+    if not (at := max(times)):
+        return ""
+    # A time of the monitor's sums is the begin of an hour.
+    span = f" to {time_of(at + HOUR_S):%H:%M}" if at % HOUR_S == 0 else ""
+    return f"the newest verdict is of {written(time_of(at))}{span}"
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:

@@ -1,26 +1,71 @@
 """The report as text for a terminal, and as Markdown for an issue or a page."""
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from io import StringIO
 from typing import Final
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from judges.core.prompt import neutralise
-from worker.base.commands.options import align
+from worker.base.commands.options import PAGE_COLUMNS
 from worker.features.report.figures import Coverage, Estimate, Report, Row, written
 
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
 _LIMITS: Final = "What these figures cannot say"
 _NO_LIMIT: Final = "Nothing is known to limit these figures."
+# Each of these begins a column of the text, and what follows it in the table stands below it.
+_TOPS: Final = ("share", "difference", "judgements", "abstained")
+# These are named once above the rows where all have the same, as labels are.
+_COMMON: Final = ("not known", "method", "of traffic", "abstained", "unscored", "USD per 1,000")
 
 
-def as_text(report: Report) -> str:
-    """Write a table for people, then the coverage, the sources and the limits."""
+def as_text(report: Report, *, colour: bool = False) -> str:
+    """Write a table for people, then the coverage, the sources and the limits, in 80 columns."""
     titles, rows = table(report)
-    lines = [heading(report), "", *align([titles, *rows], left=len(label_titles(report)))]
-    lines += ["", *_coverage_lines(report.coverage)]
+    labels, several = len(label_titles(report)), len(rows) > 1
+    same = [
+        place
+        for place, title in enumerate(titles)
+        if (place < labels - (not several) or (several and title in _COMMON)) and len({row[place] for row in rows}) == 1
+    ]
+    lines = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
+    if same:
+        lines.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
+    page = Console(file=StringIO(), width=PAGE_COLUMNS, force_terminal=colour, highlight=False)
+    with page.capture() as drawn:
+        page.print(_stacked(report, titles, rows, [place for place in range(len(titles)) if place not in same]))
+    lines += ["", *map(str.rstrip, drawn.get().splitlines()), "", *_coverage_lines(report.coverage)]
     for title, texts in sections(report)[1:]:
         mark = "  - " if title == _LIMITS else "  "
         lines += ["", title, *(f"{mark}{text}" for text in texts)]
-    return "\n".join(lines) + "\n"
+    # Rows of the table are as wide already, with codes of colours that would count.
+    wrap = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
+    return "".join(f"{line if '\x1b' in line else wrap.fill(line)}\n" for line in lines)
+
+
+def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:
+    """Lay out these columns, several below each other: a fall is red, the interval of a sure change bold."""
+    columns: list[list[int]] = []
+    for place in shown:
+        if not columns or titles[place] in _TOPS:
+            columns.append([])
+        columns[-1].append(place)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for number, column in enumerate(columns):
+        title = "\n".join(titles[place].removeprefix("95 % ") for place in column)
+        drawn.add_column(title, justify="right" if number else "left", overflow="fold", max_width=15 if number else None)
+    at = titles.index("difference") if "difference" in titles else -1
+    for row, cells in zip(report.rows, rows, strict=True):
+        change, styles = row.difference, dict[int, str]()
+        if change is not None:
+            styles = {at: "red" * (change.value < 0), at + 1: "bold" * (change.low > 0 or change.high < 0)}
+        texts = [Text(cell.replace("% to ", " to "), styles.get(place, "")) for place, cell in enumerate(cells)]
+        drawn.add_row(*(Text("\n").join(texts[place] for place in column) for column in columns))
+        drawn.add_row()
+    return drawn
 
 
 def as_markdown(report: Report) -> str:
