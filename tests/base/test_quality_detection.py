@@ -402,7 +402,7 @@ def test_sessions_of_a_period_are_counted_once(keyspace: Keyspace) -> None:
     at = place(MonitorKeys(keyspace.keys.prefix), SERIES.id, begin)
     keyspace.client.hset(at.hour_key, f"{at.hour}A", msgspec.msgpack.encode([25, 50, 40, 100, 80]))
     for _ in range(2):
-        Detection(keyspace.store, Monitor(), clock=lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
+        Detection(keyspace.store, Monitor(), (), lambda: begin + CLUSTER_PERIOD_S + 200).step({SERIES.id: SERIES})
         detector = msgspec.msgpack.decode(keyspace.client.get(key), type=Detector)
     # By weight 20 of 50 come without a session: passes and failures in proportion.
     expected = Moments()

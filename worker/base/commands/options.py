@@ -59,13 +59,17 @@ CONFIG = click.option("--config", metavar="FILE", help="Configuration file; else
 # Files of the command line: traces, which may have broken texts, and inputs, which may be standard input.
 TRACE_FILE: Final = click.File("r", encoding="utf-8", errors="surrogateescape")
 INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
-_as_flag: Final = {"callback": lambda _context, _option, form: form == "json"}
-# `--format json` is the same, since one name of several tools need not be looked up.
+
+
+def _is_json(_: click.Context, __: click.Parameter, form: str | None) -> bool:
+    return form == "json"
+
+
+_JSON: Final = "Print JSON on standard output and nothing else."
+# `--format json` is the same: other tools write it so.
 JSON: Final = options(
-    click.option(
-        "--json", "as_json", flag_value="json", **_as_flag, help="Print JSON on standard output and nothing else."
-    ),
-    click.option("--format", "as_json", type=click.Choice(("text", "json")), **_as_flag, hidden=True),
+    click.option("--json", "as_json", flag_value="json", callback=_is_json, help=_JSON),
+    click.option("--format", "as_json", type=click.Choice(("text", "json")), callback=_is_json, hidden=True),
 )
 # The options of every command that uses Redis.
 REDIS: Final = options(
@@ -196,13 +200,19 @@ def config_file() -> str | None:
 
 def moments(store: "Store", **times: str | None) -> dict[str, int | None]:
     """Parse times by the clock of Redis, which dates entries: option name to milliseconds since the epoch."""
-    now_s, parsed = store.now_ms() / 1000, dict[str, int | None]()
-    for name, text in times.items():
-        try:
-            parsed[name] = None if text is None else int(parse_time(text, now_s) * 1000)
-        except ValueError as error:
-            raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from error
-    return parsed
+    now_s = store.now_ms() / 1000
+    return {
+        name: None if text is None else int(option_time(f"--{name.replace('_', '-')}", text, now_s) * 1000)
+        for name, text in times.items()
+    }
+
+
+def option_time(option: str, text: str, now_s: float) -> float:
+    """Parse the time of an option, or raise UsageError."""
+    try:
+        return parse_time(text, now_s)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from error
 
 
 def parse_time(text: str, now_s: float) -> float:

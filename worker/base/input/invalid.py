@@ -7,7 +7,7 @@ from rich.table import Table
 
 from tracejudge.dialects.unread import ADVICE
 from worker.base.commands.groups import SuggestingGroup
-from worker.base.commands.options import JSON, NOTES, OUT, REDIS, PAGE_COLUMNS, amount, connect, plain, print_json
+from worker.base.commands.options import JSON, NOTES, OUT, PAGE_COLUMNS, REDIS, amount, connect, plain, print_json
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_unread
 
 

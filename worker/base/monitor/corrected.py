@@ -130,7 +130,9 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     total = sum(stratum.judged for stratum in strata)
     missing = [sum(each.judged for each in strata if not each.labels and each.verdict is passed) for passed in (1, 0)]
     if sum(missing) > _MOST_UNLABELLED * total or total == 0:
-        kinds = " and ".join(f"{count:,.0f} that {end}" for count, end in zip(missing, ("pass", "fail"), strict=True) if count)
+        kinds = " and ".join(
+            f"{count:,.0f} that {end}" for count, end in zip(missing, ("pass", "fail"), strict=True) if count
+        )
         what = f"{kinds or 'None'} of {total:,.0f} judged traces are of a verdict without any label"
         raise CorrectionRefusedError(f"{what}. Label more of the drawn traces.")
     classes: dict[int, list[Stratum]] = defaultdict(list)

@@ -135,11 +135,7 @@ class Detection:
     """The detectors of all series."""
 
     def __init__(
-        self,
-        store: Store,
-        settings: Monitor,
-        objectives: Sequence[Objective] = (),
-        clock: Callable[[], float] = time.time,
+        self, store: Store, settings: Monitor, objectives: Sequence[Objective], clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._keys = MonitorKeys(store.keys.prefix)

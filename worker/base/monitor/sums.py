@@ -27,7 +27,7 @@ from redis.client import Pipeline
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
 from worker.base.monitor.failing import remove_examples, scan_examples
-from worker.base.monitor.feature import MONITOR, OBJECTIVES, Monitor, MonitorKeys, tag_of
+from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys, tag_of
 from worker.base.monitor.gauges import MonitorParts, Watch
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
@@ -179,7 +179,7 @@ class QualitySums(ExportConsumer):
         parts = MonitorParts(settings, store, metrics, rules, self._is_listed)
         watches: list[Watch] = [import_attribute(feature.watch)(parts) for feature in installed() if feature.watch]
         self.tasks: tuple[Watch, ...] = (
-            QualityWatch(store, MONITOR.read(settings), OBJECTIVES.read(settings), metrics),
+            QualityWatch(store, settings, metrics),
             *watches,
             SeriesPruning(store, MONITOR.read(settings), self.relist),
         )

@@ -29,7 +29,6 @@ from worker.base.replay.replay import (
     Cursor,
     ReplayError,
     ReplayOptions,
-    ReplayOptionsError,
     ReplayRun,
     State,
     WaitingWork,
@@ -172,10 +171,7 @@ def _begin(settings: Settings, store: Store, options: ReplayOptions) -> list[_Re
     """Store a new replay in each partition, all under one name."""
     replays: list[_Replay] = []
     for partition in store.reachable:
-        try:
-            asked = first_state(settings, partition, options)
-        except ReplayOptionsError as error:
-            raise click.UsageError(str(error)) from error
+        asked = first_state(settings, partition, options)
         cursor = Cursor(partition, settings.ledger_ttl_s, replays[0].cursor.name if replays else None)
         state = cursor.begin(asked.question, asked.next_id)
         replays.append(_Replay(partition, cursor, state, Chooser(settings, partition, asked.question, options.judges)))

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def command(
     lacks, and judges again what failed for a passing reason; judges, versions and models must be the same.
 
     --fail-under is a gate for releases: exit code 0 if the lower limit of the 95 % interval is above the share, 1 if
-    the upper one is below, else 3. Rows without a score count as fails for the lower limit, as passes for the upper one.
+    the upper one is below, else 3. Rows without a score count as fails for the lower limit, as passes for the upper.
     With --baseline the code is 1 if the whole interval of the change is below 0.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
@@ -97,9 +97,7 @@ def command(
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
     resumable = None if output in {None, "-"} or compared_file is not None else output
     _check_resume(resumable, resume=resume, force=force)
-    _check_comparison(file, judge_names, compared_file, criterion, combine)
-    if compared_file is not None and any(gate_options.values()):
-        raise click.UsageError("--fail-under, --baseline and --summary do not go with --compare")
+    _check_comparison(file, judge_names, compared_file, criterion, combine, gate_options)
     settings, named = offline_judges(config, *judge_names, models=model_names)
     judges = named if compared_file is None else comparing(named, criterion)
     delays = DelayNotes(
@@ -142,16 +140,15 @@ def command(
             which = " or ".join(name for name in (compared_file, file) if name is not None)
             raise click.ClickException(f"{which} cannot be read ({error.strerror})") from error
     files = [Path(name).name for name in (compared_file, file) if name is not None]
-    if offline.traces or as_json:
-        seconds = time.perf_counter() - began
-        _report(offline, gate, graders.in_words, files, seconds, as_json=as_json, aside=output == "-")
+    seconds = time.perf_counter() - began
+    _report(offline, gate, graders.in_words, files, seconds, as_json=as_json, aside=output == "-")
     if offline.resumed:
         note(f"{amount(offline.resumed, 'verdict')} of {output} kept from earlier runs")
     if interrupted:
         note("interrupted: not all traces are judged" + ("; --resume goes on" if resumable else ""))
         raise KeyboardInterrupt
-    gated = gate.finish()
-    sys.exit(_exit_code(offline) or gated)
+    decision = gate.finish()
+    sys.exit(_exit_code(offline) or decision)
 
 
 def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
@@ -159,8 +156,13 @@ def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
         raise click.UsageError("--resume needs --output FILE, and goes neither with --force nor with --compare")
 
 
-def _check_comparison(
-    file: str, judges: tuple[str, ...], compared: str | None, criterion: str | None, combine: Combine | None
+def _check_comparison(  # noqa: PLR0917 - the options of the command
+    file: str,
+    judges: tuple[str, ...],
+    compared: str | None,
+    criterion: str | None,
+    combine: Combine | None,
+    gate: Mapping[str, Any],
 ) -> None:
     """Refuse options that do not go together."""
     if compared is None:
@@ -169,6 +171,8 @@ def _check_comparison(
         if criterion is not None:
             raise click.UsageError("--criterion is for --compare; leave it out, or give the file A by --compare")
         return
+    if any(gate.values()):
+        raise click.UsageError("--fail-under, --baseline and --summary do not go with --compare")
     if combine is not None:
         raise click.UsageError("--combine does not go with --compare; several --model have a result each")
     if compared == file == "-":
@@ -177,7 +181,7 @@ def _check_comparison(
         raise click.UsageError("--criterion is empty; say in words what makes an answer better, or leave it out")
 
 
-def _report(  # noqa: PLR0913, PLR0917 - what the two forms of the report hold
+def _report(
     offline: Offline, gate: Gate, judge_models: str, files: Sequence[str], seconds: float, *, as_json: bool, aside: bool
 ) -> None:
     compared = offline if isinstance(offline, Comparison) else None
@@ -192,16 +196,17 @@ def _report(  # noqa: PLR0913, PLR0917 - what the two forms of the report hold
             "seconds": seconds,
             "cost_usd": sum(costs) if costs else None,
             **({"judges": [judge_row(row) for row in offline.sums]} if compared is None else compared.document()),
-            **({"gate": [row.document() for row in gate.rows]} if gate.rows else {}),
+            "gate": gate.findings(),
         }
         print_json(document)
+    if as_json or not offline.traces:
         return
     # With verdicts on standard output the summary goes to standard error, since it is no line of theirs.
     console = NOTES if aside else OUT
     if compared is None:
         print_line(console, f"{amount(offline.traces, 'trace')} by {judge_models} in {seconds:.1f} s")
         print_table(console, metric_table(offline.sums))
-        sentences = [*map(judge_line, offline.sums), *(text for row in gate.rows for text in row.sentences())]
+        sentences = [*map(judge_line, offline.sums), *(finding["text"] for finding in gate.findings())]
     else:
         names = f"A = {files[0]}, B = {files[1]}"
         print_line(console, f"{amount(offline.traces, 'pair')} by {judge_models} in {seconds:.1f} s; {names}")

@@ -22,7 +22,7 @@ from worker.base.commands.options import (
     connect,
     judges_named,
     note,
-    parse_time,
+    option_time,
     plain,
     print_json,
     print_table,
@@ -100,11 +100,7 @@ def command(
     (judge,) = judges_named(settings, name)
     now = time.time()
     chosen = chosen_metric(judge, metric)
-    try:
-        begin = parse_time(since, now)
-    except ValueError as error:
-        raise click.UsageError(f"--since: {error}") from error
-    if begin >= now:
+    if (begin := option_time("--since", since, now)) >= now:
         raise click.UsageError("--since: must be before now")
     selected = _Selection(judge.name, metric, begin, re.compile(fnmatch.translate(service or "*")))
     archived = chain.from_iterable(map(read_verdicts, archives))

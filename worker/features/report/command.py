@@ -11,7 +11,7 @@ import msgspec
 from judges.core.faults import install_command
 from judges.custom.definition import nearest
 from worker.base.commands.completion import remember_services
-from worker.base.commands.options import OUT, REDIS, connect, parse_time
+from worker.base.commands.options import OUT, REDIS, connect, option_time, parse_time
 from worker.base.monitor.feature import Segment
 from worker.features.report.archive import AbsentArchiveError, ArchiveError
 from worker.features.report.figures import (
@@ -149,8 +149,12 @@ def command(
         reasons = [absence] if absence else [limit.text for limit in evidence.limits]
         why = "; ".join((f"no judgements between {span}{of} in {evidence.sources.shares}", *reasons))
         raise click.ClickException(why)
-    if scope.service is None:
-        remember_services(row.labels["service"] for row in report.rows if row.labels.get("service"))
+    if scope.service is None and "service" in keys:
+        remember_services({row.labels["service"] for row in report.rows})
+    _write(report, format_, output)
+
+
+def _write(report: Report, format_: str, output: str | None) -> None:
     if output is None:
         text = as_text(report, colour=OUT.is_terminal) if format_ == "text" else _FORMATS[format_](report)
         print(text, end="", flush=True)
@@ -171,13 +175,7 @@ def _scope(  # noqa: PLR0917 - the options of the command
     judges: Sequence[str],
 ) -> Scope:
     """Parse the times. Raises click.UsageError: One of them cannot be parsed, or they exclude each other."""
-    times = []
-    for option, text in (("--since", since), ("--until", until)):
-        try:
-            times.append(now if text is None else parse_time(text, now))
-        except ValueError as error:
-            raise click.UsageError(f"{option}: {error}") from error
-    period = Period(*times)
+    period = Period(option_time("--since", since, now), now if until is None else option_time("--until", until, now))
     if period.since >= period.until:
         raise click.UsageError(f"--since: must be before {'now' if until is None else '--until'}")
     shift_s = None

@@ -31,19 +31,19 @@ def as_text(report: Report, *, colour: bool = False) -> str:
         for place, title in enumerate(titles)
         if (place < labels - (not several) or (several and title in _COMMON)) and len({row[place] for row in rows}) == 1
     ]
-    lines = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
+    above = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
     if same:
-        lines.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
+        above.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
     page = Console(file=StringIO(), width=PAGE_COLUMNS, force_terminal=colour, highlight=False)
     with page.capture() as drawn:
         page.print(_stacked(report, titles, rows, [place for place in range(len(titles)) if place not in same]))
-    lines += ["", *map(str.rstrip, drawn.get().splitlines()), "", *_coverage_lines(report.coverage)]
+    below = [*_coverage_lines(report.coverage)]
     for title, texts in sections(report)[1:]:
         mark = "  - " if title == _LIMITS else "  "
-        lines += ["", title, *(f"{mark}{text}" for text in texts)]
-    # Rows of the table are as wide already, with codes of colours that would count.
-    wrap = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
-    return "".join(f"{line if '\x1b' in line else wrap.fill(line)}\n" for line in lines)
+        below += ["", title, *(f"{mark}{text}" for text in texts)]
+    fill = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False).fill
+    rendered = map(str.rstrip, drawn.get().rstrip().splitlines())
+    return "\n".join([*map(fill, above), "", *rendered, "", *map(fill, below)]) + "\n"
 
 
 def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:
@@ -53,15 +53,15 @@ def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]
         if not columns or titles[place] in _TOPS:
             columns.append([])
         columns[-1].append(place)
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for number, column in enumerate(columns):
-        title = "\n".join(titles[place].removeprefix("95 % ") for place in column)
-        drawn.add_column(title, justify="right" if number else "left", overflow="fold", max_width=15 if number else None)
-    at = titles.index("difference") if "difference" in titles else -1
+    drawn = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for _ in columns:
+        drawn.add_column(justify="right" if drawn.columns else "left", overflow="fold")
+    names = [[titles[place].removeprefix("95 % ") for place in column] for column in columns]
+    drawn.add_row(*(Text("\n".join(column)) for column in names), style="bold")
+    at = titles.index("difference") if "difference" in titles else 0
     for row, cells in zip(report.rows, rows, strict=True):
-        change, styles = row.difference, dict[int, str]()
-        if change is not None:
-            styles = {at: "red" * (change.value < 0), at + 1: "bold" * (change.low > 0 or change.high < 0)}
+        change = row.difference or Estimate(0.0, 0.0, 0.0)
+        styles = {at: "red" * (change.value < 0), at + 1: "bold" * (change.low > 0 or change.high < 0)}
         texts = [Text(cell.replace("% to ", " to "), styles.get(place, "")) for place, cell in enumerate(cells)]
         drawn.add_row(*(Text("\n").join(texts[place] for place in column) for column in columns))
         drawn.add_row()
