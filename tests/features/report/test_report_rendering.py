@@ -176,8 +176,8 @@ def test_html_is_one_safe_page_without_resources() -> None:
     assert "@import" not in written
     assert "alert('1')" in page.text  # as text
     assert "\x1b" not in written
-    for words in ("prefers-color-scheme: dark", "5,000 traces published", "80.0%", "-3.1 points"):
-        assert words in written, words
+    for expected in ("prefers-color-scheme: dark", "5,000 traces published", "80.0%", "-3.1 points"):
+        assert expected in written, words
 
 
 def test_charts_are_well_formed_described_and_within_their_axes() -> None:

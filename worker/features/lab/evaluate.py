@@ -196,7 +196,7 @@ def _report(
             "seconds": seconds,
             "cost_usd": sum(costs) if costs else None,
             **({"judges": [judge_row(row) for row in offline.sums]} if compared is None else compared.document()),
-            "gate": gate.findings(),
+            **({"gate": findings} if (findings := gate.findings()) else {}),
         }
         print_json(document)
     if as_json or not offline.traces:

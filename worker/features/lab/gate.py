@@ -13,6 +13,7 @@ import click
 from judges.agreement import pass_share
 from judges.agreement.intervals import Interval, Z
 from judges.agreement.paired import Cells
+from judges.agreement.shares import student
 from judges.core.prompt import neutralise
 from judges.core.verdict import Verdict
 from worker.base.commands.options import amount, options
@@ -81,10 +82,11 @@ class Gate:
                 result = "fail" if high < bound else "pass" if low > bound else "undecided"
                 text += f"; --fail-under {bound:.1%}: {result}"
                 # Rows by which the share is off the bound, whatever those without a score are. The interval of n rows
-                # leaves the bound out from n = Z² bound (1 - bound) / distance² on.
+                # leaves the bound out from n = z² bound (1 - bound) / distance² on.
                 off = max(passed.count(True) - bound * len(rows), passed.count(False) - (1 - bound) * len(rows))
                 if result == "undecided" and share is not None and off > 0:
-                    needed = Z * Z * bound * (1 - bound) * (len(rows) / off) ** 2 * share.design_effect
+                    squared = bound * (1 - bound) * (len(rows) / off) ** 2 * share.design_effect
+                    needed = squared * student(math.ceil(squared * Z * Z)) ** 2
                     finding["more_rows"] = max(1, math.ceil(needed - len(rows)))
                     text += f", about {finding['more_rows']:,} more rows like these would decide"
                 elif result == "undecided":
