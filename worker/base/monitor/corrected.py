@@ -128,13 +128,11 @@ def from_drawn(strata: Sequence[Stratum], effective: float) -> Corrected:
     """
     strata = [stratum for stratum in strata if stratum.judged > 0]
     total = sum(stratum.judged for stratum in strata)
-    missing = [sum(each.judged for each in strata if not each.labels and each.verdict is passed) for passed in (1, 0)]
-    if sum(missing) > _MOST_UNLABELLED * total or total == 0:
-        kinds = " and ".join(
-            f"{count:,.0f} that {end}" for count, end in zip(missing, ("pass", "fail"), strict=True) if count
-        )
-        what = f"{kinds or 'None'} of {total:,.0f} judged traces are of a verdict without any label"
-        raise CorrectionRefusedError(f"{what}. Label more of the drawn traces.")
+    unlabelled = [stratum for stratum in strata if not stratum.labels]
+    passing, failing = (sum(each.judged for each in unlabelled if each.verdict is kind) for kind in (True, False))
+    if passing + failing > _MOST_UNLABELLED * total or total == 0:
+        what = f"{passing:,.0f} that pass and {failing:,.0f} that fail, of {total:,.0f} judged traces"
+        raise CorrectionRefusedError(f"{what}, are of a verdict without any label. Label more of the drawn traces.")
     classes: dict[int, list[Stratum]] = defaultdict(list)
     for stratum in strata:
         classes[stratum.label_class].append(stratum)
