@@ -87,15 +87,14 @@ def test_a_baseline_fails_only_a_fall_that_is_sure(judged: Any) -> None:
         "y" * 48 + "n" * 12: (0, -2 / 60, {"48": False, "49": False}),
         "n" * 20 + "y" * 40: (0, -10 / 60, {f"{n}": n >= 50 for n in (*range(20), *range(50, 60))}),
         "y" * 30 + "n" * 30: (1, -20 / 60, {f"{n}": False for n in range(30, 50)}),
-        # What gets no score now may have passed, so a fall is not sure.
-        "y" * 30 + "-" * 20 + "n" * 10: (0, 0.0, {}),
+        "y" * 50 + "-" * 10: (0, 0.0, {}),
     }
     for results, (code, difference, changed) in cases.items():
         ended = judged(results, *before)
         (finding,) = ended.document["gate"]
         assert (ended.code, finding["changed"]) == (code, changed), results
         value, low, high = finding["difference"]
-        assert (low <= value <= high, finding["rows_before"]) == (True, 60)
+        assert (low <= value <= high, finding["rows_before"]) == (True, 60 - results.count("-"))
         assert value == pytest.approx(difference)
         assert (high < 0) == (code == 1)
     ended = judged("y" * 3, "--baseline", "before.jsonl")
@@ -125,7 +124,7 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
         (("--baseline", other), "other.jsonl: line 1 is no verdict as `evaluate --output` writes them"),
         (("--judge", "relevance", "--baseline", "before.jsonl"), "--baseline has no verdict of relevance, version"),
         (("--summary", "absent/s.md"), "absent/s.md"),
-        (("--compare", other, "--summary", "s.md"), "do not go with --compare"),
+        (("--compare", file, "--summary", "s.md"), "nothing to gate: no --judge of this run passes or fails rows"),
         (("--undecided", "maybe"), "'maybe' is not one of"),
     ):
         ended = run("evaluate", file, "--judge", "safety", *options)

@@ -89,8 +89,6 @@ def command(*, output: str, base_url: str | None, model: str, force: bool, print
     An existing file is never replaced without --force.
     """
     text = _TEXT.replace("{default}", _HEURISTIC if base_url is None else _endpoint(base_url, model))
-    if prints and as_json:
-        raise click.UsageError("--print writes TOML; leave --json out")
     if prints:
         sys.stdout.write(text)
         return

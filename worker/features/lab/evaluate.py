@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def command(
         raise click.UsageError("--json and --output - both use standard output; give --output a file")
     resumable = None if output in {None, "-"} or compared_file is not None else output
     _check_resume(resumable, resume=resume, force=force)
-    _check_comparison(file, judge_names, compared_file, criterion, combine, gate_options)
+    _check_comparison(file, judge_names, compared_file, criterion, combine)
     settings, named = offline_judges(config, *judge_names, models=model_names)
     judges = named if compared_file is None else comparing(named, criterion)
     delays = DelayNotes(
@@ -156,13 +156,8 @@ def _check_resume(output: str | None, *, resume: bool, force: bool) -> None:
         raise click.UsageError("--resume needs --output FILE, and goes neither with --force nor with --compare")
 
 
-def _check_comparison(  # noqa: PLR0917 - the options of the command
-    file: str,
-    judges: tuple[str, ...],
-    compared: str | None,
-    criterion: str | None,
-    combine: Combine | None,
-    gate: Mapping[str, Any],
+def _check_comparison(
+    file: str, judges: tuple[str, ...], compared: str | None, criterion: str | None, combine: Combine | None
 ) -> None:
     """Refuse options that do not go together."""
     if compared is None:
@@ -171,8 +166,6 @@ def _check_comparison(  # noqa: PLR0917 - the options of the command
         if criterion is not None:
             raise click.UsageError("--criterion is for --compare; leave it out, or give the file A by --compare")
         return
-    if any(gate.values()):
-        raise click.UsageError("--fail-under, --baseline and --summary do not go with --compare")
     if combine is not None:
         raise click.UsageError("--combine does not go with --compare; several --model have a result each")
     if compared == file == "-":

@@ -3,15 +3,16 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import click
 
 from judges.agreement import pass_share
-from judges.agreement.intervals import Interval, Z
+from judges.agreement.intervals import Z
 from judges.agreement.paired import Cells
 from judges.agreement.shares import student
 from judges.core.prompt import neutralise
@@ -39,7 +40,11 @@ class Gate:
     ) -> None:
         """Read the baseline, or raise ``UsageError`` if it or a bound is of something else."""
         self._undecided, self._summary, self._bounds = undecided, summary, dict(map(_bound, bounds))
-        self._before = _read_baseline(Path(baseline)) if baseline else {}
+        self._before: dict[tuple[str, ...], bool | None] = {}
+        if baseline:
+            with Path(baseline).open("rb") as file:
+                read = (read_verdict(line, Path(baseline), n, "give such a file") for n, line in enumerate(file, 1))
+                self._before = {_key(verdict): _passed(verdict) for verdict in read if verdict is not None}
         is_asked = bool(bounds or baseline or summary)
         self._names = {
             (row.judge.name, row.judge.version, row.judge_model): row.name
@@ -48,8 +53,10 @@ class Gate:
         }
         # Of each row its name, session, and whether it passes now and before: None without a score, empty without one.
         self._rows: dict[tuple[str, ...], list[tuple[str, str | None, bool | None, tuple[bool | None, ...]]]] = {}
-        if absent := self._bounds.keys() - {judge for judge, _, _ in self._names}:
-            raise click.UsageError(f"--fail-under: {min(absent)} is no --judge of this run that passes or fails rows")
+        absent = self._bounds.keys() - {judge for judge, _, _ in self._names}
+        if absent or (is_asked and not self._names):
+            what = f"{min(absent)} is no --judge of this run that" if absent else "no --judge of this run"
+            raise click.UsageError(f"nothing to gate: {what} passes or fails rows")
         for judge, version, by in self._names.keys() - {key[:3] for key in self._before} if baseline else ():
             what = f"--baseline has no verdict of {judge}, version {version[:8]}, by {by}"
             raise click.UsageError(f"{what}; judge the former answers again as these")
@@ -92,12 +99,14 @@ class Gate:
                 elif result == "undecided":
                     text += ", no number of such rows would decide"
                 finding["result"] = result
-            pairs = [(now, *before) for _, _, now, before in rows if before]
+            pairs = Counter((now, *before) for _, _, now, before in rows if before and None not in (now, *before))
             changed = {name: bool(now) for name, _, now, before in rows if {now, *before} == {True, False}}
-            finding |= {"rows_before": len(pairs), "difference": _difference(pairs) if pairs else None}
+            # Both passed, only now, only before, neither.
+            cells = Cells(*(pairs[kind] for kind in product((True, False), repeat=2)))
+            finding |= {"rows_before": sum(cells), "difference": cells.difference if pairs else None}
             if pairs:
                 value, least, most = (f"{100 * value:+.1f}" for value in finding["difference"])
-                text += f"; {value} points ({least} to {most}) against {len(pairs):,} judged before, "
+                text += f"; {value} points ({least} to {most}) against {sum(cells):,} judged before, "
                 text += f"of which {len(changed):,} changed"
             elif self._before:
                 text += "; none of them was judged before: both files need the same trace_id"
@@ -121,31 +130,12 @@ class Gate:
         return code
 
 
-def _difference(pairs: Sequence[tuple[bool | None, ...]]) -> Interval:
-    """Return the share now, less that before; the limits are of what absent scores allow."""
-
-    def cells(pairs: Iterable[tuple[bool | None, ...]], *, now: bool) -> Cells:
-        kinds = Counter((now if new is None else new, (not now) if old is None else old) for new, old in pairs)
-        return Cells(kinds[True, True], kinds[True, False], kinds[False, True], kinds[False, False])
-
-    worst, best = (cells(pairs, now=now) for now in (False, True))
-    known = cells((pair for pair in pairs if None not in pair), now=True)
-    value = (known.after - known.before) / max(1, sum(known))
-    return Interval(value, worst.difference.low, best.difference.high)
-
-
 def _bound(text: str) -> tuple[str, float]:
     name, _, share = text.rpartition("=")
     with suppress(ValueError):
         if name and 0 < float(share) < 1:
             return name, float(share)
     raise click.UsageError(f"--fail-under: {text}: write a judge and a share between 0 and 1, as groundedness=0.9")
-
-
-def _read_baseline(path: Path) -> dict[tuple[str, ...], bool | None]:
-    with path.open("rb") as file:
-        read = (read_verdict(line, path, number, "give such a file") for number, line in enumerate(file, 1))
-        return {_key(verdict): _passed(verdict) for verdict in read if verdict is not None}
 
 
 def _key(verdict: Verdict) -> tuple[str, ...]:

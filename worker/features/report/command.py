@@ -141,7 +141,7 @@ def command(
             store.close()
     report = make_report(scope, evidence)
     if not any(row.verdicts for row in report.rows):
-        span = f"{written(time_of(scope.period.since))} and {written(time_of(scope.ends))} UTC"
+        span = f"{written(time_of(scope.period.since))} and {written(report.until)} UTC"
         asked = [f" --service {scope.service}"] if scope.service else []
         only = "".join((*asked, *(f" --judge {judge}" for judge in scope.judges)))
         of = f" for{only}" if only else ""

@@ -94,11 +94,6 @@ class Scope(NamedTuple):
         return tuple(key for key in self.keys if key not in SERIES_KEYS)
 
     @property
-    def ends(self) -> float:
-        """The end of the period for people, which is not after now: the last bucket is."""
-        return min(self.period.until, self.now)
-
-    @property
     def first(self) -> float:
         """The earliest time of which verdicts are in the report."""
         return self.period.since if self.compared is None else min(self.period.since, self.compared.since)
@@ -321,7 +316,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         absent.append(Limit("nothing_compared", f"nothing to compare with: no judgements between {span} UTC"))
     return Report(
         since=time_of(scope.period.since),
-        until=time_of(scope.ends),
+        until=time_of(min(scope.period.until, scope.now)),  # The last bucket ends later.
         compared_since=None if scope.compared is None else time_of(scope.compared.since),
         compared_until=None if scope.compared is None else time_of(scope.compared.until),
         by=scope.by,

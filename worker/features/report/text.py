@@ -16,21 +16,17 @@ from worker.features.report.figures import Coverage, Estimate, Report, Row, writ
 _FATES: Final = ("dropped", "cut_off", "invalid", "no_rule", "not_sampled", "shed")
 _LIMITS: Final = "What these figures cannot say"
 _NO_LIMIT: Final = "Nothing is known to limit these figures."
+_FIXED: Final = ("share", "95 % interval", "difference", "corrected")
 # Each of these begins a column of the text, and what follows it in the table stands below it.
 _TOPS: Final = ("share", "difference", "judgements", "abstained")
-# These are named once above the rows where all have the same, as labels are.
-_COMMON: Final = ("not known", "method", "of traffic", "abstained", "unscored", "USD per 1,000")
 
 
 def as_text(report: Report, *, colour: bool = False) -> str:
     """Write a table for people, then the coverage, the sources and the limits, in 80 columns."""
     titles, rows = table(report)
-    labels, several = len(label_titles(report)), len(rows) > 1
-    same = [
-        place
-        for place, title in enumerate(titles)
-        if (place < labels - (not several) or (several and title in _COMMON)) and len({row[place] for row in rows}) == 1
-    ]
+    # What all rows have stands above them; a single row keeps its last label and its figures.
+    movable = len(titles if len(rows) > 1 else label_titles(report)[1:])
+    same = [place for place in range(movable) if len({row[place] for row in rows}) == 1 and titles[place] not in _FIXED]
     above = [heading(report).replace("shares", "shares with 95 % intervals", 1)]
     if same:
         above.append("In all rows: " + ", ".join(f"{titles[place]} {rows[0][place]}" for place in same))
