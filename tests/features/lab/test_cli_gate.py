@@ -124,7 +124,7 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
         (("--baseline", other), "other.jsonl: line 1 is no verdict as `evaluate --output` writes them"),
         (("--judge", "relevance", "--baseline", "before.jsonl"), "--baseline has no verdict of relevance, version"),
         (("--summary", "absent/s.md"), "absent/s.md"),
-        (("--compare", file, "--summary", "s.md"), "nothing to gate: no --judge of this run passes or fails rows"),
+        (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge of this run"),
         (("--undecided", "maybe"), "'maybe' is not one of"),
     ):
         ended = run("evaluate", file, "--judge", "safety", *options)

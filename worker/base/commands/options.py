@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
@@ -40,8 +40,7 @@ _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd])")
 OUT: Final = Console(highlight=False)
 # Standard error carries progress and remarks.
 NOTES: Final = Console(stderr=True, highlight=False)
-# Of documents such as the report, also in a pipe: the narrowest usual terminal.
-PAGE_COLUMNS: Final = 80
+PAGE_COLUMNS: Final = 80  # Of pages such as the report, also in a pipe.
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -252,19 +251,6 @@ def with_retries(action: Callable[[], T], error: type[Exception], tries: int) ->
         except error:
             time.sleep(backoff_s(failures, 0.05, 5.0, 0.0))
     return action()
-
-
-def align(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Yield rows with cells of equal width, the first ``left`` columns to the left and the others to the right."""
-    # This is no table of rich, because that would wrap in a terminal, and a file has no width.
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        padded = [
-            cell + fill if place < left else fill + cell
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            for fill in [" " * (width - cell_len(cell))]
-        ]
-        yield "  ".join(padded).rstrip()
 
 
 def chosen_metric(judge: Judge, name: str | None) -> Metric:

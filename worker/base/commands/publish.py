@@ -63,8 +63,7 @@ def command(file: str, config: str | None, redis_url: str | None, *, as_json: bo
     note_unknown_fields(unknown)
     if as_json:
         print_json({"published": sender.published, "lines_skipped": wrong})
-    else:
-        NOTES.print(f"{amount(sender.published, 'trace')} published, {amount(wrong, 'line')} skipped")
+    NOTES.print(f"{amount(sender.published, 'trace')} published, {amount(wrong, 'line')} skipped")
     sys.exit(1 if wrong else 0)
 
 

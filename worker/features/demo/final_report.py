@@ -10,7 +10,6 @@ from judges.agreement.intervals import Interval, difference, wilson
 from judges.agreement.shares import ShareEstimate
 from judges.core.verdict import Verdict
 from tracejudge import Trace
-from worker.base.commands.options import align
 from worker.base.monitor.baseline import flat
 from worker.base.monitor.detector import Moments, State, limits_of, step
 from worker.core.queue.ledger import read_outbox_entry
@@ -137,7 +136,11 @@ class Results:
                     figures += _figures(change, 100, "+.1f", " points")
                 unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
                 cells.append((*names, *figures, f"{_half(ends[place]).rated:,}", unscored))
-            yield from (f"\n{title}", *align(cells, left=2))
+            yield f"\n{title}"
+            widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+            for row in cells:
+                padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+                yield "  ".join((row[0].ljust(widths[0]), row[1].ljust(widths[1]), *padded[2:])).rstrip()
 
 
 def _half(ends: Counter[str]) -> Half:

@@ -85,9 +85,8 @@ def command(
     An existing OUT is overwritten with --force only, and FILE never; the same holds for A. --resume adds to OUT what it
     lacks, and judges again what failed for a passing reason; judges, versions and models must be the same.
 
-    --fail-under is a gate for releases: exit code 0 if the lower limit of the 95 % interval is above the share, 1 if
-    the upper one is below, else 3. Rows without a score count as fails for the lower limit, as passes for the upper.
-    With --baseline the code is 1 if the whole interval of the change is below 0.
+    --fail-under ends with 0 if the lower 95 % limit is above the share, 1 if the upper one is below, else 3; rows
+    without a score are fails for the lower, passes for the upper. --baseline: 1 if the whole interval is below 0.
 
     Transient failures (429, timeout, unreachable endpoint) are retried later and more slowly; a trace that still has no
     score is written as unscored. Exit code 1 when a line is not a trace or has no partner, or a judge scored nothing;

@@ -55,8 +55,8 @@ class Gate:
         self._rows: dict[tuple[str, ...], list[tuple[str, str | None, bool | None, tuple[bool | None, ...]]]] = {}
         absent = self._bounds.keys() - {judge for judge, _, _ in self._names}
         if absent or (is_asked and not self._names):
-            what = f"{min(absent)} is no --judge of this run that" if absent else "no --judge of this run"
-            raise click.UsageError(f"nothing to gate: {what} passes or fails rows")
+            name = min(absent, default="it")
+            raise click.UsageError(f"nothing to gate: {name} is no --judge of this run that passes or fails rows")
         for judge, version, by in self._names.keys() - {key[:3] for key in self._before} if baseline else ():
             what = f"--baseline has no verdict of {judge}, version {version[:8]}, by {by}"
             raise click.UsageError(f"{what}; judge the former answers again as these")
@@ -78,13 +78,7 @@ class Gate:
             text = f"{name}: {'-' if share is None else f'{share.share:.1%}'} of {amount(len(rows), 'row')} passed, "
             text += f"{low:.1%} to {high:.1%} with 95 % confidence"
             text += f" ({without:,} without a score may be either)" if without else ""
-            finding: dict[str, Any] = {
-                "name": name,
-                "rows": len(rows),
-                "without_score": without,
-                "share": share and share.share,
-            }
-            finding |= {"limits": (low, high), "fail_under": bound, "result": None, "more_rows": None}
+            result = more_rows = None
             if bound is not None:
                 result = "fail" if high < bound else "pass" if low > bound else "undecided"
                 text += f"; --fail-under {bound:.1%}: {result}"
@@ -94,23 +88,25 @@ class Gate:
                 if result == "undecided" and share is not None and off > 0:
                     squared = bound * (1 - bound) * (len(rows) / off) ** 2 * share.design_effect
                     needed = squared * student(math.ceil(squared * Z * Z)) ** 2
-                    finding["more_rows"] = max(1, math.ceil(needed - len(rows)))
-                    text += f", about {finding['more_rows']:,} more rows like these would decide"
+                    more_rows = max(1, math.ceil(needed - len(rows)))
+                    text += f", about {more_rows:,} more rows like these would decide"
                 elif result == "undecided":
                     text += ", no number of such rows would decide"
-                finding["result"] = result
             pairs = Counter((now, *before) for _, _, now, before in rows if before and None not in (now, *before))
             changed = {name: bool(now) for name, _, now, before in rows if {now, *before} == {True, False}}
             # Both passed, only now, only before, neither.
             cells = Cells(*(pairs[kind] for kind in product((True, False), repeat=2)))
-            finding |= {"rows_before": sum(cells), "difference": cells.difference if pairs else None}
-            if pairs:
-                value, least, most = (f"{100 * value:+.1f}" for value in finding["difference"])
-                text += f"; {value} points ({least} to {most}) against {sum(cells):,} judged before, "
-                text += f"of which {len(changed):,} changed"
+            difference = cells.difference if pairs else None
+            if difference is not None:
+                value, least, most = (f"{100 * value:+.1f}" for value in difference)
+                text += f"; {value} points ({least} to {most}) against {sum(cells):,} judged before, of which "
+                text += f"{len(changed):,} changed" + (": surely fewer pass" if difference.high < 0 else "")
             elif self._before:
                 text += "; none of them was judged before: both files need the same trace_id"
-            findings.append(finding | {"changed": changed, "text": text})
+            figures = {"name": name, "rows": len(rows), "without_score": without, "share": share and share.share}
+            decision = {"limits": (low, high), "fail_under": bound, "result": result, "more_rows": more_rows}
+            change = {"rows_before": sum(cells), "difference": difference, "changed": changed}
+            findings.append({**figures, **decision, **change, "text": text})
         return findings
 
     def finish(self) -> int:

@@ -495,6 +495,5 @@ def export_labels(
     total = len({*labels, *answers})
     if as_json:
         print_json({"labels": total, "without_copy": gone})
-    else:
-        note(f"saved {amount(total, 'label')}" + (f"; no copy is kept of the traces of {gone:,}" if gone else ""))
+    note(f"saved {amount(total, 'label')}" + (f"; no copy is kept of the traces of {gone:,}" if gone else ""))
     sys.exit(0 if total else 1)

@@ -129,10 +129,7 @@ def read_archives(paths: Sequence[str | Path], scope: Scope) -> Evidence:
 
 
 def read_newest(store: Store, scope: Scope, series: Mapping[str, Series], now: float) -> dict[tuple[str, str], float]:
-    """List all services and judges, with the time of the newest verdict of those that a scope asks for.
-
-    It is exact if the newest part of the outbox has the verdict, else the begin of its hour.
-    """
+    """List all services and judges, with the newest verdict of those that a scope asks for: its time, or its hour."""
     newest = {(each.service, each.judge): 0.0 for each in series.values()}
     newest_first = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_MOST_COUNT)
     entries = islice((entry for chunk in newest_first for entry in chunk), _MOST_COUNT)
