@@ -259,7 +259,7 @@ def test_the_alert_is_that_of_the_rules_and_needs_more_than_chance() -> None:
         pytest.param(outcome(), None, id="all is well"),
         pytest.param(outcome(delivered=False), "did not confirm", id="not delivered"),
         pytest.param(outcome(lost=1), "1 lost", id="lost"),
-        pytest.param(outcome(lost=-1), "-1 lost", id="twice"),
+        pytest.param(outcome(lost=-1), "1 counted twice", id="twice"),
         pytest.param(outcome(unread=2), "2 traces unread", id="unread"),
         pytest.param(outcome(waiting=4), "4 evaluations waiting", id="waiting"),
         pytest.param(outcome(outbox_lag=5), "5 verdicts not exported", id="not exported"),
