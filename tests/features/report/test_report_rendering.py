@@ -86,12 +86,12 @@ def test_text_holds_every_figure_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert words(text).startswith(
         "Pass shares with 95 % intervals, 2026-05-01 00:00 to 2026-05-08 00:00 UTC, compared with 2026-04-24 00:00 to "
-        "2026-05-01 00:00 In all rows: judge safety, of traffic 5.0%, abstained 1.0%, unscored 2.0% "
+        "2026-05-01 00:00 In all rows: judge safety, judgements 1,200, of traffic 5.0%, abstained 1.0%, unscored 2.0% "
     )
     first = lines.index(next(line for line in lines if line.startswith("shop ")))
     assert [re.split(r"  +", line) for line in lines[first : first + 2]] == [
-        ["shop", "80.0%", "-3.1 points", "1,200"],
-        ["", "75.0 to 84.0%", "-6.0 to -0.2", "1.23"],
+        ["shop", "80.0%", "-3.1 points", "1.23"],
+        ["", "75.0 to 84.0%", "-6.0 to -0.2"],
     ]
     figures = ("70.0%", "60.0 to 75.0%", "ppi, 200 labels", "unscored: 3 refusal", "250 sampled (4,750 not_sampled)")
     assert [figure for figure in figures if figure not in text] == []
@@ -106,6 +106,7 @@ def test_a_fall_is_red_and_the_interval_of_a_sure_change_is_bold(monkeypatch: py
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b" not in as_text(shown)
     text = as_text(shown, colour=True)
+    assert max(len(re.sub(r"\x1b\[\d+m", "", line)) for line in text.splitlines()) <= 80
     codes = re.findall(r"\x1b\[(\d+)m *([-+\d. a-z]+?) *\x1b\[0m", text)
     assert [code for code in codes if code[1][0] in "+-"] == [("31", "-3.1 points"), ("1", "-6.0 to -0.2")]
     monkeypatch.setenv("NO_COLOR", "1")

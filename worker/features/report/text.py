@@ -45,10 +45,11 @@ def as_text(report: Report, *, colour: bool = False) -> str:
 def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:
     """Lay out these columns, several below each other: a fall is red, the interval of a sure change bold."""
     columns: list[list[int]] = []
-    for place in shown:
-        if not columns or titles[place] in _TOPS:
+    for place, title in enumerate(titles):
+        if not columns or title in _TOPS:
             columns.append([])
-        columns[-1].append(place)
+        columns[-1] += [place] * (place in shown)
+    columns = list(filter(None, columns))
     drawn = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for _ in columns:
         drawn.add_column(justify="right" if drawn.columns else "left", overflow="fold")
