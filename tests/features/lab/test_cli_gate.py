@@ -120,11 +120,11 @@ def test_what_a_gate_cannot_use_is_refused_before_a_row_is_judged(run: Run, judg
     for options, message in (
         ((FAIL_UNDER, "safety"), "write a judge and a share between 0 and 1, as groundedness=0.9"),
         ((FAIL_UNDER, "safety=90"), "write a judge and a share between 0 and 1"),
-        ((FAIL_UNDER, "safty=0.9"), "safty is no --judge of this run that passes or fails rows"),
+        ((FAIL_UNDER, "safty=0.9"), "safty is no --judge that passes or fails rows"),
         (("--baseline", other), "other.jsonl: line 1 is no verdict as `evaluate --output` writes them"),
         (("--judge", "relevance", "--baseline", "before.jsonl"), "--baseline has no verdict of relevance, version"),
         (("--summary", "absent/s.md"), "absent/s.md"),
-        (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge of this run"),
+        (("--compare", file, "--summary", "s.md"), "nothing to gate: it is no --judge that passes"),
         (("--undecided", "maybe"), "'maybe' is not one of"),
     ):
         ended = run("evaluate", file, "--judge", "safety", *options)

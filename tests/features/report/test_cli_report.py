@@ -138,16 +138,19 @@ def test_the_newest_verdict_is_told_to_the_minute_or_by_its_hour(served: Run, re
         assert span in served("report", "--since", "1h").err
 
 
-def test_a_report_ends_now_and_remembers_services(served: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_ends_now_and_remembers_services(
+    served: Run, redis_url: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     began = time.time()
-    file = write_archive(tmp_path / "verdicts", [verdict(number, began - 9 - number) for number in range(30)])
+    with Keyspace(redis_url, prefix) as keyspace:
+        publish(keyspace, [verdict(number, began - 9 - number) for number in range(30)])
     for until in ((), ("--until", "2999-01-01")):
-        document = served("report", "--archive", file, "--json", *until).document
+        document = served("report", "--json", *until).document
         assert began - 1 <= dt.datetime.fromisoformat(document["until"]).timestamp() <= time.time()
     assert json.loads((tmp_path / "cache/tracejudge/services.json").read_text()) == ["shop"]
-    assert json.loads(served("report", "--archive", file, "--format", "json").out).keys() == document.keys()
-    assert max(map(len, served("report", "--archive", file, "--since", "1d").out.splitlines())) <= 80
+    assert served("report", "--format", "json").document.keys() == document.keys()
+    assert max(map(len, served("report", "--since", "1d").out.splitlines())) <= 80
 
 
 def test_output_goes_to_a_file(served: Run, tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def list_entries(*, config: str | None, redis_url: str | None, limit: int, as_js
         table = _table("time\nreason", "detail\ntrace id, names")
         for row in rows:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.at))
-            names = filter(None, (row.trace_id, ", ".join(row.keys)))
-            table.add_row(f"{at}\n{plain(row.reason)}", f"{plain(row.detail)}\n{plain(', '.join(names))}")
+            names = plain(", ".join(filter(None, (row.trace_id, *row.keys))))
+            table.add_row(f"{at}\n{plain(row.reason)}", f"{plain(row.detail)}\n{names}")
         OUT.print(table)
     if unread:
         table = _table("spans", "instrumentation\nattributes that no dialect reads")

@@ -196,12 +196,11 @@ def _print_trace(published: FoundTrace, most: int) -> None:
 
 def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     verdict, outcome = entry.verdict, outcome_of(entry)
-    several = len(verdict.scores) > 1
     scores = ", ".join(
         ("" if score.metric == verdict.judge else f"{score.metric} ")
         + (score.label or f"{score.value:.2f}")
         # A single score passes or fails as its verdict, which is named before it.
-        + ("" if score.passed is None or not several else " pass" if score.passed else " fail")
+        + ("" if score.passed is None or len(verdict.scores) == 1 else " pass" if score.passed else " fail")
         + ("" if score.probability is None else f" (probability {score.probability:.2f})")
         for score in verdict.scores
     )

@@ -136,11 +136,9 @@ class Results:
                     figures += _figures(change, 100, "+.1f", " points")
                 unscored = f"{ends[place]['unscored'] / ends[place].total():.1%}" if ends[place] else "-"
                 cells.append((*names, *figures, f"{_half(ends[place]).rated:,}", unscored))
-            yield f"\n{title}"
             widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-            for row in cells:
-                padded = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-                yield "  ".join((row[0].ljust(widths[0]), row[1].ljust(widths[1]), *padded[2:])).rstrip()
+            form = "  ".join(f"{{:{'>' if place > 1 else '<'}{width}}}" for place, width in enumerate(widths))
+            yield from (f"\n{title}", *(form.format(*row).rstrip() for row in cells))
 
 
 def _half(ends: Counter[str]) -> Half:

@@ -125,7 +125,7 @@ def command(
             if first
             else Offline(settings, judges, graders, on_invalid_line=invalid, advance=advance)
         )
-        gate = Gate(offline.sums, **gate_options)
+        gate = Gate(offline.sums, gate_options)
         offline.on_verdict = gate.add
         offline.skip_written(resumable if resume else None)
         interrupted = False

@@ -3,11 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import click
 
@@ -35,29 +35,31 @@ GATE: Final = options(
 class Gate:
     """What `--fail-under`, `--baseline` and `--summary` ask of an evaluation."""
 
-    def __init__(
-        self, sums: Sequence[JudgeSum], *, bounds: Sequence[str], undecided: str, baseline: str, summary: TextIO | None
-    ) -> None:
-        """Read the baseline, or raise ``UsageError`` if it or a bound is of something else."""
-        self._undecided, self._summary, self._bounds = undecided, summary, dict(map(_bound, bounds))
+    def __init__(self, sums: Sequence[JudgeSum], options: Mapping[str, Any]) -> None:
+        """Read the baseline of the options `GATE`, or raise ``UsageError`` if it or a bound is of something else."""
+        self._options, self._bounds = options, dict(map(_bound, options["bounds"]))
         self._before: dict[tuple[str, ...], bool | None] = {}
-        if baseline:
-            with Path(baseline).open("rb") as file:
-                read = (read_verdict(line, Path(baseline), n, "give such a file") for n, line in enumerate(file, 1))
+        if path := options["baseline"]:
+            with Path(path).open("rb") as file:
+                read = (
+                    read_verdict(line, Path(path), number, "give such a file") for number, line in enumerate(file, 1)
+                )
                 self._before = {_key(verdict): _passed(verdict) for verdict in read if verdict is not None}
-        is_asked = bool(bounds or baseline or summary)
+        is_asked = bool(self._bounds or path or options["summary"])
         self._names = {
             (row.judge.name, row.judge.version, row.judge_model): row.name
             for row in sums
             if is_asked and any(metric.pass_rule for metric in row.judge.metrics)
         }
         # Of each row its name, session, and whether it passes now and before: None without a score, empty without one.
-        self._rows: dict[tuple[str, ...], list[tuple[str, str | None, bool | None, tuple[bool | None, ...]]]] = {}
+        self._rows: dict[tuple[str, ...], list[tuple[str, str | None, bool | None, tuple[bool | None, ...]]]]
+        self._rows = {key: [] for key in self._names}
         absent = self._bounds.keys() - {judge for judge, _, _ in self._names}
         if absent or (is_asked and not self._names):
-            name = min(absent, default="it")
-            raise click.UsageError(f"nothing to gate: {name} is no --judge of this run that passes or fails rows")
-        for judge, version, by in self._names.keys() - {key[:3] for key in self._before} if baseline else ():
+            raise click.UsageError(
+                f"nothing to gate: {min(absent, default='it')} is no --judge that passes or fails rows"
+            )
+        for judge, version, by in self._names.keys() - {key[:3] for key in self._before} if path else ():
             what = f"--baseline has no verdict of {judge}, version {version[:8]}, by {by}"
             raise click.UsageError(f"{what}; judge the former answers again as these")
 
@@ -65,13 +67,14 @@ class Gate:
         """Count a verdict, and find the one before."""
         key = _key(verdict)
         before = (self._before.pop(key),) if key in self._before else ()
-        self._rows.setdefault(key[:3], []).append((key[3], verdict.session_id, _passed(verdict), before))
+        if (rows := self._rows.get(key[:3])) is not None:
+            rows.append((key[3], verdict.session_id, _passed(verdict), before))
 
     def findings(self) -> list[dict[str, Any]]:
         """Decide about each judge and judge model; limits count rows without a score as fails and as passes."""
         findings = []
         for key, name in self._names.items():
-            rows, bound = self._rows.get(key, []), self._bounds.get(key[0])
+            rows, bound = self._rows[key], self._bounds.get(key[0])
             passed = [now for _, _, now, _ in rows]
             share, without = pass_share(passed, session=[session for _, session, _, _ in rows]), passed.count(None)
             low, high = (0.0, 1.0) if share is None else (share.lowest, share.highest)
@@ -114,15 +117,15 @@ class Gate:
         findings = self.findings()
         results = {finding["result"] for finding in findings}
         fell = any(finding["difference"] and finding["difference"].high < 0 for finding in findings)
-        undecided = {"pass": 0, "fail": 1}.get(self._undecided, 3)
+        undecided = {"pass": 0, "fail": 1}.get(self._options["undecided"], 3)
         code = 1 if fell or "fail" in results else undecided if "undecided" in results else 0
-        if self._summary is not None:
-            print(f"## Judged answers: {({0: 'passed', 1: 'failed'}).get(code, 'undecided')}\n", file=self._summary)
+        if file := self._options["summary"]:
+            print(f"## Judged answers: {({0: 'passed', 1: 'failed'}).get(code, 'undecided')}\n", file=file)
             for finding in findings:
-                print(f"- {_escaped(finding['text'])}", file=self._summary)
+                print(f"- {_escaped(finding['text'])}", file=file)
                 for name, now in list(finding["changed"].items())[:100]:
                     change = "passes, and failed before" if now else "fails, and passed before"
-                    print(f"  - {_escaped(name)} {change}", file=self._summary)
+                    print(f"  - {_escaped(name)} {change}", file=file)
         return code
 
 

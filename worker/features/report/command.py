@@ -10,7 +10,6 @@ import msgspec
 
 from judges.core.faults import install_command
 from judges.custom.definition import nearest
-from worker.base.commands.completion import remember_services
 from worker.base.commands.options import OUT, REDIS, connect, option_time, parse_time
 from worker.base.monitor.feature import Segment
 from worker.features.report.archive import AbsentArchiveError, ArchiveError
@@ -149,12 +148,6 @@ def command(
         reasons = [absence] if absence else [limit.text for limit in evidence.limits]
         why = "; ".join((f"no judgements between {span}{of} in {evidence.sources.shares}", *reasons))
         raise click.ClickException(why)
-    if scope.service is None and "service" in keys:
-        remember_services({row.labels["service"] for row in report.rows})
-    _write(report, format_, output)
-
-
-def _write(report: Report, format_: str, output: str | None) -> None:
     if output is None:
         text = as_text(report, colour=OUT.is_terminal) if format_ == "text" else _FORMATS[format_](report)
         print(text, end="", flush=True)

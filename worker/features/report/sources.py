@@ -18,6 +18,7 @@ from msgspec import structs
 from judges.agreement.shares import Sums
 from judges.core.verdict import Verdict
 from judges.custom.definition import nearest
+from worker.base.commands.completion import remember_services
 from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
@@ -58,7 +59,8 @@ class _Outbox(NamedTuple):
 
 def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
     """Read what Redis holds about a scope, or raise ``StoreError``."""
-    all_series = read_series(store)
+    if all_series := read_series(store):
+        remember_services({each.service for each in all_series.values()})
     series = [series for series in all_series.values() if scope.wants(series.service, series.judge)]
     segment = "" if not scope.segments else scope.segments[0]
     # The monitor keeps a series for each value of one label, not for pairs of them.
@@ -162,11 +164,10 @@ def describe_absence(scope: Scope, newest: Mapping[tuple[str, str], float]) -> s
     times = [at for pair, at in newest.items() if scope.wants(*pair)]
     if not times:
         return "no such service has a verdict of such a judge"
-    if not (at := max(times)):
-        return ""
+    at = max(times)
     # A time of the monitor's sums is the begin of an hour.
     span = f" to {time_of(at + HOUR_S):%H:%M}" if at % HOUR_S == 0 else ""
-    return f"the newest verdict is of {written(time_of(at))}{span}"
+    return f"the newest verdict is of {written(time_of(at))}{span}" if at else ""
 
 
 def read_sums(store: Store, scope: Scope, series: Sequence[Series]) -> list[Part]:

@@ -38,8 +38,8 @@ def as_text(report: Report, *, colour: bool = False) -> str:
         mark = "  - " if title == _LIMITS else "  "
         below += ["", title, *(f"{mark}{text}" for text in texts)]
     fill = textwrap.TextWrapper(PAGE_COLUMNS, subsequent_indent="    ", break_on_hyphens=False).fill
-    rendered = map(str.rstrip, drawn.get().rstrip().splitlines())
-    return "\n".join([*map(fill, above), "", *rendered, "", *map(fill, below)]) + "\n"
+    rows_in_lines = map(str.rstrip, drawn.get().rstrip().splitlines())
+    return "\n".join([*map(fill, above), "", *rows_in_lines, "", *map(fill, below), ""])
 
 
 def _stacked(report: Report, titles: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Table:
