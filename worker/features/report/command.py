@@ -34,8 +34,8 @@ def _as_html(report: Report) -> str:
     try:
         from worker.features.report.html import as_html  # noqa: PLC0415 - its package is optional
     except ModuleNotFoundError as error:
-        text = f"--format html needs the package {error.name}: {install_command('board')}"
-        raise click.ClickException(text) from error
+        fix = install_command("board")
+        raise click.ClickException(f"--format html needs the package {error.name}: {fix}") from error
     return as_html(report)
 
 
