@@ -83,7 +83,7 @@ class Message(NamedTuple):
 
     ``tool_calls`` are the calls requested by an assistant message; ``tool_call_id`` names the call that a message of
     the role ``tool`` answers. ``provider_state`` is JSON that the endpoint sent with an answer and expects back; only
-    the model that returned it reads it.
+    the model that returned it reads it. ``images`` are the addresses of images that the endpoint fetches.
     """
 
     role: str
@@ -91,6 +91,7 @@ class Message(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     provider_state: Raw | None = None
+    images: tuple[str, ...] = ()
 
 
 def neutralise(text: str) -> str:

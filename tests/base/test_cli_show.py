@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ TRACES: list[dict[str, Any]] = [
     {
         "trace_id": LENT,
         "service": "library",
-        "input": "May I keep it?",
+        "input": "May I keep it?\n[image]",
         "output": "Refunds are paid within 14 days.",
         "context": DOCUMENTS,
     },
@@ -98,6 +99,12 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
         "by lexical, version ",
     ):
         assert expected in ended.out, expected
+    assert "judged without" not in ended.out
+    assert "judged without 1 image\n" in judged("show", LENT).out
+    # Each thing is named once: the judge and its only metric, the outcome and the score.
+    lines = re.findall(r"^(\w+) (passed|failed|scored): (.*)", ended.out, re.MULTILINE)
+    assert [line for line in lines if re.search(rf"\b{line[0]}\b|^\S+ (pass|fail)$", line[2])] == []
+    assert len(lines) == len(JUDGES), ended.out
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:

@@ -160,12 +160,12 @@ def _to_json(explanation: Explanation) -> dict[str, object]:
 
 
 def _line(text: str, style: str = "") -> None:
-    OUT.print(escape(neutralise(text)), style=style, highlight=False, soft_wrap=True)
+    OUT.print(escape(neutralise(text)), style=style, soft_wrap=True)
 
 
 def _text(title: str, text: str, most: int) -> None:
     cut = f" […{len(text) - most:,} more characters: --whole]" if len(text) > most else ""
-    OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", highlight=False, soft_wrap=True)
+    OUT.print(f"[bold]{title}[/bold] {escape(neutralise(text[:most]))}{cut}", soft_wrap=True)
 
 
 def _print_trace(published: FoundTrace, most: int) -> None:
@@ -197,8 +197,10 @@ def _print_trace(published: FoundTrace, most: int) -> None:
 def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     verdict, outcome = entry.verdict, outcome_of(entry)
     scores = ", ".join(
-        f"{score.metric} {score.label or f'{score.value:.2f}'}"
-        + ("" if score.passed is None else " pass" if score.passed else " fail")
+        ("" if score.metric == verdict.judge else f"{score.metric} ")
+        + (score.label or f"{score.value:.2f}")
+        # A single score passes or fails as its verdict, which is named before it.
+        + ("" if score.passed is None or len(verdict.scores) == 1 else " pass" if score.passed else " fail")
         + ("" if score.probability is None else f" (probability {score.probability:.2f})")
         for score in verdict.scores
     )
@@ -206,12 +208,13 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     result = scores or verdict.reason or outcome
     OUT.print(
         f"[bold]{plain(verdict.judge)}[/bold] [{_STYLES[outcome]}]{outcome}[/{_STYLES[outcome]}]: {plain(result)}",
-        highlight=False,
         soft_wrap=True,
     )
     for text in (verdict.rationale, verdict.note):
         if text:
             _line(f"  {text}")
+    if verdict.without_images:
+        _line(f"  {verdict.without_images}", "yellow")
     if isinstance(cut := verdict.details.get("left_out"), dict):
         _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for part in () if explanation is None else explanation.sentences:

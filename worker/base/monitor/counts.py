@@ -34,6 +34,7 @@ class Increment(NamedTuple):
         amount: A whole number.
         keep_days: How long the counts of that kind and day are kept.
         once: If set, it counts only the first time that this text comes with the kind in a period of six hours.
+        once_at: The time whose period that is, unless it is ``at``.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Increment(NamedTuple):
     amount: int = 1
     keep_days: int = COARSE_DAYS
     once: str = ""
+    once_at: float | None = None
 
 
 def field_of(labels: Sequence[str]) -> str:

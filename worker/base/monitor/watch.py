@@ -16,7 +16,7 @@ from judges.agreement.shares import (
 )
 from worker.base.monitor.detection import Detection, Detector
 from worker.base.monitor.failing import read_examples
-from worker.base.monitor.feature import Monitor
+from worker.base.monitor.feature import MONITOR, OBJECTIVES
 from worker.base.monitor.gauges import QualityMetrics, Sample, Watch
 from worker.base.monitor.series import (
     DAY_S,
@@ -29,6 +29,7 @@ from worker.base.monitor.series import (
     utc_minute,
 )
 from worker.base.monitor.silence import Silence
+from worker.core.config.settings import Settings
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
@@ -77,10 +78,10 @@ class QualityWatch(Watch):
     """Computes the gauges of all series, once a minute."""
 
     def __init__(
-        self, store: Store, settings: Monitor, metrics: Metrics, clock: Callable[[], float] = time.time
+        self, store: Store, settings: Settings, metrics: Metrics, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(store, clock)
-        self._detection = Detection(store, settings, clock)
+        self._detection = Detection(store, MONITOR.read(settings), OBJECTIVES.read(settings), clock)
         self._silence = Silence(store, clock)
         self._metrics = metrics.table(QualityMetrics)
         self._days: dict[str, tuple[float, Window]] = {}

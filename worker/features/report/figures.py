@@ -57,6 +57,7 @@ class Scope(NamedTuple):
     service: str | None = None
     judges: tuple[str, ...] = ()
     step: int = HOUR_S
+    now: float = math.inf
 
     @classmethod
     def from_options(  # noqa: PLR0917 - the options of the command
@@ -81,7 +82,7 @@ class Scope(NamedTuple):
         since = min(math.ceil(period.since / step) * step, until - step)
         earlier = None if shift_s is None else math.ceil(shift_s / step) * step
         compared = None if earlier is None else Period(since - earlier, until - earlier)
-        return cls(Period(since, until), compared, tuple(by), service, tuple(judges), step)
+        return cls(Period(since, until), compared, tuple(by), service, tuple(judges), step, now)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -175,6 +176,7 @@ class Cost(Struct):
     usd: float = 0.0
     evaluations: int = 0
     unpriced: int = 0
+    without_images: int = 0  # Of both, those in which the model did not see all images.
 
     @property
     def per_thousand(self) -> float | None:
@@ -308,6 +310,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     texts = ((row.name, row.unknown_text) for row in rows.values())
     unknown = [Limit("unknown_verdicts", f"{name}: {text}") for name, text in texts if text]
+    unknown += _without_images(rows, evidence.costs)
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
         for key in scope.by
@@ -318,7 +321,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         absent.append(Limit("nothing_compared", f"nothing to compare with: no judgements between {span} UTC"))
     return Report(
         since=time_of(scope.period.since),
-        until=time_of(scope.period.until),
+        until=time_of(min(scope.period.until, scope.now)),  # The last bucket ends later.
         compared_since=None if scope.compared is None else time_of(scope.compared.since),
         compared_until=None if scope.compared is None else time_of(scope.compared.until),
         by=scope.by,
@@ -441,6 +444,13 @@ def _limits(
         total = unpriced + sum(cost.evaluations for cost in priced)
         text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
         yield Limit("cost_unknown", text)
+
+
+def _without_images(rows: Mapping[Labels, Row], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
+    """Yield how many evaluations of each row were judged without all images of their traces."""
+    counts = {row.name: costs[labels].without_images for labels, row in rows.items() if labels in costs}
+    if names := [f"{name} ({count:,})" for name, count in counts.items() if count]:
+        yield Limit("images_left_out", f"evaluations that were judged without images of their traces: {_listed(names)}")
 
 
 def _listed(names: Sequence[str]) -> str:
