@@ -40,7 +40,8 @@ the shares recognised in both label groups, 0.5 is chance. The samples are few a
 ## `lexical`
 
 The built-in model compares words and numbers and understands nothing. Some heuristics were tuned with these samples in
-sight: the figures flatter. What it reaches on public data is in [its own page](../several-models.md#the-built-in-heuristic).
+sight: the figures flatter. What it reaches on public data is in
+[its own page](../several-models.md#the-built-in-heuristic).
 """
 _TABLE: Final = """
 | judge | metric | label | yes / no | without a score | balanced accuracy |

@@ -45,7 +45,7 @@ def test_every_help_ends_with_examples_that_fit_and_are_parsed(monkeypatch: pyte
 
 
 def test_every_verb_that_ends_prints_json_by_either_name() -> None:
-    servers = {"board", "gateway", "up", "worker"}
+    servers = {"board", "gateway", "mcp", "up", "worker"}
     for context in each_command(cli, click.Context(cli, info_name="tracejudge")):
         command = context.command
         if isinstance(command, click.Group) or command.name in servers:

@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from worker.base.commands.options import JSON, print_json
+
 _PACKAGE: Final = Path(__file__).parents[2]
 _LINK: Final = re.compile(r"!?\[([^\]]+)\]\([^)\s]+\)")
 _NOTE: Final = re.compile(r"<!--.*?-->\n")
@@ -28,7 +30,8 @@ TOPICS: Final = dict(_read())
 
 @click.command()
 @click.argument("topic", required=False, metavar="[TOPIC]")
-def command(topic: str | None) -> None:
+@JSON
+def command(topic: str | None, *, as_json: bool) -> None:
     """Print a page of the documentation as text.
 
     TOPIC is the name of a page or of an alert. Without it all topics are listed.
@@ -36,5 +39,7 @@ def command(topic: str | None) -> None:
     if topic is not None and topic not in TOPICS:
         close = "".join(f" Did you mean {name!r}?" for name in difflib.get_close_matches(topic, TOPICS, n=1))
         raise click.UsageError(f"There is no page {topic!r}; `tracejudge help` lists all.{close}")
+    if as_json:
+        return print_json({topic: TOPICS[topic]} if topic else list(TOPICS))
     titles = (f"{name:<34}{text.partition(chr(10))[0].removeprefix('# ')}" for name, text in TOPICS.items())
-    click.echo_via_pager((TOPICS[topic] if topic else "\n".join(titles)).rstrip("\n"))
+    return click.echo_via_pager((TOPICS[topic] if topic else "\n".join(titles)).rstrip("\n"))
