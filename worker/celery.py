@@ -155,11 +155,7 @@ def __getattr__(name: str) -> Celery:
 
 
 def make_app(settings: Settings, config: str | None = None) -> Celery:
-    """Make the application for one configuration; ``config`` is its file, for the log and for errors.
-
-    Raises:
-        SettingsError: A model cannot be made from its settings.
-    """
+    """Make the application for one configuration; ``config`` is its file, for the log and for errors."""
     variables = unknown_variables(settings, os.environ)
     for name in foreign_variables(os.environ):
         del os.environ[name]  # Celery reads them later, before its configuration

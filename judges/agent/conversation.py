@@ -35,9 +35,7 @@ class Result(NamedTuple):
     def truncated(self, max_bytes: int, most_bytes: int) -> "Result | None":
         """Return only the beginning; None if too little would be left.
 
-        Args:
-            max_bytes: How long all of it may be now.
-            most_bytes: How much the model is told to request at most.
+        ``most_bytes`` is how much the model is told to request at most.
         """
         shown_bytes = max_bytes - _MARKS_BYTES
         if self.is_cut or not self.reads or shown_bytes < _LEAST_SHOWN_BYTES:
@@ -124,13 +122,7 @@ class Conversation:
     """The messages of one exploration."""
 
     def __init__(self, head: Iterable[Message], tools: Sequence[Tool], stats: ExplorationStats) -> None:
-        """Start with the head.
-
-        Args:
-            head: The first messages, which are never dropped.
-            tools: The tools that are sent along; they count into the size.
-            stats: Counts what is dropped and withheld.
-        """
+        """Start with the head, which is never dropped. The tools are sent along and count into the size."""
         self._head = tuple(head)
         self._tail: tuple[Message, ...] = ()
         self._demand = ""
@@ -203,10 +195,7 @@ class Conversation:
         """Reduce what does not fit: first too long results of the newest exchange, then the oldest exchanges.
 
         A result that is too long alone is truncated, or withheld if there is no room. If the answer itself is too
-        long, as with calls that ran on, its exchange is dropped and earlier results stay.
-
-        Returns:
-            Whether the conversation fits now.
+        long, as with calls that ran on, its exchange is dropped and earlier results stay. Return whether all fits now.
         """
         if self._exchanges:
             self._shorten_newest(fits)

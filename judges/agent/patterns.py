@@ -57,11 +57,7 @@ class SlowPatternError(Exception):
 
 
 class Pattern:
-    """A compiled regular expression; upper and lower case are alike.
-
-    Raises:
-        ToolError: It is invalid, too large, or uses syntax that RE2 does not know.
-    """
+    """A compiled regular expression; upper and lower case are alike. ``ToolError`` if RE2 cannot compile it."""
 
     def __init__(self, pattern: str, cpu: Callable[[], float] = CLOCKS.cpu) -> None:
         if not pattern:

@@ -226,8 +226,7 @@ class SearchRequest(NamedTuple):
 def search(steps: Sequence[Step], pieces: Pieces, request: SearchRequest, budget: SearchBudget) -> dict[str, object]:
     """Search the steps in their order, piece by piece. A search that is stopped returns the matches before.
 
-    Raises:
-        ToolError: The pattern is invalid or too large, or too slow before anything is found.
+    ``ToolError``: The pattern is invalid or too large, or too slow before anything is found.
     """
     pattern, position, matches = Pattern(request.pattern, budget.cpu), request.start, list[dict[str, object]]()
     note, there_are_more = "", False

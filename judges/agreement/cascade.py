@@ -103,11 +103,8 @@ def estimate_cascade(hours: Sequence[Mapping[ClassKey, CascadeSums]], effect: fl
     """Return the share of a cascade with its 95 % interval, None with fewer than ten second verdicts.
 
     Second judgings that were refused, and those that wait since an hour in which the second model was away, are
-    unknown: the lower limit takes all of them for fails, the upper limit for passes.
-
-    Args:
-        hours: The sums by class of each hour.
-        effect: The design effect of sessions where first verdicts are drawn by session, else 1.
+    unknown: the lower limit takes all of them for fails, the upper limit for passes. ``effect`` is the design effect of
+    sessions where first verdicts are drawn by session.
     """
     classes = add_sums(_known_waiting(hours))
     total = total_sums(classes)

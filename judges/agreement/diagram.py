@@ -24,13 +24,7 @@ def as_text(group: Bin) -> str:
 
 
 def as_svg(reliability: Reliability, calibration: Calibration, title: str) -> str:
-    """Draw the diagram: each bin with its interval, the diagonal of true probabilities, and the fitted map.
-
-    Args:
-        reliability: The bins, of probabilities as the model gave them.
-        calibration: The map.
-        title: One line of text, already escaped.
-    """
+    """Draw the bins of uncorrected probabilities with intervals, the diagonal and the map; the title is escaped."""
     width, height = _LEFT + _SIDE + 20, _TOP + _SIDE + 60
     curve = " ".join(_at(step / _MAP_STEPS, calibration.apply(step / _MAP_STEPS)) for step in range(_MAP_STEPS + 1))
     marks = []

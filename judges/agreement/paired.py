@@ -105,10 +105,7 @@ def _joined(groups: Sequence[Interval]) -> Interval:
 def least_shown(passing: int, failing: int, before: float) -> float | None:
     """Return the smallest improvement that would be shown four times out of five; None if not even the largest.
 
-    Args:
-        passing: Number of traces to measure with that should pass.
-        failing: Number of those that should fail.
-        before: The agreement without the improvement.
+    Of traces that should pass, and that should fail; ``before`` is the agreement without the improvement.
     """
     # In steps of one point. The verdicts before and after are taken to be independent, which is on the safe side.
     for points in range(1, round((1 - before) * 100) + 1):

@@ -124,8 +124,7 @@ def reliability(rows: Sequence[Row]) -> Reliability:
 def fit(rows: Sequence[Row], kind: str | None = None) -> Calibration:
     """Fit a map of probabilities: ``platt``, ``isotonic``, or by default isotonic from 1,000 labels on.
 
-    Raises:
-        ValueError: All labels say the same, so that nothing can be fitted.
+    ``ValueError`` if all labels say the same.
     """
     if len({row.passed for row in rows}) < 2:  # noqa: PLR2004 - pass and fail
         raise ValueError("all labels say the same: a map needs labels that say pass and labels that say fail")
@@ -139,9 +138,7 @@ def threshold(rows: Sequence[Row], precision: float | None = None) -> Threshold:
 
     The labels that choose the threshold find it better than others will. The mean difference between the agreement of a
     resample and that of all labels, by the resample's threshold, is taken off (Efron, JASA 78, 1983).
-
-    Raises:
-        ThresholdNotFoundError: No threshold reaches the precision.
+    ``ThresholdNotFoundError`` if none reaches the precision.
     """
     ordered = sorted(rows, key=attrgetter("probability"))
     value = _threshold(ordered, precision)

@@ -110,13 +110,7 @@ class Sums(msgspec.Struct, array_like=True):
     unknown: Unjudged = Unjudged()
 
     def count(self, weight: float, *, passed: bool, before: tuple[float, float] = (0.0, 0.0)) -> None:
-        """Count one verdict.
-
-        Args:
-            weight: 1 / probability of being judged.
-            passed: the verdict.
-            before: W_c and K_c of the verdict's session without this verdict, zeros for its first verdict.
-        """
+        """Count one verdict; ``before`` has W_c and K_c of its session without it, zeros for the first one."""
         y = float(passed)
         of_class = self.classes.setdefault(weight_class(weight), ClassSums())
         of_class.add(ClassSums(1, weight, weight * y, weight**2, weight**2 * y))
@@ -219,11 +213,7 @@ def estimate_share(window: Sums, history: Sums | None = None) -> ShareEstimate |
     estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). The sizes of the classes are estimates too:
     their variance is that of Poisson sampling (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992,
     section 3.5). Few judgements in a class, or many classes: never narrower than Wilson on Kish's effective size
-    (Survey Sampling, 1965, section 11.7).
-
-    Args:
-        window: sums of the window.
-        history: sums of the last 28 days of the series, which steady the design effect.
+    (Survey Sampling, 1965, section 11.7). The history of 28 days steadies the design effect.
     """
     total = window.total
     if total.weight <= 0:
@@ -359,12 +349,7 @@ def _quantile(freedom: float) -> float:
 
 
 def student(freedom: int, tail: float = 0.05) -> float:
-    """Return the two-sided quantile of Student's t (Hill, Algorithm 396, Communications of the ACM 13, 1970).
-
-    Args:
-        freedom: degrees of freedom, at least 1.
-        tail: probability outside ± the quantile.
-    """
+    """Return the two-sided quantile of Student's t (Hill, Algorithm 396, Communications of the ACM 13, 1970)."""
     if freedom == 1:
         return 1 / math.tan(tail * math.pi / 2)
     if freedom == 2:  # noqa: PLR2004

@@ -239,13 +239,9 @@ class Judge:
         )
 
     def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
-        """Build the form of the judge for models that answer typed questions; it has its own version.
+        """Build the form of the judge for models that answer typed questions, with its own version.
 
-        Args:
-            calibrations: By metric, as fitted for one model.
-
-        Raises:
-            ValueError: The judge has no such form.
+        The calibrations, by metric, were fitted for one model. ``ValueError`` if the judge has no such form.
         """
         if (form := self.decision_form) is None:
             raise ValueError(f"{self.name} cannot be asked of a decision model: it has no form of typed questions")

@@ -71,12 +71,8 @@ def make_judge(
     """Make a judge with one request, and one metric of its name.
 
     Args:
-        name: The name of judge and metric.
         definition: The keys that all judges in words have.
-        text: The user's text.
-        fixed: The one fixed part, which contains this text with its placeholders.
-        variables: The variables that the text names, in order.
-        result: The requested answer.
+        fixed: The one fixed part, which contains the user's text with its placeholders.
         settings: The settings that the judge shows; part of the version.
         exploration: Set for a model that reads the trace by tools.
         task: The user's text with all that explains it, for decision models; None if they cannot be asked.

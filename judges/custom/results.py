@@ -131,10 +131,7 @@ class Result:
     ) -> DecisionForm | None:
         """Build the form of one typed question; None if the result has no options to choose from.
 
-        Args:
-            metric: The one metric of the judge.
-            task: The user's text with what its variables mean.
-            blocks: Returns the material.
+        The task is the user's text with what its variables mean; ``blocks`` returns the material.
         """
         values = tuple(value for value, _ in self.scale.options())
         options = tuple(option for _, option in self.scale.options())

@@ -64,14 +64,8 @@ class Circuit:
 
         The circuit opens when a key (401, 407) is refused before anything was answered, after rejections of five
         different evaluations with no answer to a call that began in between, and after ten failures in a row.
-
-        Args:
-            error: A rejection or a transient failure.
-            number: Number of the failed call.
-            next_number: Number of the next call to begin.
-            older: Calls in flight that began before the failed one.
-            now: The time.
-            evaluation: What was judged; by default the call counts as a separate evaluation.
+        ``number`` is the failed call's, ``next_number`` the next one's; ``older`` calls in flight began before it.
+        Without an evaluation the call counts as one.
         """
         if number < self._valid_from:
             return False

@@ -77,11 +77,8 @@ class Retries:
     ) -> float | None:
         """Return the pause before the next attempt, or None when there must be none.
 
-        Args:
-            error: Why the last attempt failed.
-            failed: Number of attempts that failed so far.
-            is_blocked: Whether the limiter holds back all calls, which is pause enough for this one.
-            refused_alone: Whether the endpoint rejects this request while it answers others.
+        ``is_blocked``: the limiter holds back all calls, which is pause enough. ``refused_alone``: the endpoint rejects
+        this request while it answers others.
         """
         if failed >= self._attempts or not (is_transient(error) or refused_alone):
             return None

@@ -130,8 +130,7 @@ class EndpointLimiter:
     async def acquire(self, evaluation: str = "") -> Permit:
         """Wait for a permit to make one call for an evaluation.
 
-        Raises:
-            ModelError: The endpoint is unavailable for longer than the patience; no request was sent.
+        ``ModelError`` if the endpoint is unavailable for longer than the patience; no request was sent.
         """
         now = self._clock.steady()
         if not self._waiters and self._is_free(now):

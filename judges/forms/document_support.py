@@ -254,7 +254,6 @@ def decision_form(
     """Build the form of typed questions: a predicate on the whole answer, then two for each document sentence.
 
     Args:
-        name: Name of the judge.
         definitions: When a sentence is relevant, and when it is used.
         shown: Returns the material, and the document sentences in it by their keys.
         lengths: Whether shares count words.

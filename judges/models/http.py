@@ -63,15 +63,8 @@ class Connection(asyncio.Protocol):
     async def ask(self, request: bytes, deadline: float, *, for_tunnel: bool = False) -> Reply:
         """Send a request and read its whole reply. If that fails or is cancelled, the connection is closed.
 
-        Args:
-            request: Its head and body.
-            deadline: By when the reply has to be complete, on the clock of the event loop.
-            for_tunnel: Whether it asks a proxy for a tunnel; a reply that grants it ends with its head.
-
-        Raises:
-            TimeoutError: The reply was not complete in time.
-            ReplyTooLongError: It is too long.
-            OSError: The connection broke, or the reply is not HTTP.
+        The deadline is on the clock of the event loop. ``for_tunnel``: a proxy's reply that grants it ends with its
+        head. ``TimeoutError``, ``ReplyTooLongError``, or ``OSError`` if the connection broke or the reply is not HTTP.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Reply] = loop.create_future()

@@ -43,11 +43,7 @@ class LocalClassifier:
     """The model of a folder. Calls must not overlap."""
 
     def __init__(self, path: str, description: Description) -> None:
-        """Load and check the folder.
-
-        Raises:
-            ModelSettingsError: A file is missing or cannot be used, or the model does not match `judge.toml`.
-        """
+        """Load and check the folder; ``ModelSettingsError`` if a file cannot be used or does not match `judge.toml`."""
         folder = Path(path)
         for name in (_MODEL, _TOKENIZER):
             if not (folder / name).is_file():

@@ -117,13 +117,8 @@ def is_heuristic(settings: ModelSettings) -> bool:
 def judge_for(judge: Judge, settings: ModelSettings, calibrations: Mapping[str, Calibration] = {}) -> Judge:
     """Return the form of the judge that a model is asked in: itself, or its form with typed questions.
 
-    Args:
-        judge: The judge.
-        settings: The settings of the judge model.
-        calibrations: By metric, as fitted for this model; only of use to models that return probabilities.
-
-    Raises:
-        ValueError: The model answers typed questions only, and the judge has none that it can answer.
+    The calibrations, by metric, were fitted for this model; only models that return probabilities use them.
+    ``ValueError`` if the model answers typed questions only, and the judge has none that it can answer.
     """
     if judge.run is not None or not decides(settings):
         return judge

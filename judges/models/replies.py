@@ -174,11 +174,8 @@ _REFUSED_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 def read_call(call_id: object, name: object, arguments: object, number: int) -> ToolCall:
     """Read one call of an answer.
 
-    Args:
-        call_id: The endpoint's id; without one, an id is made from the number.
-        name: The tool's name; empty when absent.
-        arguments: The text that the model wrote, or what a server decoded from it.
-        number: How many calls came before it in the same conversation.
+    Without the endpoint's id one is made from the number of calls before it. The name is empty when absent. The
+    arguments are the text that the model wrote, or what a server decoded from it.
     """
     if isinstance(arguments, str):
         text = _unwrapped(arguments) if arguments.strip() else _NO_ARGUMENTS

@@ -104,9 +104,7 @@ class ScriptedModel:
 def load_script(path: str) -> list[Step]:
     """Read the steps of a script file, a JSON object a line. Calls without an id are numbered through the file.
 
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: A line is no step, or the script is empty.
+    ``OSError`` or ``ValueError`` if the file cannot be read, a line is no step, or there is none.
     """
     # Not splitlines, which also divides at characters that may be inside a JSON text, such as U+2028.
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]

@@ -178,10 +178,7 @@ def choice(
 
     Decoration around the label does not count, nor does `_` or `-` for a blank, unless two labels differ by it. If
     yes and no are offered, true and false mean the same. Labels in ``besides`` are accepted and never offered.
-
-    Raises:
-        InvalidAnswerError: The value is no string, empty, or the menu itself.
-        OffMenuError: The label is not on the menu.
+    ``InvalidAnswerError`` if it is no string, empty, or the menu itself; ``OffMenuError`` if it is another label.
     """
     value, labels = answer[key], (*menu, *besides)
     if isinstance(value, str) and value in labels:
@@ -220,9 +217,7 @@ def folded(label: str) -> str:
 def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:
     """Return a whole number of an answer: 4, 4.0, or a text that ``amount`` reads.
 
-    Raises:
-        InvalidAnswerError: The value is no number.
-        OutOfRangeError: It is a fraction, or off the scale.
+    ``InvalidAnswerError`` if the value is no number, ``OutOfRangeError`` if it is a fraction or off the scale.
     """
     value = amount(answer, key, highest)
     if not lowest <= value <= highest or value != int(value):

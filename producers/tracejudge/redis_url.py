@@ -107,8 +107,7 @@ def has_misplaced_login(url: str) -> bool:
 def parse_redis_url(text: str) -> RedisUrl:
     """Check the form of a URL, and write it as the driver reads it; Redis is not asked.
 
-    Raises:
-        ConfigurationError: The URL is wrong. The message never quotes the URL.
+    ``ConfigurationError`` if it is wrong; the message never quotes the URL.
     """
     text = text.strip()
     try:

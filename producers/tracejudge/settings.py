@@ -52,8 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
     """Check the arguments of `init` and fill them up from the environment; None means not given.
 
-    Raises:
-        ConfigurationError: A value is missing or wrong; the message names it and how to fix it.
+    ``ConfigurationError`` names a value that is missing or wrong, and how to fix it.
     """
     disabled = _switch("disabled", arguments, environ, default=False)
     service = _text("service", arguments, environ)

@@ -172,11 +172,7 @@ class EmbeddedRedis:
         return self._folder
 
     def start(self) -> None:
-        """Start, on a free port and with an empty folder unless these are given, and wait until the server answers.
-
-        Raises:
-            EmbeddedRedisError: It is started already, ended at once, or did not answer in time.
-        """
+        """Start on the port and folder, and wait until the server answers, or raise ``EmbeddedRedisError``."""
         if self._folder is not None:
             raise EmbeddedRedisError("the embedded Redis is started already: call restart() or stop()")
         self._folder = self._kept_folder or Path(tempfile.mkdtemp(prefix="tracejudge-redis-"))
@@ -215,11 +211,7 @@ class EmbeddedRedis:
         self._process = self._watcher = None
 
     def restart(self) -> None:
-        """Start again on the same port and folder; a running server is ended in order before.
-
-        Raises:
-            EmbeddedRedisError: It was never started, ended at once, or did not answer in time.
-        """
+        """Start again on the same port and folder; a running server is ended in order before."""
         if not self.port:
             raise EmbeddedRedisError("the embedded Redis has no port to restart on: call start()")
         self._terminate()

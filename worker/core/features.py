@@ -110,11 +110,7 @@ class IngestHook:
     fields: "Collection[str]" = ()
 
     def before_read(self) -> bool | None:
-        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes.
-
-        Raises:
-            StoreError: Redis does not answer.
-        """
+        """Prepare for a read; called in the ingest thread, may ask Redis. Return True if ``adjust`` changes."""
 
     def adjust(
         self, rules: "Sequence[CompiledRule]", trace: "Trace"
@@ -200,8 +196,7 @@ def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., An
 def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None:
     """Return the bound method of the hook that overrides a method, None if none does.
 
-    Raises:
-        ValueError: Two hooks override it, and the result of one of them would be lost.
+    ``ValueError`` if two hooks override it, and the result of one of them would be lost.
     """
     methods = find_overrides(hooks, name)
     if len(methods) > 1:
@@ -347,9 +342,6 @@ def installed() -> tuple[Feature, ...]:
     """Import the features whose folders exist, in the order in which their hooks run.
 
     A feature is left out if one that it needs is.
-
-    Raises:
-        ImportError: A folder exists, and its module cannot be imported.
     """
     modules = import_module("worker.installed").MODULES
     present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)

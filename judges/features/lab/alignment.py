@@ -123,8 +123,6 @@ class Alignment:
         Args:
             make: Makes the judge with guidance.
             metric: The metric that is compared with the labels; None for the first with a pass rule.
-            train: The traces to learn from.
-            ask: Judges a trace.
             kept: Guidance that the judge has already.
         """
         self._make = make

@@ -57,13 +57,9 @@ GROUP: Final = "tracejudge.judges"
 
 @cache
 def installed(taken: frozenset[str] = frozenset()) -> Mapping[str, Judge]:
-    """Load the judges of all installed distributions, by name.
+    """Load the judges of all installed distributions, by name; none may have a ``taken`` name of a built-in judge.
 
-    Args:
-        taken: The names of built-in judges, which none of them may have.
-
-    Raises:
-        DefinitionError: One is no judge, or its name is taken; the key names the distribution and the entry point.
+    ``DefinitionError``: One is no judge, or its name is taken; the key names the distribution and the entry point.
     """
     judges: dict[str, Judge] = {}
     for entry in _entries():

@@ -229,9 +229,7 @@ class Pool:
     async def ask(self, trace: Trace) -> Reading:
         """Send a trace to a free process, and wait for its answer.
 
-        Raises:
-            JudgeFailedError: The judge has no verdict.
-            PassingError: The judge did not run; nothing is wrong with the trace.
+        ``JudgeFailedError``: No verdict. ``PassingError``: The judge did not run; nothing is wrong with the trace.
         """
         slot = await self._free.get()
         began, status = time.perf_counter(), "internal_error"

@@ -361,9 +361,7 @@ class ContentPolicy:
     def prepare(self, record: Trace | LateFeedback) -> Raw:
         """Return what may be sent of a record, as JSON.
 
-        Raises:
-            RedactionError: The host's redaction failed; the record must not be sent.
-            Exception: JSON cannot hold a value of the record.
+        ``RedactionError``: The record must not be sent. Any other error: JSON cannot hold a value of it.
         """
         payload = _encode(record)
         if may_hold_media(payload):

@@ -237,11 +237,7 @@ class Output:
         self._written = 0
 
     def open(self) -> None:
-        """Create the file unless it is open already.
-
-        Raises:
-            UsageError: The file cannot be created.
-        """
+        """Create the file unless it is open already, or raise ``UsageError``."""
         if self._create is not None:
             try:
                 self._file, self._create = self._create(), None
@@ -277,11 +273,7 @@ class Output:
 
 
 def open_output(path: str | None, *sources: BinaryIO, force: bool, resume: bool = False) -> Output:
-    """Return the file for verdicts, to be opened; `-` is standard output.
-
-    Raises:
-        click.UsageError: It would overwrite a file.
-    """
+    """Return the file for verdicts, to be opened; `-` is standard output. ``UsageError`` if it would be overwritten."""
     if path is None or path == "-":
         return Output(None if path is None else sys.stdout.buffer, "standard output")
     try:
@@ -319,8 +311,7 @@ class Conversations:
     def add(self, trace: Trace, size: int) -> None:
         """Add a trace with a session id, of so many bytes.
 
-        Raises:
-            click.ClickException: All conversations are too large to be held at once.
+        ``ClickException`` if all conversations are too large to be held at once.
         """
         session = session_id_of(trace)
         kept = self._traces.setdefault(session, deque(maxlen=self._max))

@@ -48,11 +48,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:
-        """Return where requests go, with the credentials that the settings name.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
+        """Return where requests go, with the credentials that the settings name; ``SettingsError`` if one is absent."""
         options = all_receivers(settings)[name]
         assert isinstance(options, HttpReceiver)  # noqa: S101 - by its kind
         secrets = options.secrets(f"receivers.{name}.").items()
@@ -100,11 +96,7 @@ class HttpExporter(ReceiverExporter):
 
     @classmethod
     def probe_of(cls, settings: Settings, name: str) -> Request:  # noqa: ARG003 - subclasses use them
-        """Return the probe if it depends on the settings.
-
-        Raises:
-            SettingsError: A credential is absent.
-        """
+        """Return the probe if it depends on the settings; ``SettingsError`` if a credential is absent."""
         return cls.probe
 
     @classmethod
@@ -122,11 +114,7 @@ class HttpExporter(ReceiverExporter):
 
     @staticmethod
     def api_key(options: HttpReceiver, name: str) -> str | None:
-        """Return the key that the settings name.
-
-        Raises:
-            SettingsError: It is absent.
-        """
+        """Return the key that the settings name; ``SettingsError`` if it is absent."""
         return Secret.from_table(options, f"receivers.{name}.api_key_").read(os.environ)
 
     @property

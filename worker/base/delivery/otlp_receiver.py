@@ -147,8 +147,7 @@ class OtlpExporter(HttpExporter):
     def destination_of(cls, settings: Settings, name: str) -> Destination:
         """Return where requests go; without `url` as the variables of OpenTelemetry say.
 
-        Raises:
-            SettingsError: A credential or the address is absent, or the variables ask for another protocol.
+        ``SettingsError``: A credential or the address is absent, or the variables ask for another protocol.
         """
         destination = super().destination_of(settings, name)
         if destination.url:

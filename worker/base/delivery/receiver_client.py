@@ -93,11 +93,7 @@ class ReceiverClient:
     # the blocking client apply to each read, and a receiver that sends a byte every few seconds never ends.
 
     def __init__(self, destination: Destination) -> None:
-        """Make a client; the first request connects.
-
-        Raises:
-            SettingsError: A certificate file cannot be used.
-        """
+        """Make a client; the first request connects. ``SettingsError`` if a certificate file cannot be used."""
         self.deadline_s = destination.timeout_s
         self._destination = destination
         self._url = destination.url

@@ -157,9 +157,7 @@ class ReceiverExporter(ExportConsumer):
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode a verdict for each channel that takes a part of it.
 
-        Raises:
-            SkippedError: The receiver cannot hold this verdict.
-            Exception: Any other error counts the verdict as unreadable.
+        ``SkippedError``: The receiver cannot hold it. Any other error counts the verdict as unreadable.
         """
 
     @property
@@ -252,11 +250,7 @@ class ReceiverExporter(ExportConsumer):
             self._send(channel, by_channel[channel])
 
     def _send(self, channel: Channel, items: Sequence[Item]) -> None:
-        """Deliver items until each was accepted, parked or dropped: in batches, or in halves after a refusal.
-
-        Raises:
-            DeliveryEndedError: The worker was told to stop, or others took the entries over.
-        """
+        """Deliver items until each was accepted, parked or dropped: in batches, or in halves after a refusal."""
         parts = deque(_Part(batch) for batch in batches(channel, items))
         while parts:
             part = parts.popleft()
@@ -373,11 +367,7 @@ class ReceiverExporter(ExportConsumer):
         return len(taken)
 
     def _retry_later(self, reply: Reply) -> None:
-        """Wait before the next request; the reason is logged when it changes.
-
-        Raises:
-            DeliveryEndedError: The worker was told to stop.
-        """
+        """Wait before the next request; the reason is logged when it changes."""
         least_s = backoff_s(self._failures, first_s=0.5, longest_s=20.0)
         self._failures += 1
         # A receiver may ask for a longer wait, up to five minutes.
@@ -409,9 +399,8 @@ class ReceiverExporter(ExportConsumer):
     def _keep(self) -> None:
         """Reset the idle time of the entries under delivery every few seconds, so that no worker claims them.
 
-        Raises:
-            DeliveryEndedError: None of them is left: after a long pause of this process others have claimed them, or
-                the outbox's cap has removed them.
+        ``DeliveryEndedError`` if none of them is left: after a long pause of this process others have claimed them,
+        or the outbox's cap has removed them.
         """
         if time.monotonic() < self._keep_at or not self._delivering:
             return

@@ -12,8 +12,7 @@ from worker.base.delivery.channel import SkippedError
 def find_run_id(verdict: Verdict, tag: str) -> str:
     """Return the id by which a tag names the trace in the receiver.
 
-    Raises:
-        SkippedError: There is none, or none that the receiver could have: its ids are UUIDs.
+    ``SkippedError`` if there is none, or none that the receiver could have: its ids are UUIDs.
     """
     try:
         uuid.UUID(verdict.tags.get(tag, ""))

@@ -76,11 +76,7 @@ class ForgetTarget:
         session_id: str | None = None,
         user_keys: Iterable[str] = (),
     ) -> None:
-        """Set one of the three ids.
-
-        Args:
-            user_keys: Keys by which verdicts may hash the user's id.
-        """
+        """Set one of the three ids; verdicts may hash the user's id by any of the keys."""
         self.is_person = user_id is not None
         self.name = hashlib.blake2b(repr((user_id, session_id)).encode(), digest_size=8).hexdigest()
         self.session_id = session_id
@@ -273,11 +269,7 @@ class Forgetting:
         dry_run: bool = False,
         progress: Callable[[str, int], None] = lambda _place, _things: None,
     ) -> None:
-        """Search one Redis for a target.
-
-        Args:
-            progress: Called with the kind that is being scanned (`traces`, `batches`, …), and the number so far.
-        """
+        """Search one Redis for a target; ``progress`` is called with the kind that is scanned and the number so far."""
         self.result = ErasureCounts()
         self.store = store
         self._keys = store.keys
@@ -294,9 +286,7 @@ class Forgetting:
     def run(self) -> ErasureCounts:
         """Find the traces of a person or session first, then erase.
 
-        Raises:
-            StoreError: Redis did not answer; it is safe to begin again.
-            OSError: A file of an archive cannot be read or replaced; the same.
+        After ``StoreError`` (Redis), or ``OSError`` (a file of an archive), it is safe to begin again.
         """
         self.learn()
         return self.erase()

@@ -251,10 +251,8 @@ def write_labels(
     """Store labels, and count which are `new`, `changed` or the `same`. Of several with one id the last counts.
 
     A drawn label stays drawn if one from a queue or a golden set replaces it, unless ``replace_drawn``: else a file of
-    the traces that somebody looked for would take the odd ones out of the drawn labels.
-
-    Raises:
-        TooManyLabelsError: There are too many; the labels of this call are not stored.
+    the traces that somebody looked for would take the odd ones out of the drawn labels. ``TooManyLabelsError`` if there
+    are too many; the labels of this call are not stored.
     """
     by_id: dict[str, Label] = {}
     written: Counter[str] = Counter()

@@ -72,11 +72,7 @@ class FoundTrace(NamedTuple):
 
 
 def usable_prefix(prefix: str) -> str:
-    """Return the beginning of a trace id.
-
-    Raises:
-        TraceNotFoundError: It is too short to mean one trace, or longer than any id.
-    """
+    """Return the beginning of a trace id; ``TraceNotFoundError`` if it is too short, or longer than any id."""
     if not MIN_PREFIX_CHARS <= len(prefix) <= MAX_ID_CHARS:
         raise TraceNotFoundError(
             f"{prefix[:MAX_ID_CHARS]!r} is no trace id: write its first {MIN_PREFIX_CHARS} characters, or more"
@@ -110,8 +106,7 @@ class TraceLookup:
     def resolve(self, prefix: str) -> str:
         """Return the id of the only trace that begins so; an id that is one as a whole is returned as it is.
 
-        Raises:
-            TraceNotFoundError: No trace begins so, or several do.
+        ``TraceNotFoundError`` if no trace begins so, or several do.
         """
         names: dict[str, None] = {}
         for trace_id in self._ids(prefix) if prefix else ():

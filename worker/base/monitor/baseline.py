@@ -174,13 +174,7 @@ def flat(share: float, per_week: float, *, dispersion: float = 1.0, mean_weight:
 
 
 def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline | None:
-    """Return a flat baseline for a series with these hours, None without judgements.
-
-    Args:
-        hours: the newest hours, also of incidents.
-        share: the share that is expected.
-        error: its standard error.
-    """
+    """Return a flat baseline at a share with a standard error for these newest hours, None without judgements."""
     hours = [hour for hour in hours if hour.weight > 0]
     if not hours:
         return None

@@ -53,11 +53,7 @@ def find_decline(days: Sequence[Day], today: int) -> Decline | None:
     """Return the notice of a decline in the last 28 or 42 days, the clearer of both; None without one.
 
     Least squares on means of the seven days of the week and a slope. Residuals of neighbouring days that agree widen
-    the error (Bartlett, J. R. Stat. Soc. 98, 1935).
-
-    Args:
-        days: days with verdicts, in order, without those of incidents; some may be missing.
-        today: the day that is not complete yet.
+    the error (Bartlett, J. R. Stat. Soc. 98, 1935). Days are in order, without those of incidents.
     """
     declines = []
     for length in _WINDOWS_DAYS:

@@ -153,11 +153,7 @@ class Detection:
         return None if series.segment else self._objectives.get((series.judge, series.metric))
 
     def step(self, series: Mapping[str, Series]) -> Mapping[str, Detector]:
-        """Step the detectors of active series through all complete buckets; return all of them by series.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
+        """Step the detectors of active series through all complete buckets; return all by series. Safe to repeat."""
         now, began = self._clock(), time.monotonic()
         names = {key: self._keys.quality_detector(key) for key in series if key not in self._detectors}
         detectors = self._detectors | read_states(self._store, names, Detector)
@@ -347,10 +343,7 @@ class Detection:
 def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
     """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
 
-    Args:
-        detector: The detector, which has a baseline.
-        hours: The buckets of the period.
-        sessions: Stored sums of sessions, W and K as msgpack, and how often each occurs.
+    Sessions are stored sums W and K as msgpack, and how often each occurs.
     """
     if (norm := detector.norm) is None or not hours:
         return

@@ -129,14 +129,7 @@ def limits_of(
 
     The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
     Analysis, 1985, chapter X); visits grow with the information of a week. The last term pays for the errors of the
-    baseline, which are large with few weeks or few judgements.
-
-    Args:
-        norm: the baseline.
-        moments: moments of the sessions of the last weeks; empty if judgements are independent.
-        series: active series of the installation, segments included.
-        false_alarms_per_week: the budget of the installation.
-        drops: the drops that the sums are most sensitive to.
+    baseline, which are large with few weeks or few judgements. ``series`` counts the active ones with their segments.
     """
     factors, limits = [], []
     for position, drop in enumerate(drops):
@@ -162,11 +155,6 @@ def factor(norm: Baseline, moments: Moments, drop: int) -> float:
     The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
     scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
     Albrecher, Ruin Probabilities, 2010, chapter IV).
-
-    Args:
-        norm: the baseline.
-        moments: moments of the sessions of the last weeks.
-        drop: position in DROPS.
     """
     if not norm.needs_sessions:
         return 1.0
@@ -189,13 +177,8 @@ def step(
 ) -> Change | None:
     """Count the verdicts of one bucket and return what they change; buckets without verdicts change nothing.
 
-    Args:
-        state: the state of the detector, changed in place.
-        bucket: number of the bucket; later ones are larger.
-        passed: weight of the verdicts that pass, in units of the baseline's mean weight.
-        failed: weight of the others.
-        expected: the shares that the drops are measured from, of this hour.
-        limits: what limits_of returned.
+    ``passed`` and ``failed`` are weights in units of the baseline's mean weight; drops are measured from the shares
+    ``expected`` of this hour.
     """
     if state.alarm >= 0:
         return _recover(state, bucket, passed, failed, expected=expected[state.alarm], limits=limits)
@@ -280,11 +263,6 @@ def since_interval(buckets: Sequence[Bucket], size: float, kappa: float) -> Sinc
     """Return when a drop began: quantiles of the posterior over the buckets, each as likely before.
 
     Smith, Biometrika 62, 1975: the likelihood of a change at a bucket is the product of the ratios from there on.
-
-    Args:
-        buckets: the buckets before and within the drop, up to the alarm.
-        size: the size of the drop.
-        kappa: the factor of the scores of the alternative that fired.
     """
     # A size measured from the first rise of the sum is too large: with it 84 % of the intervals held the true begin.
     size = max(_LEAST_DROP, _SIZE_KEPT * size)
@@ -342,13 +320,8 @@ def explain(
     """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed.
 
     The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
-    (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods).
-
-    Args:
-        whole: the verdicts of the series.
-        segments: those of its segments.
-        kappa: the factor of the scores.
-        mixes: passes that the segments of each kind were expected to give together, with their parts of this time.
+    (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods). ``mixes`` are passes that the segments of
+    each kind were expected to give together, with their parts of this time.
     """
     prior = math.log(len(segments)) if segments else 0.0
     own = whole.gain(kappa)

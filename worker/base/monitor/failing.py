@@ -22,14 +22,8 @@ Kind = Literal["drop", "safety"]
 def failing_traces(store: Store, series: Series, since: float, count: int = 3, *, confirmed: bool = True) -> list[str]:
     """Return the ids of the newest traces that failed in a series, those confirmed by a second judging first.
 
-    Failures that a second judging cleared are left out.
-
-    Args:
-        store: Redis.
-        series: The series.
-        since: Seconds since the epoch.
-        count: Maximum of traces.
-        confirmed: Search on for confirmed failures when enough others were found.
+    Failures that a second judging cleared are left out. ``confirmed`` searches on for confirmed failures when enough
+    others were found.
     """
     traces: dict[Failure, list[str]] = {"confirmed": [], "cleared": [], "failed": []}
     segments = (series.segment,) if series.segment else ()

@@ -143,11 +143,7 @@ class Watch(ABC):
         self._shown: set[tuple[Gauge, tuple[str, ...]]] = set()
 
     def run_due(self) -> None:
-        """Run if the interval has passed; called every second or two.
-
-        Raises:
-            StoreError: Redis did not answer; the gauges stay as they are, and it is safe to call again.
-        """
+        """Run if the interval has passed; called every second or two. If Redis does not answer, the gauges stay."""
         now = self._clock()
         if now >= self._next_run:
             # A run that fails waits as well, because it must not keep the watches behind it from theirs.
@@ -156,14 +152,7 @@ class Watch(ABC):
 
     @abstractmethod
     def run(self, now: float) -> bool | None:
-        """Do the work and show the gauges; return True if the rest of the work is for a run that follows at once.
-
-        Args:
-            now: The time by the clock of the watch.
-
-        Raises:
-            StoreError: Redis did not answer.
-        """
+        """Do the work and show the gauges; return True if the rest of the work is for a run that follows at once."""
 
     def count(self, verdict: Verdict, at: float) -> Iterable[Increment]:  # noqa: ARG002 - for those that count
         """Return the increments of a verdict of any version, whose entry is of that time.

@@ -80,14 +80,8 @@ class Member(NamedTuple):
 def investigate(store: Store, members: Sequence[Member], siblings: Sequence[Series], last: int) -> Incident:
     """Explain a drop of which at least one member has an open alarm, and store its example traces.
 
-    Args:
-        store: Redis.
-        members: The whole series first, then its segments.
-        siblings: Series of the same metric and service by another judge version or judge model.
-        last: The newest bucket that was counted.
-
-    Raises:
-        StoreError: Redis did not answer.
+    The first member is the whole series, the others its segments; siblings are series of the same metric and service
+    by another judge version or judge model. ``last`` is the newest bucket that was counted.
     """
     first = max(last - _KEPT, min(member.state.since for member in members if member.state.since is not None))
     begin = max(last - _KEPT, first - _PER_DAY)

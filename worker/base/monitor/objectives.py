@@ -39,14 +39,9 @@ class Objective(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_objectives(path: Path, place: str = "") -> tuple[Objective, ...]:
-    """Read and check the rows `[[objectives]]` of a file; its other tables are of the alert rules.
+    """Read and check the rows `[[objectives]]` of a file, or raise ``SettingsError`` with the setting that names it.
 
-    Args:
-        path: The file.
-        place: The setting that names it, for errors.
-
-    Raises:
-        SettingsError: The file cannot be read, or a row is wrong.
+    Its other tables are of the alert rules.
     """
     return first_raised(read_rows(path, place))
 

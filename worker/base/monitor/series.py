@@ -183,12 +183,7 @@ def read_buckets(
 ) -> Iterator[list[Bucket]]:
     """Yield of each series the buckets that begin in a span of time, in order; empty ones are left out.
 
-    Args:
-        store: Redis.
-        series_ids: The series; some thousand keys are read at once.
-        since: Seconds since the epoch.
-        until: The end, which is not included.
-        fine: Buckets of five minutes, which are kept for 3 days; else of an hour.
+    ``fine`` buckets are of five minutes, kept for 3 days; else of an hour.
     """
     size = _Size(HOUR_S, FIVE_MINUTES_S, "five_key") if fine else _Size(DAY_S, HOUR_S, "hour_key")
     return _read(store, series_ids, since, until, size)

@@ -78,15 +78,7 @@ class Silence:
         self._volumes.clear()
 
     def step(self, series: Mapping[str, Series], newest: Mapping[Service, float]) -> dict[Service, bool]:
-        """Return for each service with a known volume whether it is silent.
-
-        Args:
-            series: All known series by id.
-            newest: When the newest verdict of each active service came, in seconds since the epoch.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
-        """
+        """Return for each service with a known volume whether it is silent, by the time of its newest verdict."""
         now = self._clock()
         ids: dict[Service, list[str]] = {}
         for series_id, labels in series.items():

@@ -235,15 +235,9 @@ class QualitySums(ExportConsumer):
             self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries, while the caller holds ``adding``; False if none was new.
+        """Add entries in the order of their outbox, while the caller holds ``adding``; False if none was new.
 
-        Args:
-            entries: In the order of their outbox.
-            source: Where entries of another partition come from.
-            last: The last entry read, if it is none of these entries.
-
-        Raises:
-            StoreError: Redis did not answer; the entries come again.
+        ``last`` is the last entry read, if it is none of these. After ``StoreError`` the entries come again.
         """
         plan = _Plan(self._store.keys, source, last)
         added = self._added = {}

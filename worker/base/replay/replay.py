@@ -161,11 +161,7 @@ class _Chunk(NamedTuple):
 
 
 def first_state(settings: Settings, store: Store, options: ReplayOptions) -> State:
-    """Make the first state of a new replay; its end is the newest entry now.
-
-    Raises:
-        ReplayOptionsError: The request cannot be replayed.
-    """
+    """Make the first state of a new replay, which ends with the newest entry now, or raise ``ReplayOptionsError``."""
     _check_free_options(settings, options)
     # By Redis' clock, which made the ids.
     now_s = store.now_ms() / 1000
@@ -286,19 +282,11 @@ class Cursor:
         return State(question, next_id, Counts())
 
     def read(self) -> State:
-        """Read the state of the replay.
-
-        Raises:
-            ReplayError: The replay does not exist, or this version cannot read it.
-        """
+        """Read the state; ``ReplayError`` if it does not exist, or this version cannot read it."""
         return self.state_of(self._store.call(lambda client: client.hgetall(self.key)))
 
     def state_of(self, fields: Mapping[bytes, bytes]) -> State:
-        """Read the content of the hash.
-
-        Raises:
-            ReplayError: It is empty, or this version cannot read it.
-        """
+        """Read the content of the hash, as ``read``."""
         if not fields:
             raise ReplayError(f"Redis knows no replay {self.name!r}; start a new one, nothing is judged twice")
         if msgspec.json.decode(fields[b"question"], type=_Version).v not in _KNOWN_VERSIONS:
@@ -380,11 +368,7 @@ class ReplayRun:
         self._count = _FIRST_CHUNK_COUNT
 
     def step(self) -> bool:
-        """Process the next chunk; True while there is more.
-
-        Raises:
-            ReplayError: Redis has forgotten the replay.
-        """
+        """Process the next chunk; True while there is more. ``ReplayError`` if Redis has forgotten the replay."""
         if self.state.is_finished:
             return False
         chunk = self._read()

@@ -73,11 +73,7 @@ def is_reserved(name: str) -> bool:
 
 
 def calibrate_judge(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
-    """Return a judge in the form that a model is asked in, with the calibrations of the configuration.
-
-    Raises:
-        ValueError: The judge has no form for this model; the text says why.
-    """
+    """Return a judge in the form that a model is asked in, with its calibrations; ``ValueError`` if there is none."""
     own = [row for row in settings.calibrations if (row.judge, row.model) == (judge.name, model.judge_model)]
     return judge_for(judge, model, {row.metric_of(judge): row.calibration for row in own})
 
@@ -172,11 +168,7 @@ class Graders:
         return CODE if judge in self.code_judges else self._models[self.model_by_judge.get(judge, model)]
 
     def version(self, judge: str, judge_model: str) -> str:
-        """Return the version of a judge for a judge model.
-
-        Raises:
-            KeyError: The judge is unknown, or the model cannot be asked.
-        """
+        """Return the version of a judge for a judge model; ``KeyError`` if one is unknown or cannot be asked."""
         form = self.judge_form(judge, judge_model)
         if form is None:
             raise KeyError(judge)

@@ -68,10 +68,9 @@ class ConfigSources(NamedTuple):
 def load_without_judges(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Settings:
-    """Load the settings of a process that judges nothing; models, judges and rules are not checked.
+    """Load the settings of a process that judges nothing, or raise ``SettingsError``.
 
-    Raises:
-        SettingsError: A value is wrong, or values do not go together.
+    Models, judges and rules are not checked.
     """
 
     def converted() -> Faults[Settings]:
@@ -87,11 +86,7 @@ def load_without_judges(
 def read(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Faults[ConfigSources]:
-    """Read the file, the variables, and the arguments that are not None; the later wins.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Read the file, the variables, and the arguments that are not None; the later wins."""
     path = config_path(environment, config)
     raw = read_toml(Path(path), "check --config or TRACEJUDGE_CONFIG") if path else {}
     origin = dict.fromkeys(raw, path or "")

@@ -192,8 +192,7 @@ class IngestConsumer(ServiceThread):
     def process(self, entries: Iterable[Entry]) -> None:
         """Account for entries, write their batches, and notify the judging workers.
 
-        Raises:
-            StoreError: The thread stops before Redis answers; the entries stay pending and are claimed later.
+        ``StoreError`` if the thread stops before Redis answers; the entries stay pending and are claimed later.
         """
         max_bytes = self._settings.max_trace_bytes
         reads = (read_entry(entry, max_bytes) for entry in entries)

@@ -129,9 +129,7 @@ class Planner:
     def plan(self, entries: Iterator[StreamEntry], shed: Collection[str] = frozenset()) -> Plan:
         """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.
 
-        Args:
-            entries: In the order of the stream; what is left of the iterator belongs to the next plan.
-            shed: Judge models for which nothing is chosen now; their evaluations are only counted.
+        What is left of the iterator belongs to the next plan. For models to ``shed`` evaluations are only counted.
         """
         keys = self._keys
         own = (keys.feedback, keys.groups, keys.producers, keys.sessions_due, keys.sessions)

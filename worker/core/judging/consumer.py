@@ -153,10 +153,7 @@ class JudgingConsumer:
     ) -> None:
         """Make the windows of all judge models; ``start`` begins.
 
-        Args:
-            limits: The limits of each judge model's endpoint.
-            slots: The slots by judge model, if several consumers share them.
-            loop: The event loop that they share, which outlives them; by default a new one.
+        Several consumers may share slots by judge model, and an event loop, which outlives them.
         """
         self._notifier = notifier
         self._serves = serves

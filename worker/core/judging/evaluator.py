@@ -115,11 +115,9 @@ class GroupCommit(Generic[T, R]):
     def __init__(
         self, name: str, commit: Callable[[list[T]], Sequence[R | Exception]], *, repeats: bool = False
     ) -> None:
-        """Prepare a thread of that name.
+        """Prepare a thread; ``commit`` returns a result or an error for each item.
 
-        Args:
-            commit: Returns a result or an error for each item.
-            repeats: Whether it is repeated while it raises ``StoreError``, however long Redis is away.
+        ``repeats``: It is called again while it raises ``StoreError``, however long Redis is away.
         """
         self._commit = commit
         self._repeats = repeats
@@ -207,10 +205,7 @@ class BatchEvaluator:
     ) -> None:
         """Build the hooks of features.
 
-        Args:
-            metrics: Where features count; None counts nothing.
-            slots: The slots of ``code_slots`` if several evaluators share the process; then they share models and
-                judges too, and do not close them.
+        Evaluators that share ``slots`` share models and judges too, and do not close them.
         """
         self._settings = settings
         self._closes = slots is None
@@ -241,12 +236,8 @@ class BatchEvaluator:
     ) -> list[UnfinishedEvaluation]:
         """Evaluate a batch; return the evaluations without a final verdict.
 
-        Args:
-            tries: Calls and cost of earlier rounds, by evaluation id.
-            count_outcome: Receives the outcome of each evaluation, and its calls and cost before and after this round.
-
-        Raises:
-            UnexpectedError: An evaluation ended without an outcome; all others have ended as well.
+        ``tries`` has calls and cost of earlier rounds; ``count_outcome`` receives those of each evaluation before and
+        after this round. ``UnexpectedError`` if one ended without an outcome; all others have ended as well.
         """
         traces = await self._redact(batch.items)
         user_key = ""

@@ -229,11 +229,7 @@ def batch_header(batch_id: str, grader: str, judge_model: str, created_at: float
 
 
 def decode_batch(payload: bytes) -> Batch:
-    """Read a batch.
-
-    Raises:
-        BatchError: Its version is unknown, or the payload is no batch.
-    """
+    """Read a batch; ``BatchError`` if its version is unknown, or the payload is no batch."""
     try:
         # Decode the version first, because a batch of another version need not fit our types.
         version = msgspec.json.decode(payload, type=_Version).v

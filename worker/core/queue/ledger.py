@@ -247,9 +247,7 @@ class Ledger:
     ) -> list[bool]:
         """Remove dead letters for good; True for each that was there. They count as removed, and stay finished.
 
-        Args:
-            given_up_until_ms: Only letters given up at this time or before; by default all.
-            above_bytes: Only while all letters with their traces take more than this; by default all.
+        By default all: else those given up by a time, or only while all letters with their traces take more bytes.
         """
         if not evaluation_ids:
             return []

@@ -60,8 +60,7 @@ class BrokerSender:
     def send(self, partition: int, label: str, at_most: int) -> None:
         """Send a notification for a queue label unless its queue holds ``at_most`` messages for each partition.
 
-        Raises:
-            Exception: The broker is away; the type depends on its driver.
+        The type of the error depends on the broker's driver.
         """
         try:
             if self._channel is None:

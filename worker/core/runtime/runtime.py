@@ -64,14 +64,9 @@ class Runtime:
         serves: QueueStatus,
         config: str | None = None,
     ) -> None:
-        """Build what the configured roles need.
+        """Build what the configured roles need, or raise ``SettingsError``; ``config`` is the file, for errors.
 
-        Args:
-            send: Sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
-            config: The configuration file, for errors.
-
-        Raises:
-            SettingsError: A model cannot be made from its settings.
+        ``send`` sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
         """
         self.settings = settings
         self._config = config
@@ -128,8 +123,7 @@ class Runtime:
     def start(self) -> None:
         """Serve metrics and start all threads.
 
-        Raises:
-            SettingsError: The metrics port is in use, or Redis holds keys of another version.
+        ``SettingsError`` if the metrics port is in use, or Redis holds keys of another version.
         """
         settings = self.settings
         open_stores(self.stores, settings, self._config)

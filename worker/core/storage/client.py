@@ -101,10 +101,7 @@ class LayoutError(StoreError):
 def connect(url: str, key: str = "") -> "redis.Redis":
     """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
 
-    Args:
-        url: A server (`redis://`, `rediss://`, `unix://`), or sentinels (`redis+sentinel://`) or nodes of a cluster
-            (`redis+cluster://`), which each new connection asks for the master.
-        key: On a cluster the client is of the master that owns its slot.
+    Each new connection asks sentinels or nodes of a cluster for the master, on a cluster for that of the key's slot.
     """
     pool = make_pool(
         url,
@@ -204,8 +201,7 @@ class Store:
     def open(self) -> None:
         """Check the version of the keys and the number of partitions, and load all scripts into Redis.
 
-        Raises:
-            LayoutError: Another version, or a worker with another number of partitions, wrote the keys.
+        ``LayoutError`` if another version, or a worker with another number of partitions, wrote the keys.
         """
         wrong = self.call(lambda client: find_wrong_keys(client, self))
         if wrong is not None:
@@ -222,8 +218,7 @@ class Store:
     ) -> Any:
         """Run a script by name, after some texts are written by their keys; the script lets them stay beyond a minute.
 
-        Raises:
-            LayoutError: The keys under the prefix were written by another version.
+        ``LayoutError`` if the keys under the prefix were written by another version.
         """
         if not self._is_open:
             # Redis was away when the process began, and nothing is written before the version of the keys is known.
@@ -247,11 +242,7 @@ class Store:
         return self.call(run)
 
     def run_each(self, calls: "Sequence[ScriptCall]") -> list[Any]:
-        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed.
-
-        Raises:
-            LayoutError: The keys under the prefix were written by another version.
-        """
+        """Run scripts in one round trip; return their replies, or the ``StoreError`` of a script that failed."""
         if not self._is_open:
             self.open()
 

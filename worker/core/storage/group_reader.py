@@ -44,9 +44,6 @@ class GroupReader:
 
         Entries stay pending until they are acknowledged, also when an error ends the read. At most one command is sent
         ahead: if the reader is closed before the next read, another consumer claims its entries.
-
-        Raises:
-            StoreError: Redis did not answer.
         """
         total = size = 0
         while total < most:

@@ -69,10 +69,9 @@ OUTAGE: Final = Outage()
 
 
 def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
-    """Check what wrote the keys of a service's stores; one that does not answer is reported, and checked at first use.
+    """Check what wrote the keys of a service's stores, or raise ``SettingsError``.
 
-    Raises:
-        SettingsError: Another version wrote them, or a worker with another number of partitions.
+    One that does not answer is reported, and checked at first use.
     """
     OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
@@ -286,9 +285,7 @@ class EventLoopThread:
     def wait(self, coroutine: Coroutine[Any, Any, None], timeout_s: float) -> None:
         """Run a coroutine in the loop, and wait for its end in the calling thread.
 
-        Raises:
-            TimeoutError: It has not ended in time.
-            LoopEndedError: The loop has ended.
+        ``TimeoutError`` if it has not ended in time, ``LoopEndedError`` if the loop has.
         """
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)

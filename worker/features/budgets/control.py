@@ -104,14 +104,10 @@ def smooth(forecast: Sequence[float]) -> list[float]:
 
 
 def predict(demand: Sequence[float], forecast: Sequence[float], now: float, end: float, history_s: float) -> float:
-    """Return the expected demand from now to the end.
+    """Return the expected demand from now to the end, in seconds since midnight.
 
-    Args:
-        demand: Of each five minutes of yesterday and today, in all priorities.
-        forecast: Smoothed; empty on the first day.
-        now: Seconds since midnight.
-        end: At most the next midnight.
-        history_s: Seconds since the first cost.
+    ``demand`` is of each five minutes of yesterday and today, in all priorities; the forecast is smoothed, and empty on
+    the first day; ``history_s`` counts from the first cost.
     """
     last_hour = _sum(demand, DAY_S + now - HOUR_S, DAY_S + now)
     if forecast:

@@ -68,8 +68,7 @@ class RateAdjuster(IngestHook):
     def before_read(self) -> bool:
         """Exchange factors and counts if some seconds have passed; return whether rates or new values change.
 
-        Raises:
-            StoreError: Redis did not answer; the factors stay as they are, and the counts of these seconds are lost.
+        If Redis does not answer, the factors stay as they are, and the counts of these seconds are lost.
         """
         now = self._clock()
         if not 0 <= self._next - now <= _EVERY_S:

@@ -103,9 +103,7 @@ class Budgets:
     async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
         """Reserve the cost of one call in all of these budgets.
 
-        Raises:
-            OverBudgetError: A budget does not suffice; nothing is reserved.
-            ModelUnavailableError: Redis does not answer; the evaluation is tried again later.
+        ``OverBudgetError`` if one does not suffice: nothing is reserved. ``ModelUnavailableError`` if Redis is away.
         """
         arguments: list[str | int] = [int(lifetime_s * 1000)]
         for concern, reservation in zip(concerned, reservations, strict=True):

@@ -77,8 +77,7 @@ def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shi
 def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
     """Return the probability of at least as many recent disagreements over all traces.
 
-    Args:
-        counts: By trace recent verdicts and disagreements, earlier verdicts and disagreements.
+    Of each trace recent verdicts and disagreements, earlier verdicts and disagreements.
     """
     seen = sum(missed for _, missed, _, _ in counts)
     if seen <= sum(total * (past_missed + 0.5) / (past + 1) for total, _, past, past_missed in counts):

@@ -119,11 +119,7 @@ _FORMS: Final = {form.value: form for form in Form} | {
 
 
 def form_of(request: Request, accepted: Sequence[Form]) -> Form:
-    """Return the encoding of a request.
-
-    Raises:
-        RefusedError: It is none of those accepted, or the content is compressed by another method than gzip.
-    """
+    """Return the encoding; ``RefusedError`` if it is not accepted, or compressed by another method than gzip."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     form = _FORMS.get(media)
     if form not in accepted or form is None:
@@ -146,10 +142,9 @@ class Bodies:
         self.held_bytes = 0  # Bytes of all bodies that are being read or used.
 
     async def read(self, request: Request) -> "Body":
-        """Read and decompress a body; the caller releases it.
+        """Read and decompress a body, which the caller releases.
 
-        Raises:
-            RefusedError: It is too large, too slow, no gzip, or one body too many.
+        ``RefusedError`` if it is too large, too slow, no gzip, or one body too many.
         """
         body = Body(self)
         try:
@@ -290,11 +285,7 @@ class Access:
 
     @classmethod
     def from_settings(cls, settings: Settings, environment: Mapping[str, str]) -> "Access":
-        """Read all tokens.
-
-        Raises:
-            SettingsError: A token is absent or unusable, or there is none and other machines may connect.
-        """
+        """Read all tokens; ``SettingsError`` if one is unusable, or there is none and other machines may connect."""
         clients: dict[str, Client] = {}
         for name, token in GATEWAY.read(settings).tokens.items():
             key = f"gateway.tokens.{name}.token_"

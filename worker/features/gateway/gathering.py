@@ -71,9 +71,7 @@ class Gatherer:
     def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
         """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
 
-        Raises:
-            RefusedError: There is no room for all.
-            StoreError: Redis did not answer; what is stored already is stored once, however often it is sent.
+        ``RefusedError`` without room for all. After ``StoreError`` a repeat stores once.
         """
         groups = [group for group in request.traces.items() if trace_ids is None or group[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
@@ -118,12 +116,7 @@ class Gatherers:
         return sum(gatherer.held_bytes for gatherer in self.each)
 
     def add(self, request: Request) -> None:
-        """Store the spans of a request.
-
-        Raises:
-            RefusedError: A partition has no room for all; what others store is stored once, however often it is sent.
-            StoreError: Redis did not answer; the same.
-        """
+        """Store the spans of a request; after a ``RefusedError`` or ``StoreError`` a repeat stores them once."""
         if len(self.each) == 1:
             self.each[0].add(request)
             return

@@ -210,11 +210,7 @@ def _read_protobuf(request: Request, body: bytes, service: str | None, *, is_log
 
 
 def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
-    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it.
-
-    Raises:
-        DecodeError: It is no message.
-    """
+    """Parse a message; texts that are no UTF-8 are repaired first, in the bytes that are returned beside it."""
     try:
         return kind.FromString(content), content
     except DecodeError:
@@ -268,12 +264,7 @@ class _Splitter:
         self._left = most
 
     def fields(self, data: memoryview) -> list[tuple[int, memoryview]]:
-        """Return the fields that have a length, by number; the others are skipped.
-
-        Raises:
-            DecodeError: It is no message.
-            RefusedError: The request has too many fields.
-        """
+        """Return the fields that have a length, by number; ``RefusedError`` if the request has too many fields."""
         fields: list[tuple[int, memoryview]] = []
         at, end, skipped = 0, len(data), 0
         try:
@@ -377,11 +368,7 @@ _attributes_decoder = msgspec.json.Decoder(list[_Attribute])
 
 
 def _decoded(raw: bytes | Raw, decoder: msgspec.json.Decoder[Any]) -> Any:
-    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field.
-
-    Raises:
-        NoTraceError: It is no JSON, or not as OTLP has it.
-    """
+    """Decode JSON; in the second attempt without what is no UTF-8, and without ``null``, the absence of a field."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -401,8 +388,7 @@ def _without_null(value: Any) -> Any:
 def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
     """Return the resources of a request in JSON.
 
-    Raises:
-        RefusedError: It is meant for another path. Read as OTLP it would have no item, and be lost with a reply of 200.
+    ``RefusedError`` if it is meant for another path: read as OTLP it would have no item, and lost with a reply of 200.
     """
     items: _Items = _decoded(body, _items_decoder)
     resources, others = items.resource_spans, items.resource_logs

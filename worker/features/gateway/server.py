@@ -62,11 +62,7 @@ class GatewayServer:
     """One gateway process."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], config: str | None = None) -> None:
-        """Build everything; ``config`` is the configuration file, for errors.
-
-        Raises:
-            SettingsError: A token, certificate, address or table cannot be used, or Redis has other partitions.
-        """
+        """Build everything, or raise ``SettingsError``; ``config`` is the configuration file, for errors."""
         self._settings = settings
         self._metrics = GatewayMetrics(settings)
         access = Access.from_settings(settings, environment)

@@ -124,11 +124,7 @@ class Search:
         self._count = 32
 
     def step(self) -> bool:
-        """Index the next piece of the stream; True while there may be more.
-
-        Raises:
-            StoreError: Redis did not answer; the next step reads the same piece.
-        """
+        """Index the next piece of the stream; True while there may be more. After ``StoreError`` it is read again."""
         traces = self._store.keys.traces
         if self._last is None:
             # The end of the pass is fixed here: it would never catch up with a stream that fills as fast as it reads.
@@ -217,16 +213,10 @@ class FeedbackChooser:
         self._factory = EvaluationFactory(rules.graders)
 
     def choose(self, part: Sequence[FeedbackOnTrace], shed: Collection[str] = frozenset()) -> SelectionResult:
-        """Write the batches that the rules ask for and end the feedback, in one step.
+        """Write the batches that the rules ask for and end the feedback, in one step, which is safe to repeat.
 
         Feedback on a trace that ingest has not acknowledged stays for the next pass. Feedback that asks for a judge
-        model for which nothing is chosen now is left unchanged; the caller postpones it.
-
-        Args:
-            shed: Judge models for which nothing is chosen now.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
+        model in ``shed`` is left unchanged; the caller postpones it.
         """
         entries = self._read([ref.entry_id for feedback in part for ref in feedback.publications])
         now: list[tuple[FeedbackOnTrace, list[_Publication]]] = []
@@ -377,12 +367,9 @@ class LateFeedbackPasses(ServiceThread):
             self.choose(current, current.part)
 
     def choose(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
-        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now.
+        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now. Safe to repeat.
 
         Feedback on traces that are not here goes to other partitions first; if none has the trace, it ends here.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
         """
         here: list[FeedbackOnTrace] = []
         is_away = False

@@ -127,13 +127,7 @@ def tidy(folder: Path, files: FileSettings) -> None:
 
 
 def erase_lines(folder: Path, owns: Callable[[bytes], bool], *, dry_run: bool) -> int:
-    """Remove lines from all files of an archive; return how many there are.
-
-    Workers may be writing meanwhile.
-
-    Raises:
-        OSError: A file cannot be read or replaced; the others before it are done.
-    """
+    """Remove lines from all files of an archive; return how many there are. Workers may be writing meanwhile."""
     erased = 0
     if not dry_run:
         _remove_leftovers(folder)
@@ -161,11 +155,7 @@ class ArchiveEraser(Eraser):
     """Erases lines of the files that receivers of the kind `file` write."""
 
     def erase_last(self) -> None:
-        """Erase the lines of the target, which count as ``archived``, once for all partitions.
-
-        Raises:
-            OSError: A file cannot be read or replaced.
-        """
+        """Erase the lines of the target, which count as ``archived``, once for all partitions."""
         run = self.run
         for options in RECEIVERS.read(run.settings).values() if run.store is run.store.first else ():
             if isinstance(options, FileSettings):
@@ -195,9 +185,6 @@ def locked(path: Path, mode: Literal["a+b", "r+b"] = "r+b") -> Iterator[IO[bytes
 
     Only ``a+b`` makes a file: an empty file made beside a file that was compressed meanwhile would replace the
     compressed file.
-
-    Raises:
-        FileNotFoundError: The file does not exist any more.
     """
     while True:
         with path.open(mode) as file:

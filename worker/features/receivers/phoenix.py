@@ -56,8 +56,7 @@ class PhoenixExporter(HttpExporter):
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
         """Encode an annotation for each score, and one for each document that was judged for relevance.
 
-        Raises:
-            SkippedError: The trace has no id of OpenTelemetry, and the verdict is not about a conversation.
+        ``SkippedError`` if the trace has no id of OpenTelemetry, and the verdict is not about a conversation.
         """
         if "session" in verdict.details and verdict.session_id is not None:
             kind, target = "session", {"session_id": verdict.session_id}

@@ -94,16 +94,7 @@ def step(
     """Count one bucket and return what it changes; an incident pages once.
 
     The Poisson CUSUM of Lucas, Technometrics 27, 1985; after a page the same sum in the other direction finds the
-    recovery.
-
-    Args:
-        state: changed in place; its start is the first bucket of the incident.
-        bucket: number of the bucket; later ones are larger.
-        failures: failures confirmed by the second judging.
-        judgements: judgements of the bucket.
-        rates: what rates_of returned.
-        unanswered: failures whose second judging did not come; each has the likelihood ratio of a single failure.
-        alone: the rates of single failures.
+    recovery. Each ``unanswered`` second judging has the likelihood ratio of a single failure, with the rates ``alone``.
     """
     gain = failures * math.log(rates.raised / rates.base) - (rates.raised - rates.base) * judgements
     if alone is not None:

@@ -182,15 +182,10 @@ class SessionChooser:
     def choose(
         self, due: Sequence[DueSession], shed: frozenset[str] = frozenset(), *, drops: bool = False
     ) -> SessionAnswer:
-        """Choose the evaluations of conversations that have grown, drop the others, in one step.
+        """Choose evaluations of conversations that have grown, drop the others, in one step, which is safe to repeat.
 
-        Args:
-            due: At least one.
-            shed: Judge models for which nothing is chosen now; a conversation for one of them stays due.
-            drops: Drop all of these conversations, also those that would stay for their next judging.
-
-        Raises:
-            StoreError: Redis did not answer; it is safe to call again.
+        At least one is due. A conversation for a model in ``shed`` stays due. ``drops`` drops all of them, also those
+        that would stay for their next judging.
         """
         keys = self._store.keys
         writer = BatchWriter.for_choosing(self._settings, keys, keys.sessions_due, keys.sessions)
