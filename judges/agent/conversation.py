@@ -14,7 +14,7 @@ from judges.agent.texts import CUT, NO_ROOM, WITHHELD
 from judges.core.exploration import End
 from judges.core.model import Tool
 from judges.core.prompt import Message, marked, neutralise
-from judges.requests.size import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes
+from judges.requests.request import MESSAGE_OVERHEAD_BYTES, size_bytes, text_bytes
 
 _FAULT: Final = '{"error"'  # The beginning of a toolbox's answer to a wrong call.
 # An upper bound for the marks and notes around a truncated result.

@@ -19,8 +19,7 @@ from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.parsing.answer import InvalidAnswerError, OutOfRangeError, object_schema, rating, reasons_field, text_list
 from judges.parsing.objects import read_object
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers, split
 from tracejudge import Trace
 
 NAMES: Final = {1: "Unacceptable", 2: "Poor", 3: "Average", 4: "Good", 5: "Exceptional"}

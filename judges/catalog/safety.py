@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from judges.core.judge import AnyOf, Judge, has_text
 from judges.core.prompt import Block, documents
 from judges.forms import yes_no
-from judges.parsing.words import content_words
+from judges.parsing.sentences import content_words
 from tracejudge import Trace
 
 ROLE: Final = """\

@@ -17,7 +17,7 @@ from judges.core.sessions import transcript
 from judges.custom.definition import PLACEHOLDER, DefinitionError, closest, listed, placeholders, short
 from judges.forms.yes_no import claim
 from judges.parsing.answer import folded
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 TRACE: Final = "trace"  # The variable without a part in the material, because the model reads the trace by tools.

@@ -2,5 +2,5 @@
 
 The pure parts decide without waiting, with times passed in: ``concurrency`` (calls in flight), ``availability``
 (circuit breaker) and ``rate_limits`` (what the endpoint announces). ``limiter`` admits calls accordingly; ``client``
-wraps a chat model with limiter, retries and metrics. ``circuit_log`` logs what a limiter does.
+wraps a chat model with limiter, retries and metrics.
 """

@@ -14,8 +14,7 @@ from judges.core.decision import Option
 from judges.core.prompt import MATERIAL_RULES, history_rules
 from judges.parsing.answer import answer_of, object_schema
 from judges.parsing.plain import simplify
-from judges.parsing.sentences import split
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers, split
 
 KEYS: Final = ("sentence", "label", "rationale")  # Required keys of a line; a missing excerpt means null.
 LIST_KEY: Final = "sentences"

@@ -14,7 +14,7 @@ from judges.core.verdict import Score
 from judges.forms import typed_questions
 from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
-from judges.parsing.words import content_words, coverage, numbers
+from judges.parsing.sentences import content_words, coverage, numbers
 from tracejudge import Trace
 
 OPENING: Final = "Let's think step by step"  # Requested opening of a rationale; not stored.

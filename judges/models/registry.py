@@ -136,7 +136,7 @@ def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int
 
     Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
     """
-    from judges.requests.size import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
+    from judges.requests.request import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
 
     # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.
     pairs = model_kind(settings) == "classifier"

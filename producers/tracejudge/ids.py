@@ -3,9 +3,12 @@
 import random
 import sys
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from tracejudge.log import report_or_raise
 
+MAX_PARTITIONS = 64
+CLUSTER_PARTITIONS = 8  # How many partitions a cluster has unless the worker's configuration says otherwise.
 # A separate generator, seeded by the system: a host that seeds the global generator must not get the same ids
 # again. Drawing from it costs a tenth of asking the system each time, and is one step in C, so threads need no lock.
 _random = random.Random()  # noqa: S311 - ids must be distinct, not secret
@@ -131,3 +134,13 @@ def bounded(text: str, max_chars: int) -> str:
 
     digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return f"{text[: max_chars - _HASH_CHARS]}~{digest}"
+
+
+def partition_prefix(prefix: str, number: int) -> str:
+    """Return the prefix of the keys of a partition on a cluster; the braces are its hash tag."""
+    return f"{{{prefix}.{number}}}"
+
+
+def place_of(trace_id: str, session_id: str | None) -> int:
+    """Return the CRC-32 of a trace's session id, or of its trace id without one; modulo N it is the partition."""
+    return crc32((session_id or trace_id).encode("utf-8", "surrogatepass"))

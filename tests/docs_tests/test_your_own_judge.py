@@ -12,7 +12,7 @@ import pytest
 from pages import Command, File, matches, mistakes, read_page, run, table, write_files
 from support.cases import each_case
 
-from judges.agent.tool_use import MAX_CALLS
+from judges.agent.loop import MAX_CALLS
 from judges.core.combine import Combine
 from judges.core.exploration import Limits
 from judges.core.judge import AnsweredPrompt

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from worker.core.config.reading import ConfigSources
     from worker.core.config.settings import ExtensibleTable, Settings
     from worker.core.export.consumer import ExportConsumer
-    from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan
+    from worker.core.ingest.consumer import Answer, Plan
     from worker.core.judging.consumer import JudgingConsumer
     from worker.core.queue.batch import Batch, Evaluation, Item
     from worker.core.queue.ledger import Ledger
     from worker.core.queue.notify import Notifier
-    from worker.core.selection.batch_writer import BatchWriter
+    from worker.core.selection.evaluations import BatchWriter
     from worker.core.selection.sampling import Choice, CompiledRule, Rules
     from worker.core.selection.stream_entry import FeedbackEntry, TraceEntry
     from worker.core.storage.client import Store

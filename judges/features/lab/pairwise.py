@@ -31,7 +31,7 @@ from judges.forms.yes_no import claim
 from judges.parsing.answer import choice, object_schema, reasons_field
 from judges.parsing.objects import read_object
 from judges.parsing.retrievals import with_context
-from judges.parsing.words import content_words, coverage
+from judges.parsing.sentences import content_words, coverage
 from tracejudge import Trace
 
 NAME: Final = "pairwise"

@@ -30,8 +30,7 @@ from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat
 from tracejudge.dialects.provider_calls import CACHED_TOKENS
-from tracejudge.dialects.tools import tool_definitions
-from tracejudge.dialects.values import CutMark, number_of, structure_of
+from tracejudge.dialects.values import CutMark, number_of, structure_of, tool_definitions
 from tracejudge.ids import MAX_ID_CHARS, MAX_NAME_CHARS, bounded, fresh_id, plain_text, trace_id_text
 from tracejudge.log import class_name, report_or_raise
 from tracejudge.model import (

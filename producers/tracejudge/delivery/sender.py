@@ -14,9 +14,9 @@ from msgspec.json import encode
 from tracejudge.delivery.buffer import Batch, Buffer, Entry, Flushes, Item, Kind, Totals
 from tracejudge.delivery.fork import Wakeup
 from tracejudge.delivery.reports import Reports
+from tracejudge.ids import place_of
 from tracejudge.log import DeliveryError, ThrottledLog, class_name, report_internal_error
 from tracejudge.model import ProducerReport
-from tracejudge.partitions import place_of
 
 if TYPE_CHECKING:
     from tracejudge.delivery.encoding import ItemEncoder

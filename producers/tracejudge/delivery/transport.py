@@ -35,8 +35,8 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from tracejudge.delivery.buffer import Batch, Entry, Kind
 from tracejudge.delivery.fork import block_forks_during_connect
+from tracejudge.ids import MAX_PARTITIONS, partition_prefix
 from tracejudge.log import DeliveryError, RedisFullError
-from tracejudge.partitions import MAX_PARTITIONS, partition_prefix
 from tracejudge.redis_url import cluster_url, parse_redis_url, sentinel_url
 from tracejudge.settings import Settings
 

@@ -22,9 +22,8 @@ from tracejudge.dialects.messages import (
     output_from_messages,
     tool_result,
 )
-from tracejudge.dialects.reading import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
+from tracejudge.dialects.names import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
 from tracejudge.dialects.table import Path, Table
-from tracejudge.dialects.tools import tool_definitions
 from tracejudge.dialects.values import (
     count_of,
     decoded,
@@ -35,6 +34,7 @@ from tracejudge.dialects.values import (
     plain,
     structure_of,
     text_of,
+    tool_definitions,
     unflattened,
 )
 from tracejudge.model import Document, Usage

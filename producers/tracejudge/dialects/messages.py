@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from tracejudge.dialects.reading import Call, SpanInput, SpanOutput, ToolResult
+from tracejudge.dialects.names import Call, SpanInput, SpanOutput, ToolResult
 from tracejudge.dialects.values import (
     clean,
     decoded,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tracejudge.dialects.engine import Dialects, builtin
-from tracejudge.dialects.reading import Role
+from tracejudge.dialects.names import Role
 from tracejudge.dialects.table import EVENT_WAYS, INPUT_WAYS, OUTPUT_WAYS, Path, Table
 
 VARIABLE: Final = "TRACEJUDGE_DIALECTS"

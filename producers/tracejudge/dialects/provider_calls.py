@@ -9,9 +9,17 @@ from io import StringIO
 from typing import Any, Final
 
 from tracejudge.dialects.messages import conversation, input_from_messages
-from tracejudge.dialects.reading import SpanInput
-from tracejudge.dialects.tools import tool_definitions
-from tracejudge.dialects.values import SCALARS, copied_collection, first_count, first_text, is_list, mapping_of, text_of
+from tracejudge.dialects.names import SpanInput
+from tracejudge.dialects.values import (
+    SCALARS,
+    copied_collection,
+    first_count,
+    first_text,
+    is_list,
+    mapping_of,
+    text_of,
+    tool_definitions,
+)
 from tracejudge.log import attributes_of, member_of
 from tracejudge.model import ToolCall, Usage
 

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from tracejudge.dialects.engine import Dialects
-from tracejudge.dialects.reading import RawSpan, Role
+from tracejudge.dialects.names import RawSpan, Role
 
 ADVICE: Final = "add a table, see `A dialect of your own` in docs/opentelemetry.md"
 _MAX_NAMES: Final = 20

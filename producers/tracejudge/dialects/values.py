@@ -13,8 +13,20 @@ import msgspec
 
 from tracejudge.dialects import names
 from tracejudge.log import class_name
-from tracejudge.model import JSONValue, Trace
+from tracejudge.model import JSONValue, Tool, Trace
 
+_MAX_TOOLS: Final = 1_000
+_MAX_TOOL_DEPTH: Final = 4
+_SCHEMAS: Final = (
+    "parameters",
+    "input_schema",
+    "inputSchema",
+    "parameters_json_schema",
+    "parametersJsonSchema",
+    "args",
+)
+# Keys under which a definition, or a list of them, stands within another object.
+_WRAPPERS: Final = ("function", "toolSpec", "tool", "json_schema", "function_declarations", "functionDeclarations")
 _MAX_DEPTH: Final = 20
 _MAX_INTEGER: Final = 2**63
 _MAX_LITERAL: Final = 10_000
@@ -254,3 +266,33 @@ def copied_collection(value: Any) -> Any:
 def truncation_mark(count: int, what: str) -> str:
     """Return the mark that says how much was truncated."""
     return f"[... {count:,} {what} cut]"
+
+
+def tool_definitions(value: object) -> list[Tool] | None:
+    """Return the tools in a list of definitions, each name once; None if there is none."""
+    tools: dict[str, Tool] = {}
+    for tool in islice(_definitions(value, 0), _MAX_TOOLS):
+        tools.setdefault(tool.name, tool)
+    return [*tools.values()] or None
+
+
+def _definitions(value: object, depth: int) -> Iterator[Tool]:
+    value = structure_of(value)
+    if depth > _MAX_TOOL_DEPTH:
+        return
+    if is_list(value):
+        for item in islice(value, _MAX_TOOLS):
+            yield from _definitions(item, depth + 1)
+    elif (record := mapping_of(value)) is not None:
+        nested = (structure_of(record.get(key)) for key in _WRAPPERS)
+        wrapped = next((inner for inner in nested if isinstance(inner, dict | list)), None)
+        name = text_of(record.get("name"))
+        if wrapped is not None and name is None:
+            yield from _definitions(wrapped, depth + 1)
+        elif name is not None:
+            schema = structure_of(next((record[key] for key in _SCHEMAS if record.get(key)), None))
+            # Amazon Bedrock wraps a schema once more.
+            inner = schema["json"] if isinstance(schema, dict) and schema.keys() == {"json"} else schema
+            yield Tool(name, text_of(record.get("description")), plain(inner))
+    elif depth and (name := text_of(value)) is not None:
+        yield Tool(name)

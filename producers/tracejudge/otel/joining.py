@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from tracejudge.dialects import Dialects, RawSpan, Reading, builtin, names
-from tracejudge.dialects.reading import Call, Role, ToolResult
+from tracejudge.dialects.names import Call, Role, ToolResult
 from tracejudge.dialects.values import clean, plain, structure_of
 from tracejudge.model import Document, JSONValue, Message, Span, ToolCall, Usage
 

@@ -18,7 +18,7 @@ from worker.base.dead_letters.store import DeadLetterStore, FoundDeadLetter, Ret
 from worker.core.config.graders import Grader
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import DeadLetter
-from worker.core.selection.batch_writer import BatchWriter
+from worker.core.selection.evaluations import BatchWriter
 from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store, redis_now_ms
 from worker.core.storage.group_reader import CHUNK_BYTES

@@ -34,8 +34,16 @@ from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
-from worker.base.doctor.matching import unmatched_rules
-from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
+from worker.base.doctor.redis_server import (
+    broker,
+    clock,
+    foreign_keys,
+    permissions,
+    reach,
+    server,
+    unmatched_rules,
+    worker_commands,
+)
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders

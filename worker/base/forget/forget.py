@@ -39,7 +39,7 @@ from worker.base.delivery.settings import all_receivers
 from worker.base.lookup.feature import LookupKeys
 from worker.base.lookup.label_store import scan as scan_labels
 from worker.base.lookup.verdict_filter import VerdictFilter
-from worker.base.monitor.failing import remove_examples, scan_examples
+from worker.base.monitor.incidents import remove_examples, scan_examples
 from worker.base.scans import groups_of, scan_stream
 from worker.core.config.serving import hashed_user
 from worker.core.config.settings import Settings

@@ -27,8 +27,7 @@ from worker.core.storage.group_reader import entry_position
 if TYPE_CHECKING:
     import redis
 
-    from worker.core.ingest.consumer import Answer
-    from worker.core.ingest.plan import Plan
+    from worker.core.ingest.consumer import Answer, Plan
 
 log = structlog.get_logger("tracejudge.ingest")
 

@@ -19,9 +19,22 @@ import msgspec
 import structlog
 
 from judges.agreement.shares import Sums, design_effect, merge_sums
-from worker.base.monitor.baseline import DROPS, HISTORY_DAYS, LAG_HOURS, Baseline, Hour, baseline, hour_of, level
+from worker.base.monitor.baseline import (
+    DROPS,
+    HISTORY_DAYS,
+    LAG_HOURS,
+    LONGEST_DAYS,
+    QUIET_DAYS,
+    Baseline,
+    Day,
+    Decline,
+    Hour,
+    baseline,
+    find_decline,
+    hour_of,
+    level,
+)
 from worker.base.monitor.counts import GRACE_S, read_horizon
-from worker.base.monitor.decline import LONGEST_DAYS, QUIET_DAYS, Day, Decline, find_decline
 from worker.base.monitor.detector import (
     Change,
     Limits,
@@ -33,9 +46,8 @@ from worker.base.monitor.detector import (
     limits_of,
     step,
 )
-from worker.base.monitor.failing import keep_examples, read_examples
 from worker.base.monitor.feature import Monitor, MonitorKeys
-from worker.base.monitor.incidents import Incident, Member, investigate
+from worker.base.monitor.incidents import Incident, Member, investigate, keep_examples, read_examples
 from worker.base.monitor.objectives import read_objectives
 from worker.base.monitor.series import (
     CLUSTER_PARTS,

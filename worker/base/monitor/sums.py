@@ -26,9 +26,9 @@ from redis.client import Pipeline
 
 from judges.core.verdict import Verdict
 from worker.base.monitor.counts import Increment, field_of
-from worker.base.monitor.failing import remove_examples, scan_examples
 from worker.base.monitor.feature import MONITOR, Monitor, MonitorKeys, tag_of
 from worker.base.monitor.gauges import MonitorParts, Watch
+from worker.base.monitor.incidents import remove_examples, scan_examples
 from worker.base.monitor.series import (
     CLUSTER_PARTS,
     CLUSTER_PERIOD_S,

@@ -28,8 +28,7 @@ from worker.core.config.graders import Graders
 from worker.core.config.settings import MAX_SESSION_BYTES, Settings
 from worker.core.features import TraceHookContext, collect_limits, find_single, make_ingest_hooks
 from worker.core.queue.ledger import Ledger
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
+from worker.core.selection.evaluations import BatchWriter, ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules, Sampler, position
 from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Entry, Store

@@ -17,7 +17,7 @@ from judges.core.faults import SettingsError as SettingsError  # noqa: PLC0414 -
 from judges.core.judge import Judge, Unit
 from judges.core.model import ModelSettings
 from judges.requests.redaction import Redact
-from tracejudge.partitions import CLUSTER_PARTITIONS, MAX_PARTITIONS
+from tracejudge.ids import CLUSTER_PARTITIONS, MAX_PARTITIONS
 from tracejudge.redis_url import cluster_url, mask_url
 from worker.core.features import Table, collect_all, installed, installed_tables
 

@@ -21,9 +21,17 @@ import structlog
 
 from judges.core.model import CallTotals
 from worker.core.config.settings import Settings
-from worker.core.judging.completion import FAULT_PARKING_S, Completion
 from worker.core.judging.evaluator import BatchEvaluator
-from worker.core.judging.fetching import BatchFetcher, LeasedBatch, Limits, NoEndpoint, PrefetchWindow, Slots
+from worker.core.judging.fetching import (
+    FAULT_PARKING_S,
+    BatchFetcher,
+    Completion,
+    LeasedBatch,
+    Limits,
+    NoEndpoint,
+    PrefetchWindow,
+    Slots,
+)
 from worker.core.queue.leases import RENEW_S, HeldLeases, Leases
 from worker.core.queue.ledger import Ledger
 from worker.core.queue.notify import Notifier

@@ -32,7 +32,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 
 from judges.core.faults import ReportedError
 from tracejudge.delivery.transport import make_pool
-from tracejudge.partitions import partition_prefix
+from tracejudge.ids import partition_prefix
 from tracejudge.redis_url import cluster_url, mask_url
 from worker.core.features import installed
 from worker.core.storage.cluster import PartitionClient

@@ -19,8 +19,8 @@ from tracejudge.delivery.buffer import Entry, Kind
 from tracejudge.dialects import Dialects, RawEvent, RawSpan, names
 from tracejudge.dialects.unread import missing_content, unread
 from tracejudge.dialects.values import decoded
+from tracejudge.ids import place_of
 from tracejudge.otel.joining import SpanGroup, has_no_content, join
-from tracejudge.partitions import place_of
 from worker.core.storage.client import Store, StoreError
 from worker.core.telemetry.logs import error_place
 from worker.core.telemetry.service import ServiceThread

@@ -15,7 +15,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from judges.agreement.diagram import as_svg, as_text
+from judges.agreement.reliability import as_svg, as_text
 from judges.core.judge import Judge, Metric
 from judges.core.model import ModelSettings
 from judges.core.prompt import neutralise

@@ -27,8 +27,7 @@ from msgspec import Struct
 from tracejudge import Feedback, Trace
 from worker.core.config.settings import Settings
 from worker.core.queue.notify import Notifier
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory
+from worker.core.selection.evaluations import BatchWriter, ChosenEvaluation, EvaluationFactory
 from worker.core.selection.sampling import Choice, Rules
 from worker.core.selection.stream_entry import WIRE_VERSION, TraceEntry, read_entry, trace_id_of
 from worker.core.storage.client import Entry, Store, StoreError

@@ -10,10 +10,9 @@ from typing import Final
 import msgspec
 
 from judges.core.verdict import W3C_SPAN_ID, W3C_TRACE_ID, Verdict
-from worker.base.delivery.channel import Answer, Channel, Item, SkippedError
+from worker.base.delivery.channel import Answer, Channel, Item, SkippedError, last_scores, score_label, score_name
 from worker.base.delivery.http_exporter import HttpExporter
 from worker.base.delivery.receiver_client import Reply, Request
-from worker.base.delivery.score_names import last_scores, score_label, score_name
 
 _NOT_FOUND: Final = 404
 

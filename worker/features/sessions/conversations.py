@@ -29,8 +29,13 @@ from worker.core.config.settings import MAX_SESSION_BYTES, SESSION_MAX, Settings
 from worker.core.features import ChooseLimits, IngestHook, TraceHookContext
 from worker.core.queue.batch import Session
 from worker.core.queue.notify import Notifier
-from worker.core.selection.batch_writer import BatchWriter
-from worker.core.selection.evaluations import ChosenEvaluation, EvaluationFactory, leave_out_shed, publication_parts
+from worker.core.selection.evaluations import (
+    BatchWriter,
+    ChosenEvaluation,
+    EvaluationFactory,
+    leave_out_shed,
+    publication_parts,
+)
 from worker.core.selection.sampling import Choice
 from worker.core.selection.stream_entry import TraceEntry
 from worker.core.storage.client import Store, StoreError
