@@ -151,7 +151,18 @@ class Connection(asyncio.Protocol):
         body = b"".join(self._pieces)
         if (encoding := self._headers.get("content-encoding", "identity").lower()) != "identity":
             try:
-                body = _unpacked(body, encoding)
+                if encoding not in ("gzip", "x-gzip", "deflate"):
+                    raise BrokenReplyError("the reply is compressed by a method that was not offered")
+                packed = zlib.decompressobj(_GZIP_OR_ZLIB)
+                try:
+                    unpacked = packed.decompress(body, _MAX_BYTES + 1)
+                except zlib.error:
+                    raise BrokenReplyError("the reply cannot be unpacked") from None
+                if len(unpacked) > _MAX_BYTES:
+                    raise ReplyTooLongError
+                if not packed.eof:
+                    raise BrokenReplyError("the compressed reply is cut off")
+                body = unpacked
             except OSError as error:
                 self._fail(error)
                 return
@@ -363,18 +374,3 @@ def _login(name: str, url: httpx.URL) -> dict[str, str]:
 
 def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
-
-
-def _unpacked(body: bytes, encoding: str) -> bytes:
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise BrokenReplyError("the reply is compressed by a method that was not offered")
-    packed = zlib.decompressobj(_GZIP_OR_ZLIB)
-    try:
-        unpacked = packed.decompress(body, _MAX_BYTES + 1)
-    except zlib.error:
-        raise BrokenReplyError("the reply cannot be unpacked") from None
-    if len(unpacked) > _MAX_BYTES:
-        raise ReplyTooLongError
-    if not packed.eof:
-        raise BrokenReplyError("the compressed reply is cut off")
-    return unpacked

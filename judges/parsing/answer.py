@@ -297,7 +297,19 @@ def answer_of(text: str) -> str | None:
     write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
     """
     if _HARMONY.match(text) is not None and _CHANNEL in text:
-        return _final_messages(text)
+        # Join the messages of the final channel; without one, the calls of functions, which are in the commentary.
+        finals, calls = list[str](), list[str]()
+        for part in text.split(_CHANNEL)[1:]:
+            head = _MESSAGE.match(part)
+            if head is None:
+                continue
+            content = _MESSAGE_END.split(part[head.end() :], maxsplit=1)[0]
+            if head[1] == "final":
+                finals.append(content)
+            elif head[1] == "commentary" and "to=" in head[2]:
+                calls.append(content)
+        # Several of them may disagree, which only the reader of the answer can tell.
+        return "\n".join(finals or calls) if finals or calls else None
     if _STRIPPED.match(text) is not None:
         # Behind a later occurrence, a text that the answer quotes would be taken for the answer.
         _, final, text = text.partition(_STRIPPED_FINAL)
@@ -351,22 +363,6 @@ def _end_of_thoughts(text: str) -> int:
         if objects_end <= mark.start():
             end = objects_end = mark.end()
     return end
-
-
-def _final_messages(text: str) -> str | None:
-    """Join the messages of the final channel; without one, the calls of functions, which are in the commentary."""
-    finals, calls = list[str](), list[str]()
-    for part in text.split(_CHANNEL)[1:]:
-        head = _MESSAGE.match(part)
-        if head is None:
-            continue
-        content = _MESSAGE_END.split(part[head.end() :], maxsplit=1)[0]
-        if head[1] == "final":
-            finals.append(content)
-        elif head[1] == "commentary" and "to=" in head[2]:
-            calls.append(content)
-    # Several of them may disagree, which only the reader of the answer can tell.
-    return "\n".join(finals or calls) if finals or calls else None
 
 
 def single_braces(text: str) -> str:

@@ -293,7 +293,13 @@ class Forgetting:
 
     def erase(self) -> ErasureCounts:
         """Erase all data of the target as it is known now; errors as of ``run``."""
-        self._erase_entries()
+        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
+        for entries in self._scan(self._keys.traces, "traces"):
+            owned = self._find_owned(entries)
+            self.result.traces += sum(entry.kind == "t" for entry in owned)
+            self.result.feedback += sum(entry.kind == "f" for entry in owned)
+            if owned and not self.dry_run:
+                self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
         self.erase_pending_feedback()
         # Erasers run before the batches, because a worker that has read what loses a trace here chooses nothing of it.
         for eraser in self._erasers:
@@ -346,15 +352,6 @@ class Forgetting:
             # Keep the ids before the data that name the person are gone, or a run after a crash would not find labels.
             encoded = msgspec.json.encode(sorted(self.target.trace_ids))
             first.call(methodcaller("set", key, encoded, ex=7 * 86_400))
-
-    def _erase_entries(self) -> None:
-        names = (self._keys.traces, self._keys.account_now(), self._keys.account_all)
-        for entries in self._scan(self._keys.traces, "traces"):
-            owned = self._find_owned(entries)
-            self.result.traces += sum(entry.kind == "t" for entry in owned)
-            self.result.feedback += sum(entry.kind == "f" for entry in owned)
-            if owned and not self.dry_run:
-                self.store.run("forget_entries", names, (INGEST_GROUP, *(entry.name for entry in owned)))
 
     def erase_pending_feedback(self) -> None:
         """Erase feedback that waits for its trace."""
