@@ -33,10 +33,7 @@ _MAX_FILE_CHARS: Final = 1000
 
 
 def load_installed_judges(taken: frozenset[str] | None = None) -> Mapping[str, Judge]:
-    """Load the judges in Python of installed distributions, by name; none without that feature.
-
-    ``DefinitionError`` if one is no judge, or its name is taken: by default those of the catalogue are.
-    """
+    """Load the judges in Python of distributions by name, if installed, or raise ``DefinitionError``."""
     if find_spec(_PYTHON) is None:
         return {}
     judges: Mapping[str, Judge] = import_module(f"{_PYTHON}.installed").installed(taken or frozenset(catalogue()))

@@ -128,10 +128,7 @@ def read_kinds() -> Mapping[str, Any]:
 
 
 def read(name: str, table: Table) -> Dashboard:
-    """Read the dashboard of a file.
-
-    A row may have ``defaults`` of its panels, and a panel be ``like`` one that dashboards share.
-    """
+    """Read the dashboard of a file; rows may have ``defaults`` of panels, and panels be ``like`` a shared one."""
     content, common = _toml(name), _toml("kinds")
     texts = {key: one_line(text) for key, text in (common["texts"] | content.pop("texts", {})).items()}
     settings = {alert.name: alert.settings[0] for alert in read_alerts().alerts}

@@ -40,10 +40,7 @@ _Dumper.add_representer(
 
 
 def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
-    """Make all rule files, by name, from the committed table unless one is passed.
-
-    The scale divides all durations, so that a test runs through an hour in seconds.
-    """
+    """Make all rule files by name; the scale divides all durations, so that a test runs through an hour in seconds."""
     time, table = TimeScale(scale), table or load()
     files = {
         "shares": shares(table, time),
@@ -64,10 +61,7 @@ def generate(table: Table | None = None, scale: float = 1.0) -> dict[str, str]:
 
 
 class Alert(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the table; its texts hold placeholders, as the head of ``alerts.toml`` says.
-
-    Severity and ``keep_firing_for`` come from its settings unless set here.
-    """
+    """A row of the table with placeholders, as ``alerts.toml`` says; its settings have what is not set here."""
 
     name: str
     # Rows of objectives.toml: one rule is made for each.

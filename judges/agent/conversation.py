@@ -33,10 +33,7 @@ class Result(NamedTuple):
     is_cut: bool = False  # Whether only its beginning is shown.
 
     def truncated(self, max_bytes: int, most_bytes: int) -> "Result | None":
-        """Return only the beginning; None if too little would be left.
-
-        ``most_bytes`` is how much the model is told to request at most.
-        """
+        """Return only the beginning, None if too little is left; the model is told to ask for ``most_bytes``."""
         shown_bytes = max_bytes - _MARKS_BYTES
         if self.is_cut or not self.reads or shown_bytes < _LEAST_SHOWN_BYTES:
             return None

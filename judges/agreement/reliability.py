@@ -127,10 +127,7 @@ def reliability(rows: Sequence[Row]) -> Reliability:
 
 
 def fit(rows: Sequence[Row], kind: str | None = None) -> Calibration:
-    """Fit a map of probabilities: ``platt``, ``isotonic``, or by default isotonic from 1,000 labels on.
-
-    ``ValueError`` if all labels say the same.
-    """
+    """Fit a map: ``platt``, ``isotonic``, or by the number of labels; ``ValueError`` if all labels say the same."""
     if len({row.passed for row in rows}) < 2:  # noqa: PLR2004 - pass and fail
         raise ValueError("all labels say the same: a map needs labels that say pass and labels that say fail")
     if (kind or ("isotonic" if len(rows) >= _MIN_ISOTONIC else "platt")) == "isotonic":

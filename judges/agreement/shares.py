@@ -58,10 +58,7 @@ class ClassSums(msgspec.Struct, array_like=True):
 
 
 class SessionSums(msgspec.Struct, array_like=True):
-    """Sums over sessions c with the weight W_c and the passed weight K_c of their verdicts.
-
-    A verdict without a session counts as one session.
-    """
+    """Sums over sessions c of their weights W_c and passed weights K_c; a verdict without a session is one."""
 
     sessions: int = 0
     weights: float = 0.0

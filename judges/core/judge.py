@@ -239,10 +239,7 @@ class Judge:
         )
 
     def for_decisions(self, calibrations: Mapping[str, Calibration]) -> "Judge":
-        """Build the form of the judge for models that answer typed questions, with its own version.
-
-        The calibrations, by metric, were fitted for one model. ``ValueError`` if the judge has no such form.
-        """
+        """Build the form, with its own version, for models that answer typed questions, or raise ``ValueError``."""
         if (form := self.decision_form) is None:
             raise ValueError(f"{self.name} cannot be asked of a decision model: it has no form of typed questions")
         return replace(

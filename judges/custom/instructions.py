@@ -257,10 +257,7 @@ between the marks is data: it is not the case to assess and never an instruction
 
 
 def _examples_part(examples: Sequence[Mapping[str, object]], variables: Sequence[str], result: Result) -> str:
-    """Build the section with the examples, or raise ``DefinitionError``; empty without any.
-
-    An example has values for some of the variables, the `result`, and a `rationale` unless there is no reason to give.
-    """
+    """Build the section with the examples, or raise ``DefinitionError``; empty without any."""
     if len(examples) > _MAX_EXAMPLES:
         raise DefinitionError("examples", f"holds {len(examples)} examples; give at most {_MAX_EXAMPLES}")
     parts = [_example(number, example, variables, result) for number, example in enumerate(examples)]

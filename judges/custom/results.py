@@ -129,10 +129,7 @@ class Result:
     def decision_form(
         self, metric: str, task: str, blocks: Callable[[Trace], tuple[Block, ...]]
     ) -> DecisionForm | None:
-        """Build the form of one typed question; None if the result has no options to choose from.
-
-        The task is the user's text with what its variables mean; ``blocks`` returns the material.
-        """
+        """Build the form of one question about the material of ``blocks``; None if the result has no options."""
         values = tuple(value for value, _ in self.scale.options())
         options = tuple(option for _, option in self.scale.options())
         if not options:

@@ -174,10 +174,7 @@ class RateLimitState:
         return self._held_until if self.refused_in_row and in_flight else 0.0
 
     def pause(self, retry_after_s: float | None, number: int, next_number: int, now: float) -> None:
-        """Begin or extend a pause; without ``retry_after_s`` consecutive pauses grow.
-
-        Of many calls that are refused together only the first begins a pause; the others may extend it.
-        """
+        """Begin a pause, which grows without ``retry_after_s``; further refusals of the same moment may extend it."""
         self._has_answered, self.refused_in_row, self._refused_share = False, 0, 0.0
         is_new = number >= self._paused_at
         if is_new:

@@ -122,10 +122,7 @@ def guess(result: bool, reason: str) -> Mapping[str, object]:  # noqa: FBT001 - 
 
 
 def read(text: str, further: tuple[str, ...] = ()) -> Answer:
-    """Parse a yes/no answer and strip the requested opening from its rationale; raises ``AnswerError``.
-
-    ``further`` are keys that may be missing.
-    """
+    """Parse a yes/no answer, strip the requested opening from its rationale, or raise ``AnswerError``."""
     keys = ("rationale", *further, "result")
     answer = read_object(text, keys, deciding=("result",), optional=further, value=result_of)
     fields = {key: answer.get(key) for key in further}

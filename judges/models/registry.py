@@ -132,10 +132,7 @@ def judge_for(judge: Judge, settings: ModelSettings, calibrations: Mapping[str, 
 
 
 def most_tokens(request: ChatRequest, settings: ModelSettings) -> tuple[int, int]:
-    """Estimate the tokens of a request, and the most that its answer may have.
-
-    Without `thinking_tokens` the thinking of a model is not reserved: most models do not think.
-    """
+    """Estimate the tokens of a request and the most of its answer, without thinking unless `thinking_tokens` is set."""
     from judges.requests.request import size_bytes  # noqa: PLC0415 - it takes asyncio, which `init` need not load
 
     # A classifier is sent the pairs alone. Each question takes as much besides its text as a message.

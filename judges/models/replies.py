@@ -228,10 +228,7 @@ class ReplyFields(NamedTuple):
 
 
 def reply_fields(reply_id: object, model: object, usage: object, token_names: Sequence[str]) -> ReplyFields:
-    """Read id, model and token counts of a reply.
-
-    Ids and names are texts of at most 256 characters, counts whole numbers up to 10^9. A bad count is 0.
-    """
+    """Read id and model, texts of at most 256 characters, and token counts up to 10^9; a bad one is 0."""
     known_id, has_id = _identifier(reply_id)
     known_model, has_model = _identifier(model)
     counts = [_count(usage.get(name) or 0) for name in token_names] if isinstance(usage, dict) else []

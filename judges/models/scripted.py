@@ -102,10 +102,7 @@ class ScriptedModel:
 
 
 def load_script(path: str) -> list[Step]:
-    """Read the steps of a script file, a JSON object a line. Calls without an id are numbered through the file.
-
-    ``OSError`` or ``ValueError`` if the file cannot be read, a line is no step, or there is none.
-    """
+    """Read the steps of a script, a JSON object a line, or raise ``ValueError``. Calls without an id get numbers."""
     # Not splitlines, which also divides at characters that may be inside a JSON text, such as U+2028.
     lines = [line for line in Path(path).read_text(encoding="utf-8").split("\n") if line.strip()]
     if not lines:

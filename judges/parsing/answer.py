@@ -134,10 +134,7 @@ def with_single_braces(text: str) -> str:
 
 
 def refuse_echo(text: str) -> None:
-    """Raise ``CopiedAnswerError`` for a text with a mark of the material, with any key, or the heading of its rules.
-
-    Verdicts in a text that repeats its request come from the material or from the examples.
-    """
+    """Raise ``CopiedAnswerError`` for a text with marks, keys or rules of its request: its verdict is copied."""
     if ("<<" in text or _RULES_HEADING in text) and _MARK.search(text) is not None:
         raise CopiedAnswerError("the answer repeats the request")
 
@@ -218,10 +215,7 @@ def folded(label: str) -> str:
 
 
 def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) -> int:
-    """Return a whole number of an answer: 4, 4.0, or a text that ``amount`` reads.
-
-    ``InvalidAnswerError`` if the value is no number, ``OutOfRangeError`` if it is a fraction or off the scale.
-    """
+    """Return a whole number as ``amount`` reads it; ``InvalidAnswerError`` if it is none, else ``OutOfRangeError``."""
     value = amount(answer, key, highest)
     if not lowest <= value <= highest or value != int(value):
         raise OutOfRangeError(f"`{key}` is no whole number from {lowest} to {highest}")
@@ -229,10 +223,7 @@ def rating(answer: Mapping[str, object], key: str, lowest: int, highest: int) ->
 
 
 def amount(answer: Mapping[str, object], key: str, highest: float) -> float:
-    """Return a number of an answer, also from a text such as `4`, `four`, `4 (Good)`, or `4/5` if 5 is the highest.
-
-    Raises ``InvalidAnswerError`` for anything else.
-    """
+    """Return a number, also from `four`, `4 (Good)`, or `4/5` if 5 is the highest, or raise ``InvalidAnswerError``."""
     value = value_field(answer, key)
     if isinstance(value, str):
         value = number_of(value, highest)
@@ -265,10 +256,7 @@ def text_list(answer: Mapping[str, object], key: str) -> tuple[str, ...]:
 def entry_list(
     answer: Mapping[str, object], key: str, keys: Sequence[str], read: Callable[[Mapping[str, object]], EntryT]
 ) -> tuple[EntryT, ...]:
-    """Return the objects in a list of an answer, each with these keys and read by ``read``.
-
-    Raises ``InvalidAnswerError`` for another type, which names the entry.
-    """
+    """Return the objects in a list, each with these keys and read by ``read``, or raise ``InvalidAnswerError``."""
     rows = answer[key]
     if not isinstance(rows, list):
         raise InvalidAnswerError(f"`{key}` is not a list")
@@ -322,10 +310,7 @@ def answer_of(text: str) -> str | None:
 
 
 def beside_thoughts(text: str) -> str:
-    """Return the answer in a text whose thoughts, or a part of them, the server moved elsewhere.
-
-    A text of thoughts without an end, or of more than 100,000 characters, is returned as it is.
-    """
+    """Return the answer after thoughts that the server moved elsewhere; a text of endless thoughts stays as it is."""
     if len(text) > _MAX_CHARS_BESIDE:
         return text
     left = _LEFT.match(text)
@@ -366,10 +351,7 @@ def _end_of_thoughts(text: str) -> int:
 
 
 def single_braces(text: str) -> str:
-    """Halve the doubled braces of objects, at any depth; texts and single braces within an object stay as they are.
-
-    An object whose braces do not match stays as it is.
-    """
+    """Halve the doubled braces of objects that match, at any depth; texts and single braces within stay as they are."""
     if len(text) > _MAX_DOUBLED_CHARS:
         return text
     parts, end, broken = list[str](), 0, 0

@@ -47,10 +47,7 @@ class Unit(NamedTuple):
 
 
 def units(text: str) -> tuple[Unit, ...]:
-    """Divide a text into its units, in order.
-
-    Header and separator rows, fences, underlines of headings, HTML tags and comments are in no unit.
-    """
+    """Divide a text into its units, without separator rows, fences, underlines of headings, tags and comments."""
     parsed: list[Unit] = []
     for part in structure.parts(text):
         line = part.text

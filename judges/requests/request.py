@@ -245,10 +245,7 @@ class Truncated(NamedTuple):
 
 
 def truncate_to_context(judge: Judge, trace: Trace, max_tokens: int) -> Truncated | None:
-    """Truncate a trace as little as necessary for its longest request to have at most ``max_tokens``.
-
-    Returns None if even the rest is too long, or the judge does not allow truncation.
-    """
+    """Truncate a trace as little as necessary for ``max_tokens``; None if the rest is too long, or it must be whole."""
     prompts = judge.prompts(trace)
     if _fits(prompts, max_tokens):
         return Truncated(trace, prompts, {})

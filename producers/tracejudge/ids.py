@@ -64,10 +64,7 @@ LANGSMITH = "langsmith.run_helpers"
 
 
 def library_tags(tags: object) -> dict[str, object]:
-    """Return the field `tags` with the ids by which Opik and LangSmith know what is published; empty without any.
-
-    Tags of the caller stay.
-    """
+    """Add the ids by which Opik and LangSmith know what is published to the caller's `tags`."""
     ids: dict[str, object] = {}
     try:
         if (opik := sys.modules.get(OPIK)) is not None and (data := opik.get_current_trace_data()) is not None:

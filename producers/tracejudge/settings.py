@@ -50,10 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def load_settings(*, environ: Mapping[str, str], **arguments: Any) -> Settings:
-    """Check the arguments of `init` and fill them up from the environment; None means not given.
-
-    ``ConfigurationError`` names a value that is missing or wrong, and how to fix it.
-    """
+    """Check the arguments of `init`, or raise ``ConfigurationError``; the environment has those that are None."""
     disabled = _switch("disabled", arguments, environ, default=False)
     service = _text("service", arguments, environ)
     if service is None and not disabled:

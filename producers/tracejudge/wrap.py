@@ -215,10 +215,7 @@ class ModelCall:
 
 
 class ResponseBody:
-    """The body of a response on its way to the caller, decoded in pieces of some size to save memory and time.
-
-    Each read of the caller is a `with` block of it.
-    """
+    """The body of a response, decoded in pieces on its way to the caller; each read is a `with` block of it."""
 
     def __init__(self, response: Any, call: ModelCall) -> None:
         kind = response.headers.get("content-type", "")

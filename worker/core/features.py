@@ -193,10 +193,7 @@ def find_overrides(hooks: Sequence[object], name: str) -> tuple[Callable[..., An
 
 
 def find_single(hooks: Sequence[object], name: str) -> Callable[..., Any] | None:
-    """Return the bound method of the hook that overrides a method, None if none does.
-
-    ``ValueError`` if two hooks override it, and the result of one of them would be lost.
-    """
+    """Return the bound method of the only hook that overrides a method, None without one; of two ``ValueError``."""
     methods = find_overrides(hooks, name)
     if len(methods) > 1:
         raise ValueError(f"two features have an ingest hook with {name}")
@@ -338,10 +335,7 @@ class Feature:
 
 @cache
 def installed() -> tuple[Feature, ...]:
-    """Import the features whose folders exist, in the order in which their hooks run.
-
-    A feature is left out if one that it needs is.
-    """
+    """Import the features whose folders exist, and whose needs do, in the order in which their hooks run."""
     modules = import_module("worker.installed").MODULES
     present = (name for name in modules if find_spec(name.rpartition(".")[0]) is not None)
     features: list[Feature] = [import_module(name).FEATURE for name in present]

@@ -150,10 +150,7 @@ class Alignment:
         return Trial(rules, [self._results[rules, place] for place in requested])
 
     async def derive(self, trial: Trial, attempt: int = 0) -> Rules | None:
-        """Ask the judge model for better guidance; None if nothing can be learnt from a trial.
-
-        A further ``attempt`` with the same guidance is shown other cases, if there are more than one request holds.
-        """
+        """Ask the judge model for better guidance, each ``attempt`` by other cases; None if nothing can be learnt."""
         wrong = [case for case in trial.judged if not is_right(case) and not case.assessment.reason]
         # By turns, so that both kinds are among the first cases, and remain when the last ones are cut.
         kinds = [[case for case in wrong if says_yes(case.label) is kind] for kind in (False, True)]

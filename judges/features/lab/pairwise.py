@@ -106,10 +106,7 @@ class Shown(NamedTuple):
 
 
 def joined(first: Trace, second: Trace, context_tools: Sequence[str] = ()) -> Trace:
-    """Join two traces of one request, A and B: the trace of B, with the answer of A in a tag.
-
-    Documents that differ are left out: the documents of one answer would be an unfair measure for the other.
-    """
+    """Join two traces of one request: B with the answer of A in a tag, without documents that only one of them had."""
     a, b = (with_context(trace, context_tools) for trace in (first, second))
     filled = {
         name: getattr(a, name) for name in _FILLED if has_text(getattr(a, name)) and not has_text(getattr(b, name))

@@ -308,10 +308,7 @@ class Buffer:
                 self._abandoned += 1
 
     def abandon_all(self) -> int:
-        """Drop everything not confirmed and freeze the counts; a later confirmation changes nothing.
-
-        Return the number of entries abandoned since the start.
-        """
+        """Drop everything not confirmed, freeze the counts, and return how many were abandoned since the start."""
         with self._lock:
             self._admit()
             self._final = True

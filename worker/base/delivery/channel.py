@@ -99,10 +99,7 @@ def batches(channel: Channel, items: Sequence[Item]) -> Iterator[Sequence[Item]]
 
 
 def find_run_id(verdict: Verdict, tag: str) -> str:
-    """Return the id by which a tag names the trace in the receiver.
-
-    ``SkippedError`` if there is none, or none that the receiver could have: its ids are UUIDs.
-    """
+    """Return the trace's id in the receiver, by a tag with a UUID, or raise ``SkippedError``."""
     try:
         uuid.UUID(verdict.tags.get(tag, ""))
     except ValueError:

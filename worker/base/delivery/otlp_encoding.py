@@ -326,10 +326,7 @@ class VerdictEncoder:
         self._explain = explain
 
     def encode(self, verdict: Verdict) -> Encoded:
-        """Encode the evaluation's span, the spans of its calls below it, and one event per score.
-
-        ``ValueError``, ``OverflowError`` or ``struct.error`` if OpenTelemetry cannot represent an id or a number.
-        """
+        """Encode the evaluation's span, its calls' spans, and an event per score; an error if a value does not fit."""
         trace = _SPAN_TRACE + int(verdict.evaluation_id, 16).to_bytes(_TRACE_ID_BYTES, "big")
         root = _span_id(verdict.evaluation_id)
         judged = _encode_judged_span(verdict)

@@ -155,10 +155,7 @@ class ReceiverExporter(ExportConsumer):
 
     @abstractmethod
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode a verdict for each channel that takes a part of it.
-
-        ``SkippedError``: The receiver cannot hold it. Any other error counts the verdict as unreadable.
-        """
+        """Encode a verdict for its channels; ``SkippedError`` if the receiver cannot hold it, others if unreadable."""
 
     @property
     def explains(self) -> bool:

@@ -88,10 +88,7 @@ class ForgetTarget:
         self._user_ids: set[object] = {*names, *hashed}
 
     def owns(self, owner: Owner) -> bool:
-        """Return whether something belongs to the target.
-
-        If a trace names several people, a person owns the parts with their id, and the parts without any.
-        """
+        """Return whether something belongs to the target; of a trace of several people also the parts without an id."""
         if not self.trace_ids.isdisjoint(owner.joined):
             return True
         if self.is_person and owner.user_id is not None:
@@ -218,10 +215,7 @@ def forget_everywhere(
     dry_run: bool = False,
     progress: Callable[[str, int], None] = lambda _place, _things: None,
 ) -> ErasureCounts:
-    """Erase a target from all partitions; the traces of a person are found on all of them first.
-
-    Errors as of ``Forgetting.run``.
-    """
+    """Erase a target from all partitions, a person's traces after all of them were found, as ``Forgetting.run``."""
     runs = [Forgetting(part, settings, target, dry_run=dry_run, progress=progress) for part in store.partitions]
     for forgetting in runs:
         forgetting.learn()

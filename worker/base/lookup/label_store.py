@@ -344,10 +344,7 @@ def join_verdicts(labelled: Sequence[Labelled], verdicts: Iterable[Verdict]) -> 
 
 
 class OutboxMatcher:
-    """Finds verdicts on labelled traces in the outboxes, one partition after the other, each from its oldest entry on.
-
-    After the last partition it goes on with the first one at the place where it stopped.
-    """
+    """Finds verdicts on labelled traces in the outboxes, oldest first, and goes on where it stopped."""
 
     def __init__(self, store: Store) -> None:
         self.seen = 0

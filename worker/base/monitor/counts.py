@@ -61,10 +61,7 @@ def read_counts(store: Store, kind: str, since: float, until: float) -> Counter[
 
 
 def read_horizon(store: Store, now: float) -> float:
-    """Return the time up to which all outboxes are counted: now, unless verdicts wait there.
-
-    A partition that does not answer is left out: it must not delay detection for the others.
-    """
+    """Return the time up to which all outboxes that answer are counted: now, unless verdicts wait there."""
     until = now
     for partition in store.reachable:
 

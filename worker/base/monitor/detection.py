@@ -353,10 +353,7 @@ class Detection:
 
 
 def add_sessions(detector: Detector, hours: Sequence[Bucket], sessions: Mapping[bytes, int]) -> None:
-    """Add the sessions of a period to the moments; judgements without one are groups as large as their design effect.
-
-    Sessions are stored sums W and K as msgpack, and how often each occurs.
-    """
+    """Add the stored sessions of a period to the moments; judgements without one are groups of their design effect."""
     if (norm := detector.norm) is None or not hours:
         return
     whole = merge_sums(bucket.sums for bucket in hours)

@@ -226,10 +226,7 @@ def _recover(
 
 
 def delay_hours(norm: Baseline, limits: Limits, drop: float) -> float:
-    """Return about how many hours a drop lasts before it is found: the limit by the information of an hour.
-
-    Wald's approximation (Sequential Analysis, 1947, section 3.4), inf for a drop that neither sum rises at.
-    """
+    """Return about how many hours a drop lasts (Wald, Sequential Analysis, 1947, section 3.4); inf if no sum rises."""
     share = lower(sum(norm.cells) / len(norm.cells), drop)
     expected = zip(*map(norm.expected, range(len(norm.cells))), strict=True)
     hours = math.inf

@@ -39,10 +39,7 @@ class Objective(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_objectives(path: Path, place: str = "") -> tuple[Objective, ...]:
-    """Read and check the rows `[[objectives]]` of a file, or raise ``SettingsError`` with the setting that names it.
-
-    Its other tables are of the alert rules.
-    """
+    """Read and check the rows `[[objectives]]` among a file's tables, or raise ``SettingsError``."""
     return first_raised(read_rows(path, place))
 
 

@@ -138,10 +138,7 @@ def segment_value(labels: object, tags: Mapping[str, str], segment: str) -> str:
 
 
 def is_unknown(verdict: Verdict) -> bool:
-    """Return whether a verdict was asked for and not given: filters, for example, refuse the worst answers.
-
-    One whose judge does not apply, as without documents, is missing at random.
-    """
+    """Return whether a verdict was withheld, as filters do of the worst; a judge that does not apply is none."""
     return verdict.outcome == "unscored" and verdict.reason != "missing_input"
 
 
@@ -181,10 +178,7 @@ def place(keys: MonitorKeys, series_id: str, at: float) -> Place:
 def read_buckets(
     store: Store, series_ids: Iterable[str], since: float, until: float, *, fine: bool
 ) -> Iterator[list[Bucket]]:
-    """Yield of each series the buckets that begin in a span of time, in order; empty ones are left out.
-
-    ``fine`` buckets are of five minutes, kept for 3 days; else of an hour.
-    """
+    """Yield of each series its buckets in a span of time, ``fine`` ones of five minutes for 3 days, else of an hour."""
     size = _Size(HOUR_S, FIVE_MINUTES_S, "five_key") if fine else _Size(DAY_S, HOUR_S, "hour_key")
     return _read(store, series_ids, since, until, size)
 

@@ -235,10 +235,7 @@ class QualitySums(ExportConsumer):
             self.add(entries)
 
     def add(self, entries: Sequence[OutboxEntry], source: Source | None = None, last: str = "0-0") -> bool:
-        """Add entries in the order of their outbox, while the caller holds ``adding``; False if none was new.
-
-        ``last`` is the last entry read, if it is none of these. After ``StoreError`` the entries come again.
-        """
+        """Add entries while the caller holds ``adding``; ``last`` was read last. False if none was new."""
         plan = _Plan(self._store.keys, source, last)
         added = self._added = {}
         refused: Counter[str] = Counter()

@@ -213,10 +213,7 @@ class _Volume:
         self.hours = [count / max(1, number) for count, number in zip(self.hours, occurrences, strict=True)]
 
     def is_silent(self, now: float) -> bool | None:
-        """Return whether the verdicts of a usual time are missing; None if that is unknown, or long ago.
-
-        The time is at least an hour, and a day if 20 verdicts take more than an hour.
-        """
+        """Return whether verdicts of a usual time (20, an hour to a day) are missing; None if unknown or long ago."""
         if self.hours is None or now - self.newest > _GONE_S:
             return None
         begin, end = self.newest / HOUR_S, now / HOUR_S

@@ -145,10 +145,7 @@ class Graders:
         return models if together is None else (*models, together.name)
 
     def evaluations(self, rule: Rule) -> tuple[JudgeGrader, ...]:
-        """Name the judges of a rule, each with its graders.
-
-        With both of ``JUDGE_PAIR`` there is a third evaluation, which joins their verdicts as a panel of one member.
-        """
+        """Name the judges of a rule with their graders; with both of ``JUDGE_PAIR`` also the panel that joins them."""
         single = [JudgeGrader(judge, name) for judge in rule.judges for name in self.grader_names(rule, judge)]
         return (*single, *(JudgeGrader(GROUNDED_AND_RELEVANT.name, grader.name) for grader in self._pair_panels(rule)))
 

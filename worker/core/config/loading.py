@@ -99,10 +99,7 @@ def _without_followers(faults: Faults[Settings], wrong: AbstractSet[str]) -> Fau
 
 
 def _with_judges(settings: Settings, sources: ConfigSources) -> Faults[tuple[Settings, frozenset[str]]]:
-    """Add the judges of the folder and all templates, and return with them the names of all judges.
-
-    Wrong judges are left out. Names of files in a file are relative to it.
-    """
+    """Add the folder's judges, without wrong ones, and templates, with files relative to it; return all names too."""
     try:
         names = judge_names(settings)
     except (CatalogueError, DefinitionError) as error:

@@ -68,10 +68,7 @@ class ConfigSources(NamedTuple):
 def load_without_judges(
     environment: Mapping[str, str], config: str | None = None, arguments: Mapping[str, object] | None = None
 ) -> Settings:
-    """Load the settings of a process that judges nothing, or raise ``SettingsError``.
-
-    Models, judges and rules are not checked.
-    """
+    """Load settings without a check of models, judges and rules, for processes that judge nothing."""
 
     def converted() -> Faults[Settings]:
         settings, _ = yield from convert(sources)
@@ -140,10 +137,7 @@ def unconfigured(settings: Settings, path: str | None) -> str | None:
 
 
 def unknown_variables(settings: Settings, environment: Mapping[str, str]) -> list[Fault]:
-    """Find set variables that nothing reads: `TRACEJUDGE_*` that are no settings, those of Celery's own, and links.
-
-    A link of Kubernetes counts if it has the name of a setting.
-    """
+    """Find set `TRACEJUDGE_*` that nothing reads: no settings, Celery's own, Kubernetes' links named as settings."""
     names = {f"{_PREFIX}CONFIG", *SDK_VARIABLES, *(f"{_PREFIX}{key.upper()}" for key in key_types())}
     names |= named_variables(settings)
     unknown_names = sorted(name for name in environment if name.startswith(_PREFIX) and name not in names)

@@ -156,10 +156,7 @@ class Planner:
         self._keep_feedback = find_single(hooks, "feedback")
 
     def plan(self, entries: Iterator[StreamEntry], shed: Collection[str] = frozenset()) -> Plan:
-        """Sample the traces among the entries and plan the outcome of each entry, for one call of the script.
-
-        What is left of the iterator belongs to the next plan. For models to ``shed`` evaluations are only counted.
-        """
+        """Plan the outcome of entries for one call of the script; the next plan has the rest of the iterator."""
         keys = self._keys
         own = (keys.feedback, keys.groups, keys.producers, keys.sessions_due, keys.sessions)
         plan = Plan(BatchWriter.for_choosing(self._settings, keys, *own))
@@ -409,10 +406,7 @@ class IngestConsumer(ServiceThread):
         self.process(stale or self._reader.read(_BLOCK_MS, READ_COUNT if self._chooses_few else _SMALL_READ))
 
     def process(self, entries: Iterable[Entry]) -> None:
-        """Account for entries, write their batches, and notify the judging workers.
-
-        ``StoreError`` if the thread stops before Redis answers; the entries stay pending and are claimed later.
-        """
+        """Account for entries, write their batches, notify; after ``StoreError`` the entries stay pending."""
         max_bytes = self._settings.max_trace_bytes
         reads = (read_entry(entry, max_bytes) for entry in entries)
         while not (plan := self._planner.plan(reads, self._pressure.bounds.shed)).is_empty:

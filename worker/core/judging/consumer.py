@@ -159,10 +159,7 @@ class JudgingConsumer:
         slots: Mapping[str, Slots] | None = None,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Make the windows of all judge models; ``start`` begins.
-
-        Several consumers may share slots by judge model, and an event loop, which outlives them.
-        """
+        """Make the windows of all judge models. Consumers may share slots, and an event loop that outlives them."""
         self._notifier = notifier
         self._serves = serves
         self._settings = settings

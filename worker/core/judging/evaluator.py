@@ -107,18 +107,12 @@ class _RecordItem(NamedTuple):
 
 
 class GroupCommit(Generic[T, R]):
-    """Runs a blocking function for the coroutines of one event loop; items submitted during a run share the next one.
-
-    A round trip for each item would cost more CPU than judging.
-    """
+    """Runs a blocking function for one loop's coroutines; items submitted during a run share the next round trip."""
 
     def __init__(
         self, name: str, commit: Callable[[list[T]], Sequence[R | Exception]], *, repeats: bool = False
     ) -> None:
-        """Prepare a thread; ``commit`` returns a result or an error for each item.
-
-        ``repeats``: It is called again while it raises ``StoreError``, however long Redis is away.
-        """
+        """Prepare a thread; ``commit`` returns results or errors, and is repeated at ``StoreError`` if so wanted."""
         self._commit = commit
         self._repeats = repeats
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
@@ -203,10 +197,7 @@ class BatchEvaluator:
         metrics: Metrics | None = None,
         slots: Mapping[str, asyncio.Semaphore] | None = None,
     ) -> None:
-        """Build the hooks of features.
-
-        Evaluators that share ``slots`` share models and judges too, and do not close them.
-        """
+        """Build the hooks of features. Evaluators that share ``slots`` share models and judges, and close neither."""
         self._settings = settings
         self._closes = slots is None
         self._judges = judges

@@ -136,10 +136,7 @@ class PrefetchWindow:
 
 @dataclass(eq=False)
 class LeasedBatch:
-    """A batch that is judged here, without the evaluations that were finished before.
-
-    ``tries`` holds calls and cost of earlier rounds, by evaluation id; ``bytes_each`` the memory of one evaluation.
-    """
+    """A batch judged here, without finished evaluations, with their earlier ``tries`` and memory each in bytes."""
 
     window: PrefetchWindow
     lease: Lease

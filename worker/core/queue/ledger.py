@@ -204,10 +204,7 @@ class Ledger:
         self._dead_ttl_s = int(settings.dead_retention + settings.ledger_ttl_s + 86_400)
 
     def record(self, finished: Sequence[FinalVerdict]) -> list[bool]:
-        """Write verdicts and choose their follow-ups; True for each that was new.
-
-        A dead letter that is finished after all is removed.
-        """
+        """Write verdicts, choose their follow-ups, and remove their dead letters; True for each that was new."""
         keys = self._keys
         names = (*self._shared_keys(), keys.evaluations, keys.scores)
         of_batches = (keys.batches, keys.leases, keys.waiting, keys.readies)
@@ -216,10 +213,7 @@ class Ledger:
         return [answer == 1 for answer in fresh]
 
     def add_dead_letter(self, letters: Sequence[tuple[DeadLetter, Verdict]], batch_id: str = "") -> list[bool]:
-        """Write dead letters of a batch; True for each that was not finished or given up before.
-
-        A letter whose retry has failed is renewed: with its new reason, the calls of all rounds, and the current time.
-        """
+        """Write or renew dead letters of a batch; True for each that was not finished or given up before."""
         delays = ",".join(str(int(delay_s * 1000)) for delay_s in AUTO_RETRY_DELAYS_S)
         names: list[str] = []
         traces: dict[str, bytes] = {}

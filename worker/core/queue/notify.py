@@ -76,10 +76,7 @@ class BrokerSender:
         self._sent_at: dict[str, float] = {}
 
     def send(self, partition: int, label: str, at_most: int) -> None:
-        """Send a notification for a queue label unless its queue holds ``at_most`` messages for each partition.
-
-        The type of the error depends on the broker's driver.
-        """
+        """Send a notification unless a queue holds ``at_most`` messages for each partition; drivers raise any error."""
         try:
             if self._channel is None:
                 # Disable heartbeats, because nothing would send them between two notifications.
@@ -166,20 +163,14 @@ class Notifier(ServiceThread):
         self._counted_at = -_COUNT_WORKERS_S
 
     def notify(self, label: str, at_most: int | None = None) -> None:
-        """Request a notification; returns at once. None is sent while the queue holds ``at_most`` messages.
-
-        ``at_most`` is by default two for each worker.
-        """
+        """Request a notification unless the queue holds ``at_most`` messages, by default two for each worker."""
         with self._lock:
             before = self._requests.get(label, at_most)
             self._requests[label] = None if before is None else at_most
         self._has_requests.set()
 
     def ready_labels(self) -> frozenset[str]:
-        """List labels with ready batches, for which a message was sent before; empty if Redis does not answer.
-
-        Without those of shifts here, which need no message.
-        """
+        """List notified labels with ready batches and no shift here; empty if Redis does not answer."""
         keys, shifts = self._store.keys, self.shifts
         names = [name for name in self._judge_models if shifts is None or not shifts.has_shift(queue_label(name))]
         if not names:

@@ -64,10 +64,7 @@ class Runtime:
         serves: QueueStatus,
         config: str | None = None,
     ) -> None:
-        """Build what the configured roles need, or raise ``SettingsError``; ``config`` is the file, for errors.
-
-        ``send`` sends a notification, given partition, label and ``at_most`` (``BrokerSender.send``).
-        """
+        """Build what the roles need, or raise ``SettingsError``; ``send`` is ``BrokerSender.send``."""
         self.settings = settings
         self._config = config
         self.stores = make_stores(settings.redis_url, settings.prefix, settings.partition_count)
@@ -121,10 +118,7 @@ class Runtime:
         return list(dict.fromkeys(map(queue_label, self._process.limits)))
 
     def start(self) -> None:
-        """Serve metrics and start all threads.
-
-        ``SettingsError`` if the metrics port is in use, or Redis holds keys of another version.
-        """
+        """Serve metrics and start all threads, or raise ``SettingsError``, also for keys of another version."""
         settings = self.settings
         open_stores(self.stores, settings, self._config)
         # A creation time per series would double the page, and nothing of ours reads it.

@@ -81,10 +81,7 @@ class NoTraceError(Exception):
 
 
 class LenientPayload:
-    """The names in a payload with their values, which are decoded when they are asked for, or ``NoTraceError``.
-
-    ``further`` counts unknown names that are left out because there are too many.
-    """
+    """The names in a payload, decoded on demand, or ``NoTraceError``; ``further`` counts unknown ones left out."""
 
     def __init__(self, payload: bytes) -> None:
         self.raw: Mapping[str, msgspec.Raw]

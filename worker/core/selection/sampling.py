@@ -47,10 +47,7 @@ class RuleTally(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """The outcome of sampling one trace; without matching rules all are empty.
-
-    ``session_choices`` are evaluations of its conversation, for which it is gathered.
-    """
+    """The outcome of sampling one trace, empty without matching rules; ``session_choices`` are of its conversation."""
 
     choices: tuple[Choice, ...]
     rules: tuple[RuleTally, ...]

@@ -42,10 +42,7 @@ _SPARE_LEVELS: Final = 100
 
 
 class TraceEntry(Struct, frozen=True):
-    """A trace with the producer that numbered it, if any.
-
-    ``left_out`` are the fields that could not be used, ``unknown`` the names that the wire format does not know.
-    """
+    """A trace with its producer, if any, and the names of fields that were ``left_out`` or are ``unknown``."""
 
     entry_id: str
     producer: str | None

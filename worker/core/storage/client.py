@@ -199,10 +199,7 @@ class Store:
         return f"{self.keys.prefix}{key.removeprefix(self.first.keys.prefix)}"
 
     def open(self) -> None:
-        """Check the version of the keys and the number of partitions, and load all scripts into Redis.
-
-        ``LayoutError`` if another version, or a worker with another number of partitions, wrote the keys.
-        """
+        """Check the keys' version and partitions, or raise ``LayoutError``, and load all scripts into Redis."""
         wrong = self.call(lambda client: find_wrong_keys(client, self))
         if wrong is not None:
             raise LayoutError(wrong)
@@ -216,10 +213,7 @@ class Store:
         arguments: Iterable[bytes | str | int | float],
         texts: Mapping[str, bytes] = MappingProxyType({}),
     ) -> Any:
-        """Run a script by name, after some texts are written by their keys; the script lets them stay beyond a minute.
-
-        ``LayoutError`` if the keys under the prefix were written by another version.
-        """
+        """Run a script, after texts are written, which last a minute unless it keeps them, or ``LayoutError``."""
         if not self._is_open:
             # Redis was away when the process began, and nothing is written before the version of the keys is known.
             self.open()

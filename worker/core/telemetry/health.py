@@ -100,10 +100,7 @@ class _FlowState:
 
 
 class Readiness:
-    """The state of all roles of one worker. Safe to share between threads.
-
-    A role works on each partition by itself: it is ready while it makes progress on one of them.
-    """
+    """The roles of one worker, safe to share; each is ready while it makes progress on one of its partitions."""
 
     def __init__(self, *, stalled_s: float = _STALLED_S, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin without threads; a role is unready after ``stalled_s`` without progress, earlier with a known cause."""
@@ -126,10 +123,7 @@ class Readiness:
         self._flows[flow.partition, flow.name] = _FlowState(flow, self._clock())
 
     def update(self, positions: Mapping[str, str | None], paused: Iterable[str] = (), partition: int = 0) -> None:
-        """Set the positions of a partition's flows, as ``flow_positions`` returns them, and the roles that pause there.
-
-        Unknown flows are ignored.
-        """
+        """Set a partition's ``flow_positions`` and the roles that pause there; unknown flows are ignored."""
         now = self._clock()
         with self._lock:
             self._paused[partition] = frozenset(paused)

@@ -69,10 +69,7 @@ OUTAGE: Final = Outage()
 
 
 def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
-    """Check what wrote the keys of a service's stores, or raise ``SettingsError``.
-
-    One that does not answer is reported, and checked at first use.
-    """
+    """Check what wrote the keys of stores that answer, or raise ``SettingsError``; others are checked at first use."""
     OUTAGE.fix = f"start it, or correct {redis_place(config)}"
     for store in stores:
         try:
@@ -283,10 +280,7 @@ class EventLoopThread:
         future.add_done_callback(self._tasks.discard)
 
     def wait(self, coroutine: Coroutine[Any, Any, None], timeout_s: float) -> None:
-        """Run a coroutine in the loop, and wait for its end in the calling thread.
-
-        ``TimeoutError`` if it has not ended in time, ``LoopEndedError`` if the loop has.
-        """
+        """Run a coroutine in the loop and wait; ``TimeoutError``, or ``LoopEndedError`` if the loop has ended."""
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError as error:

@@ -190,10 +190,7 @@ def _sum(bins: Sequence[float], begin: float, end: float) -> float:
 
 
 def segment_factors(rate: float, traces: Mapping[str, int]) -> dict[str, float]:
-    """Divide a rate over segments so that each has the same number of verdicts, as far as the bounds allow.
-
-    The mean rate remains. No segment has more than all its traces, or less than an eighth of the mean rate.
-    """
+    """Divide a rate over segments for equal numbers of verdicts; each has an eighth of the rate or more, at most 1."""
     if not 0 < rate < 1:
         return {}
     lowest, highest = rate / 8, 1.0

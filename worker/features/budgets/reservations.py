@@ -64,10 +64,7 @@ class Budgets:
         self._scripts = GroupCommit[ScriptCall, Any]("tracejudge-budgets", store.run_each)
 
     def wrap(self, model: ChatModel, trace: Trace, evaluation: Evaluation) -> ChatModel:
-        """Return a model whose calls for one evaluation are paid by its budgets; the same model without budgets.
-
-        The rules match ``trace`` as it was published.
-        """
+        """Return a model whose calls for one evaluation of a published trace its budgets pay; the same without any."""
         judge, judge_model = evaluation.judge, model.settings.judge_model
         if is_heuristic(model.settings):
             return model
@@ -101,10 +98,7 @@ class Budgets:
         )
 
     async def reserve(self, concerned: Sequence[_Concern], reservations: Sequence[str], lifetime_s: float) -> None:
-        """Reserve the cost of one call in all of these budgets.
-
-        ``OverBudgetError`` if one does not suffice: nothing is reserved. ``ModelUnavailableError`` if Redis is away.
-        """
+        """Reserve a call in all budgets, or ``OverBudgetError``; ``ModelUnavailableError`` if Redis is away."""
         arguments: list[str | int] = [int(lifetime_s * 1000)]
         for concern, reservation in zip(concerned, reservations, strict=True):
             arguments += [reservation, *concern.limits]

@@ -102,10 +102,7 @@ def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shi
 
 @lru_cache(maxsize=1024)
 def _tail(counts: tuple[tuple[int, int, int, int], ...]) -> float:
-    """Return the probability of at least as many recent disagreements over all traces.
-
-    Of each trace recent verdicts and disagreements, earlier verdicts and disagreements.
-    """
+    """Return the probability of as many recent disagreements, from recent and earlier verdicts of each trace."""
     seen = sum(missed for _, missed, _, _ in counts)
     if seen <= sum(total * (past_missed + 0.5) / (past + 1) for total, _, past, past_missed in counts):
         return 1.0

@@ -36,10 +36,7 @@ _NOT_OF_THE_JUDGE: Final = frozenset({"missing_input", "input_too_long", "over_b
 
 
 class CanaryTrace(Struct, frozen=True):
-    """One trace with its labels by judge or metric, and the number of its line.
-
-    Its trace id is made from its content and labels, so that a changed trace has no history.
-    """
+    """One trace with its labels and line number; its id is made of both, so that a changed trace has no history."""
 
     trace: Trace
     labels: Mapping[str, bool]
@@ -92,10 +89,7 @@ class Canary:
 
 
 def with_canary(settings: Settings, sources: ConfigSources, names: frozenset[str]) -> Faults[Settings]:
-    """Find and check the file of the canary, relative to the configuration that names it.
-
-    ``names`` are those of all judges, also of wrong ones, since labels may name them.
-    """
+    """Find and check the canary's file beside the configuration; labels may name any of the ``names`` of judges."""
     path, file = sources.path, CANARY_FILE.read(settings)
     if file is None:
         return settings

@@ -117,10 +117,7 @@ class Results:
         return next(same, Series(DROP.service, DROP.judge, Half(), Half(), 0, Counter()))
 
     def rows(self, *, full: bool = True) -> Iterator[str]:
-        """Yield the shares before the drop, and after it compared with before, as `tracejudge report` prints them.
-
-        Unless ``full``, only those of the service that gets worse.
-        """
+        """Yield the shares before and after the drop, unless ``full`` only of the service that gets worse."""
         for place, title in enumerate(("Before the drop", "After the drop")):
             compared = ("difference", "95 % interval") if place else ()
             cells = [("service", "judge", "share", "95 % interval", *compared, "judgements", "unscored")]

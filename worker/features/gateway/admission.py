@@ -142,10 +142,7 @@ class Bodies:
         self.held_bytes = 0  # Bytes of all bodies that are being read or used.
 
     async def read(self, request: Request) -> "Body":
-        """Read and decompress a body, which the caller releases.
-
-        ``RefusedError`` if it is too large, too slow, no gzip, or one body too many.
-        """
+        """Read and decompress a body, which the caller releases, or raise ``RefusedError``."""
         body = Body(self)
         try:
             declared = request.headers.get("content-length", "0")

@@ -69,10 +69,7 @@ class Gatherer:
         self.held_bytes = 0  # Bytes of all gathered spans when Redis was last asked.
 
     def add(self, request: Request, trace_ids: Collection[str] | None = None) -> None:
-        """Store the spans of a request, or of some of its traces; those of too large traces are dropped there.
-
-        ``RefusedError`` without room for all. After ``StoreError`` a repeat stores once.
-        """
+        """Store the spans of a request's traces but too large ones, or raise ``RefusedError``; safe to repeat."""
         groups = [group for group in request.traces.items() if trace_ids is None or group[0] in trace_ids]
         for start in range(0, len(groups), _MAX_TRACES):
             some = groups[start : start + _MAX_TRACES]

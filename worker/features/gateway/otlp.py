@@ -386,10 +386,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _resources(body: bytes, *, is_log: bool) -> Sequence[_ResourceItems]:
-    """Return the resources of a request in JSON.
-
-    ``RefusedError`` if it is meant for another path: read as OTLP it would have no item, and lost with a reply of 200.
-    """
+    """Return the resources of a request in JSON; ``RefusedError`` if it is of another path: a 200 would lose it."""
     items: _Items = _decoded(body, _items_decoder)
     resources, others = items.resource_spans, items.resource_logs
     if is_log:

@@ -123,10 +123,7 @@ def probability_rows(
 
 
 def audited(verdicts: Iterable[Verdict], judge: str, metric: str) -> list[Labelled]:
-    """Return the first verdicts of cascades, labelled by the second ones.
-
-    The probability of the second judging is that with which the label was drawn.
-    """
+    """Return the first verdicts of cascades, labelled by the second ones, drawn with their probability."""
     firsts: dict[str, tuple[CascadeStep, LabelVerdict]] = {}
     seconds: dict[str, bool] = {}
     for verdict in verdicts:

@@ -174,10 +174,7 @@ class FeedbackOnTrace(NamedTuple):
 
 
 class SelectionResult(Struct):
-    """The answer of the script ``choose_late_feedback``: the amount of feedback by outcome, and the batches made.
-
-    ``later`` names members that ask for a judge model for which nothing is chosen now.
-    """
+    """The answer of ``choose_late_feedback``: amounts by outcome, batches, and members for models that are shed."""
 
     outcomes: Mapping[str, int] = {}
     batch_ids: tuple[str, ...] = msgspec.field(default=(), name="made")
@@ -193,10 +190,7 @@ class _Publication(NamedTuple):
 
 
 def late_choices(rules: Rules, trace: Trace) -> list[Choice]:
-    """Choose evaluations for a trace with late negative feedback.
-
-    Only rules that always judge negative feedback choose here; the others have chosen when the trace came.
-    """
+    """Choose evaluations for a trace with late negative feedback, by the rules that always judge it."""
     always = (compiled for compiled in rules.matching(trace).rules if "negative_feedback" in compiled.rule.always)
     evaluations = dict.fromkeys(evaluation for compiled in always for evaluation in compiled.evaluations)
     return [Choice(judge, grader, 1.0) for judge, grader in evaluations]
@@ -366,10 +360,7 @@ class LateFeedbackPasses(ServiceThread):
             self.choose(current, current.part)
 
     def choose(self, current: _Pass, part: list[FeedbackOnTrace]) -> None:
-        """Choose evaluations for one part of a pass, and postpone what cannot be chosen now. Safe to repeat.
-
-        Feedback on traces that are not here goes to other partitions first; if none has the trace, it ends here.
-        """
+        """Choose evaluations for one part of a pass; postpone or hand on the rest to partitions. Safe to repeat."""
         here: list[FeedbackOnTrace] = []
         is_away = False
         for feedback in part:

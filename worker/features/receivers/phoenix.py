@@ -53,10 +53,7 @@ class PhoenixExporter(HttpExporter):
     channels = tuple(_CHANNELS.values())
 
     def items(self, verdict: Verdict) -> Iterator[tuple[Channel, Item]]:
-        """Encode an annotation for each score, and one for each document that was judged for relevance.
-
-        ``SkippedError`` if the trace has no id of OpenTelemetry, and the verdict is not about a conversation.
-        """
+        """Encode an annotation for each score and each judged document; ``SkippedError`` if nothing has an id there."""
         if "session" in verdict.details and verdict.session_id is not None:
             kind, target = "session", {"session_id": verdict.session_id}
         elif W3C_TRACE_ID.fullmatch(verdict.trace_id) is None:

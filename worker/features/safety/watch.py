@@ -269,10 +269,7 @@ class SafetyWatch(Watch):
         self.show(samples)
 
     def count(self, verdict: Verdict, at: float) -> Iterator[Increment]:
-        """Yield the increment of a failure of live traffic, and of its second judging.
-
-        Second verdicts of cascades are counted only to leave them out: they were drawn from the uncertain traces.
-        """
+        """Yield the increment of a failure of live traffic and its second judging, not by cascades, which draw them."""
         first, step = first_of(verdict), step_of(verdict)
         words: Iterable[tuple[Series, str]] = (
             (series, word)
@@ -335,10 +332,7 @@ class SafetyWatch(Watch):
         return watched
 
     def _learn(self, watched: Mapping[str, Watched], series: Mapping[str, Series], now: float) -> None:
-        """Compute the rates from four weeks that end a day ago, and from the last of them, without incidents.
-
-        An incident that began in the last day must not explain itself.
-        """
+        """Compute rates from four weeks up to a day ago and the last one: an open incident must not explain itself."""
         if not watched:
             return
         until = now - DAY_S
