@@ -112,11 +112,6 @@ class EmbeddedRedis:
         folder: Where its data stay beyond `stop`, with `appendonly`; unless given, one of its own, which is removed.
         port: The port to listen on; unless given, a free one.
         start_timeout_s: How long a start may take until the server answers.
-
-    Attributes:
-        executable: The program that runs.
-        version: Its version, `major.minor.patch`.
-        port: Its port on 127.0.0.1, the same after `restart`; 0 before the start.
     """
 
     def __init__(
@@ -131,9 +126,9 @@ class EmbeddedRedis:
         binary = binary or next(iter(find_servers()), None)
         if binary is None:
             raise EmbeddedRedisError(f"no redis-server 6.2 or newer in PATH or in Python's packages: {_FIX}")
-        self.executable = binary.path
-        self.version = binary.version
-        self.port = 0
+        self.executable = binary.path  # The program that runs.
+        self.version = binary.version  # Its version, `major.minor.patch`.
+        self.port = 0  # Its port on 127.0.0.1, the same after `restart`; 0 before the start.
         self._appendonly = appendonly
         self._kept_folder = folder
         self._wanted_port = port

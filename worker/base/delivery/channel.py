@@ -16,60 +16,36 @@ class SkippedError(Exception):
 
 
 class Item(NamedTuple):
-    """The part of a verdict that one channel takes.
+    """The part of a verdict that one channel takes."""
 
-    Attributes:
-        verdict: The verdict, which is parked if the receiver does not know its trace.
-        body: The encoded part.
-        target: The part of the path that differs, if items of several targets need separate requests.
-        about: The id of its subject, by which answers name it.
-        parked: How often the verdict was parked before.
-        size: How many records the body has.
-    """
-
-    verdict: Verdict
-    body: bytes
-    target: str = ""
-    about: str = ""
-    parked: int = 0
-    size: int = 1
+    verdict: Verdict  # The verdict, which is parked if the receiver does not know its trace.
+    body: bytes  # The encoded part.
+    target: str = ""  # The part of the path that differs, if items of several targets need separate requests.
+    about: str = ""  # The id of its subject, by which answers name it.
+    parked: int = 0  # How often the verdict was parked before.
+    size: int = 1  # How many records the body has.
 
 
 class Answer(NamedTuple):
-    """The receiver's answer, by item.
+    """The receiver's answer, by item."""
 
-    Attributes:
-        rejected: How many items it refused for good.
-        absent: Items whose trace it does not know yet.
-        again: Items that it failed over, to be sent once more.
-        unsent: Items that it did not take because of others, to be sent at once; all items if it does not name those
-            that it does not know.
-        is_read: Whether the body was an answer that can be true.
-    """
-
-    rejected: int = 0
-    absent: Sequence[Item] = ()
-    again: Sequence[Item] = ()
+    rejected: int = 0  # How many items it refused for good.
+    absent: Sequence[Item] = ()  # Items whose trace it does not know yet.
+    again: Sequence[Item] = ()  # Items that it failed over, to be sent once more.
+    # Items that it did not take because of others, to be sent at once; all items if it does not name those that it does
+    # not know.
     unsent: Sequence[Item] = ()
-    is_read: bool = True
+    is_read: bool = True  # Whether the body was an answer that can be true.
 
 
 class Channel(ABC):
-    """One kind of request to a receiver.
+    """One kind of request to a receiver."""
 
-    Attributes:
-        path: Its path, for logs.
-        max_items: Maximum of items in a request.
-        max_bytes: Maximum of their bytes; a longer item is sent by itself.
-        interval_s: Least time between two requests, for receivers that limit their number.
-        is_optional: Whether an item is dropped at once if the receiver fails over it.
-    """
-
-    path: str
-    max_items: int = 512
-    max_bytes: int = 4 * 1024 * 1024
-    interval_s: float = 0.0
-    is_optional: bool = False
+    path: str  # Its path, for logs.
+    max_items: int = 512  # Maximum of items in a request.
+    max_bytes: int = 4 * 1024 * 1024  # Maximum of their bytes; a longer item is sent by itself.
+    interval_s: float = 0.0  # Least time between two requests, for receivers that limit their number.
+    is_optional: bool = False  # Whether an item is dropped at once if the receiver fails over it.
 
     @abstractmethod
     def request(self, items: Sequence[Item]) -> Request:

@@ -24,27 +24,18 @@ _WAITS: Final = "verdicts wait in the outbox meanwhile"
 
 
 class HttpExporter(ReceiverExporter):
-    """Base of the receivers that are reached by HTTP.
+    """Base of the receivers that are reached by HTTP."""
 
-    Attributes:
-        expected: The server that `url` should name, for advice.
-        protocol: The name of its requests, for advice.
-        content: Their encoding, for advice.
-        keeps_there: The data that it keeps after `tracejudge forget`, and how to erase them there.
-        probe: A request that changes nothing, for `tracejudge doctor`.
-        client: The connections to it.
-    """
-
-    expected: ClassVar[str]
-    keeps_there: ClassVar[str]
-    probe: ClassVar[Request]
-    protocol: ClassVar[str] = "JSON"
-    content: ClassVar[str] = "JSON"
+    expected: ClassVar[str]  # The server that `url` should name, for advice.
+    keeps_there: ClassVar[str]  # The data that it keeps after `tracejudge forget`, and how to erase them there.
+    probe: ClassVar[Request]  # A request that changes nothing, for `tracejudge doctor`.
+    protocol: ClassVar[str] = "JSON"  # The name of its requests, for advice.
+    content: ClassVar[str] = "JSON"  # Their encoding, for advice.
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         super().__init__(settings, store, metrics, name)
         self._destination = self.destination_of(settings, name)
-        self.client = ReceiverClient(self._destination)
+        self.client = ReceiverClient(self._destination)  # The connections to it.
 
     @classmethod
     def destination_of(cls, settings: Settings, name: str) -> Destination:

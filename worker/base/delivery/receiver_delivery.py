@@ -94,11 +94,7 @@ class DeliveryMetrics(MetricTable):
 
 
 class ReceiverExporter(ExportConsumer):
-    """Base of all receivers; docs/adding-a-feature.md says what a further one needs.
-
-    Attributes:
-        channels: The kinds of requests, in the order in which they are sent.
-    """
+    """Base of all receivers; docs/adding-a-feature.md says what a further one needs."""
 
     drop_reasons: ClassVar[tuple[str, ...]] = (
         "unreadable",
@@ -109,7 +105,7 @@ class ReceiverExporter(ExportConsumer):
     )
     # A request takes less; before each, and while it waits, a delivery resets the idle time of its entries.
     stale_ms = 45_000
-    channels: Sequence[Channel]
+    channels: Sequence[Channel]  # The kinds of requests, in the order in which they are sent.
 
     def __init__(self, settings: Settings, store: Store, metrics: Metrics, name: str) -> None:
         """Deliver to the receiver ``name`` of the settings, or to `otel` for `otlp_endpoint`."""

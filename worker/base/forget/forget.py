@@ -171,34 +171,21 @@ _decode_item = msgspec.json.Decoder(_ItemName).decode
 
 
 class ErasureCounts(Struct):
-    """Counts of matches and erased entries; a dry run erases none.
+    """Counts of matches and erased entries; a dry run erases none."""
 
-    Attributes:
-        traces: Entries of the stream, publications of traces.
-        feedback: Late feedback, in the stream or pending.
-        gathered: Traces in conversations that wait to be judged, or whose spans the gateway gathers.
-        evaluations: Evaluations in batches that had not ended.
-        dead_letters: Evaluations given up.
-        verdicts: Entries of the outbox.
-        labels: Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of
-            these traces.
-        examples: Examples of open incidents.
-        archived: Lines of the archives on this machine, of receivers of the kind `file`.
-        unreadable: Batches and letters of another version, which were left as they are.
-        unsettled: Whether new work of the target still appeared in the last round.
-    """
-
-    traces: int = 0
-    feedback: int = 0
-    gathered: int = 0
-    evaluations: int = 0
-    dead_letters: int = 0
-    verdicts: int = 0
+    traces: int = 0  # Entries of the stream, publications of traces.
+    feedback: int = 0  # Late feedback, in the stream or pending.
+    gathered: int = 0  # Traces in conversations that wait to be judged, or whose spans the gateway gathers.
+    evaluations: int = 0  # Evaluations in batches that had not ended.
+    dead_letters: int = 0  # Evaluations given up.
+    verdicts: int = 0  # Entries of the outbox.
+    # Human labels and the answers of annotators, what is kept of the verdicts on their traces, and copies of these
+    # traces.
     labels: int = 0
-    examples: int = 0
-    archived: int = 0
-    unreadable: int = 0
-    unsettled: bool = False
+    examples: int = 0  # Examples of open incidents.
+    archived: int = 0  # Lines of the archives on this machine, of receivers of the kind `file`.
+    unreadable: int = 0  # Batches and letters of another version, which were left as they are.
+    unsettled: bool = False  # Whether new work of the target still appeared in the last round.
 
     @property
     def total(self) -> int:

@@ -25,23 +25,14 @@ Failure = Literal["failed", "confirmed", "cleared"]
 
 
 class Increment(NamedTuple):
-    """An amount that is added to one count.
+    """An amount that is added to one count."""
 
-    Attributes:
-        kind: The name of the hash, as `repeats`.
-        at: The time whose day (UTC) it belongs to, in seconds since the epoch.
-        labels: The labels of the count.
-        amount: A whole number.
-        keep_days: How long the counts of that kind and day are kept.
-        once: If set, it counts only the first time that this text comes with the kind in a period of six hours.
-    """
-
-    kind: str
-    at: float
-    labels: Sequence[str]
-    amount: int = 1
-    keep_days: int = COARSE_DAYS
-    once: str = ""
+    kind: str  # The name of the hash, as `repeats`.
+    at: float  # The time whose day (UTC) it belongs to, in seconds since the epoch.
+    labels: Sequence[str]  # The labels of the count.
+    amount: int = 1  # A whole number.
+    keep_days: int = COARSE_DAYS  # How long the counts of that kind and day are kept.
+    once: str = ""  # If set, it counts only the first time that this text comes with the kind in a period of six hours.
 
 
 def field_of(labels: Sequence[str]) -> str:

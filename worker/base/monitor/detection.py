@@ -76,50 +76,30 @@ SESSIONS_KEPT: Final = 0.995
 
 
 class Reference(msgspec.Struct, array_like=True):
-    """A constant share that a series is compared with beside its baseline, by separate sums.
+    """A constant share that a series is compared with beside its baseline, by separate sums."""
 
-    Attributes:
-        share: The expected share.
-        unit: The weight that counts as one judgement.
-        limits: The limits that belong to the share.
-        state: The sums.
-    """
-
-    share: float
-    unit: float
-    limits: Limits
-    state: State = msgspec.field(default_factory=State)
+    share: float  # The expected share.
+    unit: float  # The weight that counts as one judgement.
+    limits: Limits  # The limits that belong to the share.
+    state: State = msgspec.field(default_factory=State)  # The sums.
 
 
 class Detector(msgspec.Struct, array_like=True):
-    """The stored state of the detector of one series.
+    """The stored state of the detector of one series."""
 
-    Attributes:
-        state: The sums.
-        norm: The baseline; None until there are 7 days of verdicts.
-        limits: The limits that belong to the baseline.
-        learned_at: When both were computed, in seconds since the epoch.
-        done: The last bucket that was counted, in buckets of five minutes since the epoch.
-        moments: Those of the sessions of past periods.
-        period: The last period whose sessions were counted.
-        references: The objective, and for a new service the share of its environment.
-        incident: The open drop of a whole series or of any of its segments.
-        history: Sums of the last four weeks without incidents, which steady the design effect of sessions.
-        judged: The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
-        decline: The notice of a slow decline, for 28 days.
-    """
-
-    state: State = msgspec.field(default_factory=State)
-    norm: Baseline | None = None
-    limits: Limits | None = None
-    learned_at: float = 0.0
-    done: int = 0
-    moments: Moments = msgspec.field(default_factory=Moments)
-    period: int = 0
-    references: dict[Against, Reference] = {}
-    incident: Incident | None = None
+    state: State = msgspec.field(default_factory=State)  # The sums.
+    norm: Baseline | None = None  # The baseline; None until there are 7 days of verdicts.
+    limits: Limits | None = None  # The limits that belong to the baseline.
+    learned_at: float = 0.0  # When both were computed, in seconds since the epoch.
+    done: int = 0  # The last bucket that was counted, in buckets of five minutes since the epoch.
+    moments: Moments = msgspec.field(default_factory=Moments)  # Those of the sessions of past periods.
+    period: int = 0  # The last period whose sessions were counted.
+    references: dict[Against, Reference] = {}  # The objective, and for a new service the share of its environment.
+    incident: Incident | None = None  # The open drop of a whole series or of any of its segments.
+    # Sums of the last four weeks without incidents, which steady the design effect of sessions.
     history: Sums | None = None
-    decline: Decline | None = None
+    decline: Decline | None = None  # The notice of a slow decline, for 28 days.
+    # The sums of the verdicts alone, without those that are unknown, which ``state`` takes for passes.
     judged: State = msgspec.field(default_factory=State)
 
     @property

@@ -103,20 +103,13 @@ class QualityMetrics(MetricTable):
 
 
 class MonitorParts(NamedTuple):
-    """The parts from which watches of features are made.
+    """The parts from which watches of features are made."""
 
-    Attributes:
-        settings: The configuration.
-        store: The first partition, which has the sums.
-        metrics: The metrics of the process.
-        rules: The rules, and through them judges and models.
-        is_listed: Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
-    """
-
-    settings: Settings
-    store: Store
-    metrics: Metrics
-    rules: Rules
+    settings: Settings  # The configuration.
+    store: Store  # The first partition, which has the sums.
+    metrics: Metrics  # The metrics of the process.
+    rules: Rules  # The rules, and through them judges and models.
+    # Whether the monitor keeps sums for a series, by its id; called in the thread that adds them.
     is_listed: Callable[[str], bool] = lambda _: False
 
 
@@ -125,12 +118,9 @@ class Watch(ABC):
 
     The sums call ``count`` for each verdict with ``detail`` in its details, of ``origin``, or of one of ``judges``, and
     if ``counts_dead`` also for those of dead letters.
-
-    Attributes:
-        every_s: The interval.
     """
 
-    every_s: float = 60.0
+    every_s: float = 60.0  # The interval.
     detail: str | None = None
     counts_dead: bool = False
     origin: str | None = None

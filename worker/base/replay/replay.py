@@ -67,52 +67,30 @@ class ReplayOptions(NamedTuple):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """The question of one replay, as it is stored with its position. Version 1, or 2 with ``trace_id``.
-
-    Attributes:
-        judges: Versions of the wanted judges by name.
-        first: Id of the first entry, or the bound from which it was searched.
-        last: Id of the last entry.
-        service: Pattern of the publishing service; None is any.
-        model: Which `[models.NAME]` judges, for judges that no rule names.
-        rate: Share of the traces, for judges that no rule names.
-        dry_run: Count only.
-        trace_id: The only trace that is judged.
-    """
+    """The question of one replay, as it is stored with its position. Version 1, or 2 with ``trace_id``."""
 
     v: int = QUESTION_VERSION
-    judges: Mapping[str, str]
-    first: str
-    last: str
-    service: str | None = None
-    model: str = "default"
-    rate: float = 1.0
-    dry_run: bool = False
-    trace_id: str | None = None
+    judges: Mapping[str, str]  # Versions of the wanted judges by name.
+    first: str  # Id of the first entry, or the bound from which it was searched.
+    last: str  # Id of the last entry.
+    service: str | None = None  # Pattern of the publishing service; None is any.
+    model: str = "default"  # Which `[models.NAME]` judges, for judges that no rule names.
+    rate: float = 1.0  # Share of the traces, for judges that no rule names.
+    dry_run: bool = False  # Count only.
+    trace_id: str | None = None  # The only trace that is judged.
 
 
 class Counts(NamedTuple):
-    """The outcomes of the traces and evaluations that a replay has read.
+    """The outcomes of the traces and evaluations that a replay has read."""
 
-    Attributes:
-        traces: Traces looked at.
-        not_matching: Traces of another service, or not chosen by rules or rate.
-        not_read: Traces that ingest has not finished; they are its own to choose.
-        cut_off: Traces removed before the replay could choose them, as far as known.
-        cut_off_ms: Time span of the stream that was cut off before the replay came there.
-        chosen: Evaluations chosen.
-        already_judged: Evaluations chosen before: judged, waiting, or given up.
-        gathered: Traces gathered for conversations, whose evaluations workers choose when they are complete.
-    """
-
-    traces: int = 0
-    not_matching: int = 0
-    not_read: int = 0
-    cut_off: int = 0
-    cut_off_ms: int = 0
-    chosen: int = 0
-    already_judged: int = 0
-    gathered: int = 0
+    traces: int = 0  # Traces looked at.
+    not_matching: int = 0  # Traces of another service, or not chosen by rules or rate.
+    not_read: int = 0  # Traces that ingest has not finished; they are its own to choose.
+    cut_off: int = 0  # Traces removed before the replay could choose them, as far as known.
+    cut_off_ms: int = 0  # Time span of the stream that was cut off before the replay came there.
+    chosen: int = 0  # Evaluations chosen.
+    already_judged: int = 0  # Evaluations chosen before: judged, waiting, or given up.
+    gathered: int = 0  # Traces gathered for conversations, whose evaluations workers choose when they are complete.
 
 
 class State(NamedTuple):

@@ -49,16 +49,13 @@ _PRESSURE_PAUSE_S: Final = 0.2
 
 
 class Tally(NamedTuple):
-    """Common properties of entries that end in ingest.
-
-    Attributes:
-        shed: How many evaluations of each entry are not chosen because their judge model is away, by judge model.
-    """
+    """Common properties of entries that end in ingest."""
 
     outcome: str
     reason: str | None
     producer: str | None
     service: str
+    # How many evaluations of each entry are not chosen because their judge model is away, by judge model.
     shed: tuple[tuple[str, int], ...] = ()
 
 

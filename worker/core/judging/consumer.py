@@ -137,14 +137,7 @@ class Shift:
 
 
 class JudgingConsumer:
-    """The judging of one process, of the batches of one partition.
-
-    Attributes:
-        leases: The leases of its batches, of which ``held_leases`` are in progress here.
-        windows: The prefetch windows by judge model.
-        loop: The event loop in which evaluations run.
-        hurried: Whether a stop has no time left for work in progress.
-    """
+    """The judging of one process, of the batches of one partition."""
 
     def __init__(
         self,
@@ -163,9 +156,11 @@ class JudgingConsumer:
         self._notifier = notifier
         self._serves = serves
         self._settings = settings
+        # The leases of its batches, of which ``held_leases`` are in progress here.
         self.leases = Leases(store, tries_ttl_s=settings.ledger_ttl_s)
         self._completion = Completion(self.leases, ledger, settings.give_up_after)
         self._evaluator = evaluator
+        # The prefetch windows by judge model.
         self.windows = {
             name: PrefetchWindow(name, limit, settings.batch_size, None if slots is None else slots[name])
             for name, limit in limits.items()
@@ -180,14 +175,14 @@ class JudgingConsumer:
         for window in self.windows.values():
             window.slots.on_release(partial(wake, window))
         self._owns_loop = loop is None
-        self.loop = loop or EventLoopThread("tracejudge-judging")
+        self.loop = loop or EventLoopThread("tracejudge-judging")  # The event loop in which evaluations run.
         self.held_leases = HeldLeases(self.leases, lambda task: self.loop.call(task.cancel))
         self._fetcher = BatchFetcher(self.leases, ledger)
         self._lock = threading.RLock()
         self._current: dict[str, Shift] = {}
         self._running: dict[str, list[Shift]] = {}
         self._started = self._stopping = self._ended = False
-        self.hurried = False
+        self.hurried = False  # Whether a stop has no time left for work in progress.
         self.progressed_at = time.monotonic()
 
     @property

@@ -105,19 +105,12 @@ class FinalVerdict(NamedTuple):
 
 
 class EvaluationState(NamedTuple):
-    """The stored state of an evaluation.
+    """The stored state of an evaluation."""
 
-    Attributes:
-        ended: Whether the ledger holds an outcome.
-        letter: `dead` or the batch of its retry if it is a dead letter, else empty.
-        outcome: Its code in the ledger, empty for none.
-        scores: Its scores kept to be combined with others, or empty.
-    """
-
-    ended: bool
-    letter: str
-    outcome: bytes
-    scores: bytes
+    ended: bool  # Whether the ledger holds an outcome.
+    letter: str  # `dead` or the batch of its retry if it is a dead letter, else empty.
+    outcome: bytes  # Its code in the ledger, empty for none.
+    scores: bytes  # Its scores kept to be combined with others, or empty.
 
 
 def field_of(evaluation_id: str) -> bytes:

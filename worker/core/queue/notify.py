@@ -128,13 +128,7 @@ class Shifts(Protocol):
 
 
 class Notifier(ServiceThread):
-    """Accepts queue labels from any thread, and sends one message for each while its queue is short enough.
-
-    Attributes:
-        dropped: Notifications that were never sent.
-        workers: Workers that judge, as last counted; at least one.
-        shifts: Those of this process; None if it does not judge.
-    """
+    """Accepts queue labels from any thread, and sends one message for each while its queue is short enough."""
 
     role = "judge"
     shares = True
@@ -149,9 +143,9 @@ class Notifier(ServiceThread):
         """Prepare the thread; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         self._has_requests = wake or threading.Event()
         super().__init__("notify", self._has_requests)
-        self.dropped = 0
-        self.workers = 1
-        self.shifts: Shifts | None = None
+        self.dropped = 0  # Notifications that were never sent.
+        self.workers = 1  # Workers that judge, as last counted; at least one.
+        self.shifts: Shifts | None = None  # Those of this process; None if it does not judge.
         self._told_at: dict[str, float] = {}
         self._labels = {judge_model_hash(name): queue_label(name) for name in judge_models}
         self._judge_models = tuple(judge_models)

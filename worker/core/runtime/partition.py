@@ -84,24 +84,20 @@ class ProcessContext:
 
 
 class Partition:
-    """The threads and the judging of one partition.
-
-    Attributes:
-        store: The partition.
-        judging: Judges its batches.
-    """
+    """The threads and the judging of one partition."""
 
     def __init__(self, process: ProcessContext, store: Store, send: Callable[[str, int], None]) -> None:
         """Build what the configured roles need; ``send(label, at_most)`` sends a notification (``BrokerSender``)."""
         settings, metrics, rules = process.settings, process.metrics, process.rules
         self._process = process
-        self.store = store
+        self.store = store  # The partition.
         # Any worker judges the batches of all partitions, as its messages name them; reading them is divided.
         is_read = store.partition in settings.served
         self._judges = process.has("judge")
         roles = [role for role in settings.roles if is_read or role == "judge"]
         ledger = Ledger(store, settings)
         self._notifier = Notifier(store, send, process.limits, process.wake)
+        # Judges its batches.
         self.judging = JudgingConsumer(
             settings,
             store,
@@ -234,9 +230,6 @@ class BacklogGauges:
     The gauges of Redis' memory show the fullest server.
 
     A partition that is away keeps its last measured values in the sums, and its gauge `partition_up` is 0.
-
-    Attributes:
-        lag: The backlog, for remote control.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -250,7 +243,7 @@ class BacklogGauges:
             "dead_letters": settings.max_dead_bytes,
             "sessions": MAX_SESSION_BYTES.read(settings),
         }
-        self.lag: dict[str, Any] = {}
+        self.lag: dict[str, Any] = {}  # The backlog, for remote control.
 
     def report_away(self, partition: int) -> None:
         """Report that a partition does not answer."""

@@ -59,17 +59,13 @@ def leave_out_shed(
 
 
 class _Template(NamedTuple):
-    """The common part of all evaluations by one judge and one grader.
-
-    Attributes:
-        suffix: Of the hashed text that makes the id, behind the trace.
-        members: The judge models of the evaluations that are combined, each with its suffix.
-    """
+    """The common part of all evaluations by one judge and one grader."""
 
     grader: Grader
     version: str
     keep: bool
-    suffix: bytes
+    suffix: bytes  # Of the hashed text that makes the id, behind the trace.
+    # The judge models of the evaluations that are combined, each with its suffix.
     members: tuple[tuple[str, bytes], ...]
 
 

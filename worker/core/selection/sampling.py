@@ -62,40 +62,24 @@ class CompiledRule(NamedTuple):
 
 
 class MatchingRules(NamedTuple):
-    """The rules that match a trace.
+    """The rules that match a trace."""
 
-    Attributes:
-        rules: Without evaluations by models that another rule's egress excludes.
-        allowed: The names of models that every egress allows; None if any model is allowed.
-        context_tools: The tools whose results are the context of a trace without one, by all rules.
-    """
-
-    rules: tuple[CompiledRule, ...]
-    allowed: frozenset[str] | None
-    context_tools: tuple[str, ...]
+    rules: tuple[CompiledRule, ...]  # Without evaluations by models that another rule's egress excludes.
+    allowed: frozenset[str] | None  # The names of models that every egress allows; None if any model is allowed.
+    context_tools: tuple[str, ...]  # The tools whose results are the context of a trace without one, by all rules.
 
 
 class _Matching(NamedTuple):
-    """Rules that match the same traces, and the facts that quickly exclude that any of them chooses.
+    """Rules that match the same traces, and the facts that quickly exclude that any of them chooses."""
 
-    Attributes:
-        rules: The rules, with the rates that hooks have adjusted.
-        highest_rate: Of all rules that choose by trace.
-        session_rate: The highest rate of all rules that choose by session.
-        errors: Whether a rule always chooses traces with an error.
-        feedback: Whether a rule always chooses traces with negative feedback.
-        slow_s: The duration from which a rule always chooses a trace.
-        not_chosen: The outcome for traces that no rule chooses.
-        choosers: Called for each of the traces; they name rules that choose the trace at any rate.
-    """
-
-    rules: Sequence[CompiledRule]
-    highest_rate: float
-    session_rate: float
-    errors: bool
-    feedback: bool
-    slow_s: float
-    not_chosen: Sampling
+    rules: Sequence[CompiledRule]  # The rules, with the rates that hooks have adjusted.
+    highest_rate: float  # Of all rules that choose by trace.
+    session_rate: float  # The highest rate of all rules that choose by session.
+    errors: bool  # Whether a rule always chooses traces with an error.
+    feedback: bool  # Whether a rule always chooses traces with negative feedback.
+    slow_s: float  # The duration from which a rule always chooses a trace.
+    not_chosen: Sampling  # The outcome for traces that no rule chooses.
+    # Called for each of the traces; they name rules that choose the trace at any rate.
     choosers: Sequence[Callable[[], Collection[str]]]
 
 
@@ -108,25 +92,19 @@ def position(trace_id: str, sampling_key: str) -> float:
 
 
 class Rules:
-    """The compiled rules of a configuration, with their full rates; one for a process, threads may share it.
-
-    Attributes:
-        graders: The graders that the rules name.
-        sampling_key: The key of the positions of traces.
-        matching: Returns the rules that match a trace.
-    """
+    """The compiled rules of a configuration, with their full rates; one for a process, threads may share it."""
 
     def __init__(self, settings: Settings, graders: Graders) -> None:
         """Compile the rules' patterns."""
-        self.graders = graders
-        self.sampling_key = settings.sampling_key
+        self.graders = graders  # The graders that the rules name.
+        self.sampling_key = settings.sampling_key  # The key of the positions of traces.
         self._compiled = [(CompiledRule(rule, graders.evaluations(rule)), _matcher(rule)) for rule in settings.rules]
         self._names = {name for rule in settings.rules for name in _PATTERNED if getattr(rule.where, name) is not None}
         # Cache keys hold whether a field has text, and not the text, so there are few keys.
         self._contents = sorted({_content(rule, name) for rule in settings.rules for name in _required_fields(rule)})
         self._reported: set[tuple[str, str]] = set()
         self._judge_models = {name: model.judge_model for name, model in settings.models.items()}
-        self.matching = self.cache(self._match)
+        self.matching = self.cache(self._match)  # Returns the rules that match a trace.
 
     def cache(self, function: Callable[[Trace], T], fields: Collection[str] = ()) -> Callable[[Trace], T]:
         """Cache a function of the rules that match a trace, and of the fields of the trace that ``fields`` name."""

@@ -72,20 +72,14 @@ class FeedbackEntry(NamedTuple):
 
 
 class InvalidEntry(NamedTuple):
-    """An entry that is no trace; its texts are not kept.
-
-    Attributes:
-        detail: More about the reason, without any text of the entry.
-        keys: Names in the payload, or in the entry if there is no payload that could be read.
-        trace_id: The trace id, if there is one.
-    """
+    """An entry that is no trace; its texts are not kept."""
 
     entry_id: str
     producer: str | None
     reason: InvalidReason
-    detail: str = ""
-    keys: tuple[str, ...] = ()
-    trace_id: str | None = None
+    detail: str = ""  # More about the reason, without any text of the entry.
+    keys: tuple[str, ...] = ()  # Names in the payload, or in the entry if there is no payload that could be read.
+    trace_id: str | None = None  # The trace id, if there is one.
 
 
 class GoneEntry(NamedTuple):

@@ -68,15 +68,11 @@ _SECTION: Final = re.compile(r"^-- @script (\w+)$", re.MULTILINE)
 
 
 class StoreError(ReportedError):
-    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload.
-
-    Attributes:
-        address: Where Redis is, without user and password, for a log.
-    """
+    """Redis did not answer, or refused. The message names the kind of failure, never an address or a payload."""
 
     def __init__(self, text: str, address: str = "") -> None:
         super().__init__(text)
-        self.address = address
+        self.address = address  # Where Redis is, without user and password, for a log.
 
 
 class StoreFullError(StoreError):
@@ -148,22 +144,16 @@ def script_sources() -> dict[str, str]:
 
 
 class Store:
-    """One partition: a Redis with our scripts, or a part of a cluster. Safe to share between threads.
-
-    Attributes:
-        partition: Its number, from 0.
-        address: Where it is, without user and password.
-        is_away: Whether it did not answer when it was last asked.
-    """
+    """One partition: a Redis with our scripts, or a part of a cluster. Safe to share between threads."""
 
     def __init__(self, url: str, keys: Keys, partition: int = 0) -> None:
         """Read all scripts, so that an upgrade on disk changes no running process. The first command connects."""
         self.keys = keys
-        self.partition = partition
-        self.address = mask_url(url)
+        self.partition = partition  # Its number, from 0.
+        self.address = mask_url(url)  # Where it is, without user and password.
         # None if it is the only one, because in a cycle connections would stay open until garbage is collected.
         self._partitions: tuple[Store, ...] | None = None
-        self.is_away = False
+        self.is_away = False  # Whether it did not answer when it was last asked.
         self._redis = connect(url, keys.layout)
         sources = script_sources()
         # A script that touches a key which has moved away stops half-way. One that declares a key that exists, and one

@@ -33,21 +33,13 @@ _circuits_decoder = msgspec.json.Decoder(dict[str, bool | float | None])
 
 
 class Pulse(NamedTuple):
-    """The state of one thread; times are of the steady clock.
+    """The state of one thread; times are of the steady clock."""
 
-    Attributes:
-        progressed_at: When it last completed a run.
-        begun: Whether it has completed one.
-        has_ended: Whether it ended without being asked to.
-        blocked_by: The cause that blocks it, in words for a probe; None while its runs complete.
-        blocked_since: When that began.
-    """
-
-    progressed_at: float
-    begun: bool = True
-    has_ended: bool = False
-    blocked_by: str | None = None
-    blocked_since: float = 0.0
+    progressed_at: float  # When it last completed a run.
+    begun: bool = True  # Whether it has completed one.
+    has_ended: bool = False  # Whether it ended without being asked to.
+    blocked_by: str | None = None  # The cause that blocks it, in words for a probe; None while its runs complete.
+    blocked_since: float = 0.0  # When that began.
 
 
 class Watched(Protocol):
@@ -241,12 +233,7 @@ class LiveWorker(NamedTuple):
 
 
 class Heartbeat:
-    """The heartbeat of one worker.
-
-    Attributes:
-        configured_models: The judge models that any worker judges with, as of the last exchange; None before the first.
-        open_circuits: Seconds for which the circuit of a judge model has been open in every worker that asks it.
-    """
+    """The heartbeat of one worker."""
 
     def __init__(
         self, store: Store, circuits: Callable[[], Mapping[str, float | None]] = dict, config_hash: str = ""
@@ -260,7 +247,9 @@ class Heartbeat:
         self._circuits = circuits
         self._config = {f"{_CONFIG}{config_hash}": True} if config_hash else {}
         self._process = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        # The judge models that any worker judges with, as of the last exchange; None before the first.
         self.configured_models: frozenset[str] | None = None
+        # Seconds for which the circuit of a judge model has been open in every worker that asks it.
         self.open_circuits: dict[str, float] = {}
 
     def beat(self, roles: Mapping[str, bool]) -> None:

@@ -85,20 +85,16 @@ class ServiceThread(ABC):
     """A thread that calls ``run_once`` until it is stopped.
 
     ``run_once`` must return within about a second: stopping waits for it, and ``progressed_at`` is updated after it.
-
-    Attributes:
-        role: The role that needs it.
-        shares: Whether the threads of all partitions run as one (`share_threads`). Then ``run_once`` ends with
-            ``pause`` and does not wait for long itself.
-        wake: Ends a pause when it is set. Those that share a thread have the same one in any case.
     """
 
-    role: str
+    role: str  # The role that needs it.
+    # Whether the threads of all partitions run as one (`share_threads`). Then ``run_once`` ends with ``pause`` and does
+    # not wait for long itself.
     shares: ClassVar[bool] = False
 
     def __init__(self, name: str, wake: threading.Event | None = None) -> None:
         self.stopping = threading.Event()
-        self.wake = wake
+        self.wake = wake  # Ends a pause when it is set. Those that share a thread have the same one in any case.
         self.progressed_at = time.monotonic()
         self.name = name
         self._has_run = False
