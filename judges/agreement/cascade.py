@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 from judges.agreement.intervals import Interval, Z, wilson
 from judges.agreement.shares import MOST_UNKNOWN, ShareEstimate
 
-LEAST_SECOND: Final = 10
-"""Second verdicts below which a cascade has no share."""
+LEAST_SECOND: Final = 10  # Second verdicts below which a cascade has no share.
 _MOST_LEVEL: Final = 7
 _LEAST_OF_CLASS: Final = 5
 _FEW: Final = 3.5  # Fails or passes of a class below which their Poisson limit counts.

@@ -25,8 +25,7 @@ _PRIOR_CORRELATION: Final = 0.25  # Of the verdicts of a session, worth two sess
 _PRIOR_SESSIONS: Final = 2
 UNKNOWN_MENTIONED: Final = 0.02
 """The part of unknown verdicts from which the range that they allow stands beside a share."""
-MOST_UNKNOWN: Final = 0.1
-"""With a larger part of unknown verdicts a share is not known."""
+MOST_UNKNOWN: Final = 0.1  # With a larger part of unknown verdicts a share is not known.
 _FREEDOM_PER_SESSION: Final = 3
 """Simulated with 40 to 100 sessions of five: 2 makes intervals too wide at a share of .95, 3.5 too narrow at .98."""
 
@@ -35,14 +34,10 @@ class ClassSums(msgspec.Struct, array_like=True):
     """Sums over the verdicts of one class of sampling probability; y is 1 for pass, w the weight."""
 
     judgements: int = 0
-    weight: float = 0.0
-    """Σw"""
-    passed: float = 0.0
-    """Σwy"""
-    squares: float = 0.0
-    """Σw²"""
-    passed_squares: float = 0.0
-    """Σw²y"""
+    weight: float = 0.0  # Σw
+    passed: float = 0.0  # Σwy
+    squares: float = 0.0  # Σw²
+    passed_squares: float = 0.0  # Σw²y
 
     def add(self, other: "ClassSums") -> None:
         """Add the sums of other verdicts."""
@@ -61,16 +56,11 @@ class SessionSums(msgspec.Struct, array_like=True):
     """Sums over sessions c of their weights W_c and passed weights K_c; a verdict without a session is one."""
 
     sessions: int = 0
-    weights: float = 0.0
-    """A = ΣW_c²"""
-    products: float = 0.0
-    """B = ΣW_c·K_c"""
-    passed: float = 0.0
-    """C = ΣK_c²"""
-    cubes: float = 0.0
-    """ΣW_c³ - Σw³"""
-    fourths: float = 0.0
-    """ΣW_c⁴ - Σw⁴"""
+    weights: float = 0.0  # A = ΣW_c²
+    products: float = 0.0  # B = ΣW_c·K_c
+    passed: float = 0.0  # C = ΣK_c²
+    cubes: float = 0.0  # ΣW_c³ - Σw³
+    fourths: float = 0.0  # ΣW_c⁴ - Σw⁴
 
     def add(self, other: "SessionSums") -> None:
         """Add the sums of other sessions, or of later verdicts of the same ones."""
@@ -151,18 +141,12 @@ class ShareEstimate(NamedTuple):
     share: float
     low: float
     high: float
-    unknown: float
-    """The part of the verdicts that was asked for and not given."""
-    lowest: float
-    """The lower limit if all of these failed."""
-    highest: float
-    """The upper limit if all of these passed."""
-    judgements: int
-    """Verdicts that pass or fail; of a cascade those of the second model."""
-    effective: float
-    """The number of independent, equally weighted judgements that would be as precise."""
-    design_effect: float = 1.0
-    """By how much sessions widen the variance, at least 1."""
+    unknown: float  # The part of the verdicts that was asked for and not given.
+    lowest: float  # The lower limit if all of these failed.
+    highest: float  # The upper limit if all of these passed.
+    judgements: int  # Verdicts that pass or fail; of a cascade those of the second model.
+    effective: float  # The number of independent, equally weighted judgements that would be as precise.
+    design_effect: float = 1.0  # By how much sessions widen the variance, at least 1.
 
     @property
     def interval(self) -> Interval:

@@ -30,8 +30,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     Nothing else in the SDK reads the environment but the exporter, which reads `TRACEJUDGE_DIALECTS`.
     """
 
-    service: str
-    """Empty only if the SDK is disabled."""
+    service: str  # Empty only if the SDK is disabled.
     redis_url: RedisUrl
     environment: str | None
     release: str | None

@@ -49,8 +49,7 @@ class Item(Struct, gc=False):
 
     kind: Kind
     fields: dict[str, Any]  # As given, with lists and dicts copied; owned by the sender.
-    size_bytes: int = 0
-    """As `weigh` estimates it; 0 until then."""
+    size_bytes: int = 0  # As `weigh` estimates it; 0 until then.
     published_at_s: float = 0.0  # Seconds since the epoch; with 0 a trace without a time gets none.
     trace_id: str = ""  # The id that `publish` returned.
     span_id: str | None = None  # Id of the current OpenTelemetry span, if it belongs to this trace.
@@ -84,20 +83,14 @@ class Batch(Struct, frozen=True):
 class Reason(TextEnum):
     """Reasons why an entry never reaches the stream. The list is closed: every loss has one of these."""
 
-    BUFFER_FULL = "buffer_full"
-    """`max_items` entries are held; drops the new entry, or the oldest with drop="oldest"."""
+    BUFFER_FULL = "buffer_full"  # `max_items` entries are held; drops the new entry, or the oldest with drop="oldest".
     BUFFER_BYTES = "buffer_bytes"
     """The entries held leave too few of `max_bytes`; drops the new entry, or the oldest with drop="oldest"."""
-    INVALID = "invalid"
-    """An unknown or missing field, or a value that JSON cannot hold; found during encoding."""
-    SHUTDOWN = "shutdown"
-    """Published after `shutdown`."""
-    TOO_LARGE = "too_large"
-    """Encoded larger than the worker accepts."""
-    REDACTION = "redaction"
-    """The host's redaction function failed; an unredacted trace is never sent."""
-    ABANDONED = "abandoned"
-    """Not confirmed within the timeout of `shutdown`."""
+    INVALID = "invalid"  # An unknown or missing field, or a value that JSON cannot hold; found during encoding.
+    SHUTDOWN = "shutdown"  # Published after `shutdown`.
+    TOO_LARGE = "too_large"  # Encoded larger than the worker accepts.
+    REDACTION = "redaction"  # The host's redaction function failed; an unredacted trace is never sent.
+    ABANDONED = "abandoned"  # Not confirmed within the timeout of `shutdown`.
 
 
 class Totals(NamedTuple):

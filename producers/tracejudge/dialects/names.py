@@ -22,10 +22,8 @@ EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 
 JSON: Final = "application/json"
-REDACTED: Final = "__REDACTED__"
-"""Written by OpenInference in place of content that is not captured."""
-FINAL_RESULT: Final = "final_result"
-"""The tool by which a model called by Pydantic AI gives its typed answer."""
+REDACTED: Final = "__REDACTED__"  # Written by OpenInference in place of content that is not captured.
+FINAL_RESULT: Final = "final_result"  # The tool by which a model called by Pydantic AI gives its typed answer.
 
 # --- our own worker ----------------------------------------------------------------------------------------------
 OWN_ATTRIBUTES: Final = frozenset({"tracejudge.evaluation.id", "tracejudge.judge.name", "tracejudge.judge.version"})

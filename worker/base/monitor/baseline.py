@@ -13,8 +13,7 @@ from judges.agreement.shares import Sums, student
 from worker.base.monitor.series import DAY_S, utc_minute
 
 LONGEST_DAYS: Final = 42
-QUIET_DAYS: Final = 28
-"""Days after a notice in which there is no other one."""
+QUIET_DAYS: Final = 28  # Days after a notice in which there is no other one.
 _WINDOWS_DAYS: Final = (28, LONGEST_DAYS)
 _LEAST_PART: Final = 0.8
 _LEAST_RATIO: Final = 3.8
@@ -22,25 +21,20 @@ _LEAST_FALL: Final = 0.015
 _PARAMETERS: Final = 8
 _MOST_CORRELATION: Final = 0.6
 HISTORY_DAYS: Final = 28
-LAG_HOURS: Final = 24
-"""The newest hours stay out: a drop that is not found yet must not become the norm."""
+LAG_HOURS: Final = 24  # The newest hours stay out: a drop that is not found yet must not become the norm.
 LEAST_DAYS: Final = 7
-DROPS: Final = (0.10, 0.20)
-"""Drops that the two sums of a detector are most sensitive to."""
+DROPS: Final = (0.10, 0.20)  # Drops that the two sums of a detector are most sensitive to.
 _WEEK: Final = 168
 _DAYS_OF_WEEK_DAYS: Final = 21
 _YOUNG_DAYS: Final = 14
-_WEEKEND: Final = frozenset({2, 3})
-"""Days since the epoch modulo 7: 1 January 1970 was a Thursday."""
+_WEEKEND: Final = frozenset({2, 3})  # Days since the epoch modulo 7: 1 January 1970 was a Thursday.
 _NEIGHBOURS: Final = {-2: 1.0, -1: 2.0, 0: 3.0, 1: 2.0, 2: 1.0}
 _HOURS_TO_ALARM: Final = 8
 _PRIOR_SPREAD: Final = 0.01
 _PRIOR_DAYS: Final = 3
-_LEAST_WEIGHT: Final = 0.3
-"""Days and blocks with less of the median weight are left out: part of them is missing."""
+_LEAST_WEIGHT: Final = 0.3  # Days and blocks with less of the median weight are left out: part of them is missing.
 _MOST_ALLOWANCE: Final = 0.15
-_QUIET_PART: Final = 0.23
-"""A sum stays below its limit for a day at a share that is lower by this part of its drop."""
+_QUIET_PART: Final = 0.23  # A sum stays below its limit for a day at a share that is lower by this part of its drop.
 _ALLOWANCE_OF_LEAST_DROP: Final = 0.07
 _NOTICEABLE_EFFECT: Final = 1.1
 _LEAST_EFFECTIVE: Final = 200
@@ -50,8 +44,7 @@ _LEAST, _MOST = 0.02, 0.995  # a share of 0 or 1 has no logarithm
 class Hour(NamedTuple):
     """Sums of one hour; see judges.agreement.shares."""
 
-    hour: int
-    """Hours since the epoch."""
+    hour: int  # Hours since the epoch.
     judgements: float
     weight: float
     passed: float
@@ -64,21 +57,14 @@ class Hour(NamedTuple):
 class Baseline(msgspec.Struct, array_like=True, frozen=True):
     """The normal values of a series."""
 
-    cells: tuple[float, ...]
-    """The pass share of each hour of the week."""
-    spread: float
-    """Standard deviation of the level between days, or within them, beyond chance."""
-    error: float
-    """Standard error of the shares, averaged over the hours a drop takes to be found."""
-    dispersion: float
-    """Variance of sessions relative to independent judgements, at least 1."""
+    cells: tuple[float, ...]  # The pass share of each hour of the week.
+    spread: float  # Standard deviation of the level between days, or within them, beyond chance.
+    error: float  # Standard error of the shares, averaged over the hours a drop takes to be found.
+    dispersion: float  # Variance of sessions relative to independent judgements, at least 1.
     days: int
-    per_week: float
-    """Judgements in a week, as many of equal weights as are as precise (Kish's effective size)."""
-    mean_weight: float
-    """Mean weight per unit of weight, Σw² / Σw, which counts as one judgement."""
-    unevenness: float = 1.0
-    """Judgements beside that effective size: 1 if all weights are equal."""
+    per_week: float  # Judgements in a week, as many of equal weights as are as precise (Kish's effective size).
+    mean_weight: float  # Mean weight per unit of weight, Σw² / Σw, which counts as one judgement.
+    unevenness: float = 1.0  # Judgements beside that effective size: 1 if all weights are equal.
     allowances: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * len(DROPS)
     """For each of DROPS by how much lower than usual a weekday and a day of a weekend may be."""
 
@@ -349,8 +335,7 @@ class Day(NamedTuple):
 class Decline(msgspec.Struct, array_like=True, frozen=True):
     """A notice: how much a share falls in a week, with the limits of the 95 % interval."""
 
-    told_day: int
-    """Days since the epoch."""
+    told_day: int  # Days since the epoch.
     since_day: int
     slope: float
     low: float

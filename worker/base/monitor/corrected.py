@@ -31,16 +31,11 @@ class Stratum(NamedTuple):
     """Judged traces of one verdict, of which the labelled ones are a random sample."""
 
     verdict: bool
-    label_class: int
-    """Strata of one class had the same chance of being judged or labelled; any number."""
-    judged: float
-    """Weight of the judged traces, labelled or not."""
-    labels: float
-    """Number of labels; the effective number if their probabilities differ."""
-    passed: float
-    """Labels that say pass."""
-    represented: float = 0.0
-    """Sum of 1 / probability of a label, 0 if all labels of the class had the same."""
+    label_class: int  # Strata of one class had the same chance of being judged or labelled; any number.
+    judged: float  # Weight of the judged traces, labelled or not.
+    labels: float  # Number of labels; the effective number if their probabilities differ.
+    passed: float  # Labels that say pass.
+    represented: float = 0.0  # Sum of 1 / probability of a label, 0 if all labels of the class had the same.
 
     @property
     def rate(self) -> float:
@@ -85,10 +80,8 @@ class Agreement(NamedTuple):
     """How far the judge agrees with labels."""
 
     agreement: Interval
-    sensitivity: Interval | None
-    """The share of traces labelled pass that the judge passes."""
-    specificity: Interval | None
-    """The share of traces labelled fail that the judge fails."""
+    sensitivity: Interval | None  # The share of traces labelled pass that the judge passes.
+    specificity: Interval | None  # The share of traces labelled fail that the judge fails.
     kappa: Interval | None
 
 

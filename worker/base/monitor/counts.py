@@ -18,10 +18,8 @@ from worker.core.queue.batch import CascadeStep, FirstVerdict
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 
-GRACE_S: Final = 60.0
-"""Verdicts that another worker had read come this late into their bucket."""
-Failure = Literal["failed", "confirmed", "cleared"]
-"""Second judgings confirm or clear a failure."""
+GRACE_S: Final = 60.0  # Verdicts that another worker had read come this late into their bucket.
+Failure = Literal["failed", "confirmed", "cleared"]  # Second judgings confirm or clear a failure.
 
 
 class Increment(NamedTuple):

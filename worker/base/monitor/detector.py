@@ -76,8 +76,7 @@ class State(msgspec.Struct, array_like=True):
     missing: list[float] = msgspec.field(default_factory=lambda: [0.0 for _ in DROPS])
     """Passes below expectation since the start."""
     judged: list[float] = msgspec.field(default_factory=lambda: [0.0 for _ in DROPS])
-    alarm: int = -1
-    """The position in DROPS of the sum that raised the open alarm, -1 without one."""
+    alarm: int = -1  # The position in DROPS of the sum that raised the open alarm, -1 without one.
     recovery: float = 0.0
     recovery_start: int = 0
     masks: list[tuple[int, int]] = msgspec.field(default_factory=list)
@@ -287,8 +286,7 @@ class Evidence(NamedTuple):
 
     passed: float
     failed: float
-    expected: float
-    """Passes expected of these verdicts."""
+    expected: float  # Passes expected of these verdicts.
 
     def gain(self, kappa: float) -> float:
         """Return the log likelihood ratio of the observed share below the expected one, 0 above."""

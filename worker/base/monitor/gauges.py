@@ -14,8 +14,7 @@ from worker.core.selection.sampling import Rules
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import SERIES, Metric, Metrics, MetricTable
 
-Sample = tuple[Gauge, tuple[str, ...], float]
-"""A gauge with its labels and its value."""
+Sample = tuple[Gauge, tuple[str, ...], float]  # A gauge with its labels and its value.
 # SERIES does not come first, because series of the monitor have segments in place of `series_labels`.
 QUALITY: Final = ("metric", "segment", *SERIES)
 _CORRECTED: Final = (*QUALITY, "method")

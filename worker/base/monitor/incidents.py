@@ -42,19 +42,14 @@ CAUSES: Final[dict[Cause, str]] = {
 class Incident(msgspec.Struct, array_like=True, frozen=True):
     """An open drop of a series or its segments; times are buckets of five minutes since the epoch."""
 
-    segment: str
-    """`model=x`, `all` if all segments fell, `traffic mix` if none did; empty if none are configured."""
-    confidence: float
-    """Posterior probability of that answer."""
+    segment: str  # `model=x`, `all` if all segments fell, `traffic mix` if none did; empty if none are configured.
+    confidence: float  # Posterior probability of that answer.
     since: int
     low: int
-    high: int
-    """Limits of the 90 % interval of the begin."""
+    high: int  # Limits of the 90 % interval of the begin.
     size: float
-    changed: tuple[str, ...]
-    """Other changes of that time: judge_version, judge_model, sampling, traffic_mix."""
-    cause: Cause = ""
-    """The kind of the answer, of CAUSES; empty without segments, and if a former version stored it."""
+    changed: tuple[str, ...]  # Other changes of that time: judge_version, judge_model, sampling, traffic_mix.
+    cause: Cause = ""  # The kind of the answer, of CAUSES; empty without segments, and if a former version stored it.
 
     @property
     def meaning(self) -> str:

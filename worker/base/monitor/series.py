@@ -29,8 +29,7 @@ TEN_MINUTES_S: Final = 600
 FIVE_MINUTES_S: Final = 300
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
-STATE_TTL_S: Final = 90 * DAY_S
-"""How long the state of a series without verdicts is kept."""
+STATE_TTL_S: Final = 90 * DAY_S  # How long the state of a series without verdicts is kept.
 FINE_DAYS: Final = 3
 COARSE_DAYS: Final = 90
 CLUSTER_PERIOD_S: Final = 6 * HOUR_S
@@ -89,8 +88,7 @@ class Bucket(NamedTuple):
     begins_at: float
     sums: Sums
     abstained: Unjudged
-    inapplicable: Unjudged
-    """Unscored because the judge does not apply; those that are unknown are in ``sums``."""
+    inapplicable: Unjudged  # Unscored because the judge does not apply; those that are unknown are in ``sums``.
 
     @property
     def unscored(self) -> Unjudged:

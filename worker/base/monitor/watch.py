@@ -33,11 +33,9 @@ from worker.base.monitor.series import (
 from worker.core.storage.client import Store
 from worker.core.telemetry.metrics import Metrics
 
-EXPECTED: Final = 20
-"""Verdicts that must be missing."""
+EXPECTED: Final = 20  # Verdicts that must be missing.
 _LEAST_DAYS: Final = 7
-_GONE_S: Final = 7 * DAY_S
-"""A service without verdicts for so long was switched off."""
+_GONE_S: Final = 7 * DAY_S  # A service without verdicts for so long was switched off.
 _WEEK: Final = 168
 _LEARN_AT_ONCE: Final = 100
 Service = tuple[str, str]
@@ -52,8 +50,7 @@ class Window(NamedTuple):
     sums: Sums
     abstained: Unjudged
     unscored: Unjudged
-    newest_s: float
-    """When the newest bucket ends."""
+    newest_s: float  # When the newest bucket ends.
 
     @classmethod
     def from_buckets(cls, buckets: Sequence[Bucket], length_s: int) -> "Window":

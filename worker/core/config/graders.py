@@ -38,8 +38,7 @@ class Grader(NamedTuple):
     combine: Combine = "majority"  # How the members are combined.
 
 
-CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)
-"""The grader of judges in code."""
+CODE: Final = Grader(f"{CODE_MODEL}()", CODE_MODEL)  # The grader of judges in code.
 
 
 def make_panel(combine: Combine, judge_models: Iterable[str]) -> Grader:

@@ -39,13 +39,11 @@ BatchSize = Annotated[int, Meta(ge=1, le=1_000)]
 """Lua unpacks at most 8,000 values at once, and Redis serves no other client while a script runs."""
 Size = Annotated[int, Meta(ge=1, le=1 << 50)]
 Seconds = Annotated[float, Meta(gt=0, le=10 * 365 * 86_400)]
-Amount = Annotated[float, Meta(gt=0, le=1_000_000)]
-"""Redis counts 10^-9 USD in whole numbers below 2^53."""
+Amount = Annotated[float, Meta(gt=0, le=1_000_000)]  # Redis counts 10^-9 USD in whole numbers below 2^53.
 HOUR_S: Final = 3600.0
 MIB: Final = 1024 * 1024
 MAX_KEY_BYTES: Final = 64
-NANO: Final = 10**9
-"""Costs in USD are counted in whole parts of this size."""
+NANO: Final = 10**9  # Costs in USD are counted in whole parts of this size.
 HashKey = Annotated[str, Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 """A key of BLAKE2b, which takes none that is longer."""
 

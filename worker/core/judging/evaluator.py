@@ -34,8 +34,7 @@ R = TypeVar("R")
 _MAX_GROUP: Final = 128
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
-CODE_AT_ONCE: Final = 32
-"""Concurrent evaluations by one judge in code in one process."""
+CODE_AT_ONCE: Final = 32  # Concurrent evaluations by one judge in code in one process.
 CODE_IN_HAND: Final = 8 * CODE_AT_ONCE
 """Evaluations by all judges in code that one process holds: a slow judge must not fill every slot."""
 _NO_CALLS: Final = CallTotals()

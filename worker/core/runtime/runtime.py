@@ -35,10 +35,8 @@ from worker.core.telemetry.metrics import CallMetrics, Metrics
 from worker.core.telemetry.service import LoopEndedError, open_stores, share_threads, stop_threads
 
 log = structlog.get_logger("tracejudge.worker")
-_PARTITION_STOP_S: Final = 5.0
-"""How long a partition may take to stop beside the grace."""
-_PANELS_AT_ONCE: Final = 256
-"""Evaluations of one panel at a time: each only reads the verdicts of its members."""
+_PARTITION_STOP_S: Final = 5.0  # How long a partition may take to stop beside the grace.
+_PANELS_AT_ONCE: Final = 256  # Evaluations of one panel at a time: each only reads the verdicts of its members.
 
 
 class _Pool:

@@ -37,8 +37,7 @@ _SPAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 _DROP_REASONS: Final = frozenset(reason.value for reason in Reason)
 _MAX_TOTAL: Final = 10**12
 """Far above the traces of any producer, and far below the largest number that Lua and msgpack can hold."""
-_SPARE_LEVELS: Final = 100
-"""Levels that later readers may nest a trace deeper: batches, dead letters, their callers."""
+_SPARE_LEVELS: Final = 100  # Levels that later readers may nest a trace deeper: batches, dead letters, their callers.
 
 
 class TraceEntry(Struct, frozen=True):

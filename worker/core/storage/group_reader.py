@@ -11,8 +11,7 @@ from worker.core.storage.client import Entry, Store, StoreError
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """One step reads or writes about this much, because Redis serves no other client meanwhile."""
 READ_COUNT: Final = 1_000
-READ_BYTES: Final = 8 * 1024 * 1024
-"""Bounds of one read."""
+READ_BYTES: Final = 8 * 1024 * 1024  # Bounds of one read.
 # Entries of one command. Redis holds its whole reply: when entries of 4 MiB follow small ones, 128 MiB.
 _MAX_COUNT: Final = 32
 

@@ -21,10 +21,8 @@ from worker.core.storage.keys import INGEST_GROUP
 State = Literal["ready", "paused", "starting", "stalled", "stopping"]
 # With positions every second and a probe every ten, a stalled worker is unready within a minute.
 _STALLED_S: Final = 50.0
-HEARTBEAT_MS: Final = 10_000
-"""How long a heartbeat counts; it is renewed every second."""
-PROGRAMS: Final = ("gateway", "board")
-"""Programs that publish a heartbeat beside the workers, as a role of their name."""
+HEARTBEAT_MS: Final = 10_000  # How long a heartbeat counts; it is renewed every second.
+PROGRAMS: Final = ("gateway", "board")  # Programs that publish a heartbeat beside the workers, as a role of their name.
 # Beside the roles, because workers of 0.2 read a mapping to booleans.
 _CONFIG: Final = "config:"
 _roles_decoder = msgspec.json.Decoder(dict[str, bool])

@@ -64,8 +64,7 @@ class Outage:
             log.info("redis available again", redis=address or "see the configuration")
 
 
-OUTAGE: Final = Outage()
-"""The outages of this process."""
+OUTAGE: Final = Outage()  # The outages of this process.
 
 
 def open_stores(stores: Iterable[Store], settings: Settings, config: str | None) -> None:
