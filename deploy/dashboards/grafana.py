@@ -17,11 +17,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from deploy.rules.promql import TimeScale
 from deploy.rules.rule_files import read_alerts
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load
-from deploy.rules.templates import Template, one_line
+from deploy.rules.templates import Template, TimeScale, one_line
 
 _TERM: Final = re.compile(r"(?:(?P<whole>[\d.]+) - )?(?P<value>[\d.]+)(?: / (?P<divisor>\d+))?")
 FOLDER: Final = _DEPLOY / "grafana" / "dashboards"

@@ -13,10 +13,20 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from deploy.rules.promql import RATED, SERIES, Rule, TimeScale, by, full_increase, lines, recording
 from deploy.rules.table import FOLDER as _DEPLOY
 from deploy.rules.table import Table, load, seconds
-from deploy.rules.templates import Template, one_line
+from deploy.rules.templates import (
+    RATED,
+    SERIES,
+    Rule,
+    Template,
+    TimeScale,
+    by,
+    full_increase,
+    lines,
+    one_line,
+    recording,
+)
 from worker.base.monitor.incidents import CAUSES
 
 _STEP: Final = "5m"

@@ -17,8 +17,18 @@ from judges.core.prompt import OBJECT_RULES, Block, Prompt
 from judges.core.verdict import Score
 from judges.custom.definition import RESULT_EXAMPLES, DefinitionError, convert, nearest, short
 from judges.custom.free_form import FreeForm, ObjectFields, checked_fields
-from judges.custom.label_scale import LabelList, checked_labels, passing_of
-from judges.custom.scales import Boolean, IntegerRange, NumberRange, Scale, Value, YesNo, checked_range
+from judges.custom.scales import (
+    Boolean,
+    IntegerRange,
+    LabelList,
+    NumberRange,
+    Scale,
+    Value,
+    YesNo,
+    checked_labels,
+    checked_range,
+    passing_of,
+)
 from judges.forms import typed_questions, yes_no
 from judges.parsing.answer import object_schema, reasons_field
 from judges.parsing.objects import read_object

@@ -13,7 +13,15 @@ from datetime import date, datetime, time, timezone
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from tracejudge.content.dialogue import add_chats, answer_in, before_query, chats_in, is_wire_message, read_chats
+from tracejudge.content.dialogue import (
+    add_chats,
+    answer_in,
+    before_query,
+    chats_in,
+    is_wire_message,
+    read_chats,
+    unwrapped,
+)
 from tracejudge.content.encode import TypeMark, copied, error_text, is_a, is_lazy, key_text, record_of, text_form
 from tracejudge.content.field_names import (
     INPUT_TOKENS,
@@ -25,7 +33,6 @@ from tracejudge.content.field_names import (
     rank,
     snake_case,
 )
-from tracejudge.content.nested import unwrapped
 from tracejudge.content.truncate import TRACE_CHARACTERS
 from tracejudge.dialects.documents import DocumentReader, listed
 from tracejudge.dialects.messages import Chat

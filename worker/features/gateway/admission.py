@@ -23,7 +23,8 @@ from prometheus_client import Counter, Gauge
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tracejudge.dialects.unread import ADVICE, Unread, shown_scope
+from tracejudge.dialects import Dialects
+from tracejudge.dialects.unread import ADVICE, Unread, shown_scope, unread_names
 from worker.base.input.unusable import InvalidRecord, LeftOutRecord, UnreadRecord, UnusableInput
 from worker.core.config.serving import MIN_TOKEN_CHARS, Listen, Secret
 from worker.core.config.settings import Settings, SettingsError
@@ -32,6 +33,8 @@ from worker.core.telemetry.http_server import Credential
 from worker.core.telemetry.metrics import Metric, ProcessMetrics
 from worker.features.gateway.feature import GATEWAY
 
+_MOST: Final = 1_000
+_EXAMINED: Final = 200  # Spans of an instrumentation without any name like those of a model's call.
 log = structlog.get_logger("tracejudge.gateway")
 _GZIP: Final = 31  # zlib's window size of gzip
 _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and costs as much as thousands
@@ -421,3 +424,40 @@ class Losses:
         event, reason, path = subject
         write = log.info if reason == _NO_CALL else log.warning
         write(event, reason=reason, count=total, **({"path": path} if path else {}))
+
+
+class Instrumentations:
+    """The instrumentations of one process. Safe to share between threads."""
+
+    def __init__(self, dialects: Dialects, clock: Callable[[], float] = time.monotonic) -> None:
+        self.dialects = dialects
+        self._clock = clock
+        self._examined: dict[str, int] = {}  # How many spans to examine yet; none of one that a dialect reads.
+        self._next_s: dict[str, float] = {}
+
+    def is_open(self, scope: str) -> bool:
+        """Return whether the spans of an instrumentation are to be examined."""
+        return self._examined.get(scope, 1) > 0
+
+    def examine(self, scope: str, keys: Iterable[str]) -> Unread | None:
+        """Describe a span that no dialect reads, if its attributes are like those of a model's call."""
+        left = self._examined.get(scope, _EXAMINED)
+        names = tuple(keys)
+        if any(map(self.dialects.is_read, names)):
+            left = 0
+        kind = None if left == 0 else Unread(scope, unread_names(names, self.dialects), 1)
+        is_like_call = kind is not None and kind.is_like_call
+        if len(self._examined) < _MOST or scope in self._examined:
+            self._examined[scope] = left if is_like_call else left - 1 if left else 0
+        return kind if is_like_call else None
+
+    def message(self, kinds: Iterable[Unread]) -> str:
+        """Return the message about these spans, for each instrumentation at most once a minute."""
+        now = self._clock()
+        parts = []
+        for kind in kinds:
+            if self.is_open(kind.scope) and now >= self._next_s.get(kind.scope, now):
+                if len(self._next_s) < _MOST:
+                    self._next_s[kind.scope] = now + 60.0
+                parts.append(f"no dialect reads the spans of {shown_scope(kind.scope)!r} with {', '.join(kind.names)}")
+        return f"{'; '.join(parts)}; {ADVICE}" if parts else ""

@@ -22,8 +22,15 @@ from tracejudge.dialects import RawEvent, RawSpan
 from tracejudge.dialects.unread import Unread
 from tracejudge.dialects.values import structure_of
 from worker.core.selection.lenient import NoTraceError, decode_repaired
-from worker.features.gateway.admission import EXPLAINED, Form, Loss, RefusedError, check_values, too_many_values
-from worker.features.gateway.instrumentations import Instrumentations
+from worker.features.gateway.admission import (
+    EXPLAINED,
+    Form,
+    Instrumentations,
+    Loss,
+    RefusedError,
+    check_values,
+    too_many_values,
+)
 
 # Protobuf: numbers of fields in ResourceSpans and ScopeSpans, which those of logs share, and wire types.
 _SCOPES: Final = 2

@@ -36,6 +36,7 @@ from worker.features.gateway.admission import (
     Client,
     Form,
     GatewayMetrics,
+    Instrumentations,
     Losses,
     RefusedError,
     form_of,
@@ -44,7 +45,6 @@ from worker.features.gateway.admission import (
 )
 from worker.features.gateway.feature import GATEWAY
 from worker.features.gateway.gathering import Gatherers, Joiner
-from worker.features.gateway.instrumentations import Instrumentations
 from worker.features.gateway.intake import Encoder, Intake, read_intake, sdk_settings
 from worker.features.gateway.otlp import Request as OtlpRequest
 from worker.features.gateway.otlp import read_request, reply_content
