@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.rules.table import FOLDER
+from deploy.rules.alert_settings import FOLDER
 
 VERSIONS: Final = FOLDER / "versions.env"
 USERS: Final = ("Dockerfile", "compose.yaml", "helm/tracejudge/values.yaml", "helm/tracejudge/Chart.yaml")

@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from deploy.rules.alert_settings import FOLDER as _DEPLOY
+from deploy.rules.alert_settings import Table, load
 from deploy.rules.rule_files import read_alerts
-from deploy.rules.table import FOLDER as _DEPLOY
-from deploy.rules.table import Table, load
 from deploy.rules.templates import Template, TimeScale, one_line
 
 _TERM: Final = re.compile(r"(?:(?P<whole>[\d.]+) - )?(?P<value>[\d.]+)(?: / (?P<divisor>\d+))?")

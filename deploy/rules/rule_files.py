@@ -13,8 +13,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from deploy.rules.table import FOLDER as _DEPLOY
-from deploy.rules.table import Table, load, seconds
+from deploy.rules.alert_settings import FOLDER as _DEPLOY
+from deploy.rules.alert_settings import Table, load, seconds
 from deploy.rules.templates import (
     RATED,
     SERIES,

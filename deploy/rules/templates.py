@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from deploy.rules.table import Burn, Table, seconds
+from deploy.rules.alert_settings import Burn, Table, seconds
 from judges.core.combine import Combine
 
 Rule = dict[str, Any]  # A recording or alerting rule, as Prometheus reads it.

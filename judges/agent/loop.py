@@ -8,8 +8,21 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from judges.agent.conversation import Conversation, ExplorationStats, Result, Size, notice, tool_result
-from judges.agent.texts import BROKE, BUSY, LAST, NO_CALL, OVERRAN, READ_FIRST, TOO_MANY
+from judges.agent.conversation import (
+    BROKE,
+    BUSY,
+    LAST,
+    NO_CALL,
+    OVERRAN,
+    READ_FIRST,
+    TOO_MANY,
+    Conversation,
+    ExplorationStats,
+    Result,
+    Size,
+    notice,
+    tool_result,
+)
 from judges.core.exploration import End, Exploration, Limits, Toolbox
 from judges.core.judge import BYTES_PER_TOKEN
 from judges.core.model import ChatResponse, Price, UnscoredError

@@ -9,9 +9,8 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from judges.agent.conversation import Conversation, ExplorationStats
+from judges.agent.conversation import TEXTS, TOOL_RESULTS, Conversation, ExplorationStats
 from judges.agent.loop import TokenBudget
-from judges.agent.texts import TEXTS, TOOL_RESULTS
 from judges.agent.toolbox import TOOLS, TraceToolbox
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import Judge, Unit

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from judges.agent.texts import TEXTS, TOOL_RESULTS
+from judges.agent.conversation import TEXTS, TOOL_RESULTS
 from judges.agent.transcript import SHORTENING, Transcript, tools_block, transcript, with_calls
 from judges.core.exploration import Exploration, Limits
 from judges.core.judge import MIN_OUTPUT_TOKENS, Answer, AnsweredPrompt, Judge, Metric, Needs, NoSettings, Reading

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.rules.table import PATH, load
+from deploy.rules.alert_settings import PATH, load
 from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.objectives import read_objectives
 from worker.core.config.loading import load as load_settings

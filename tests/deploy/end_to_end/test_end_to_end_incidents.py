@@ -10,7 +10,7 @@ import pytest
 from judged_past import Past, version
 from whole_picture import JUDGE_MODEL, Picture
 
-from deploy.rules.table import PATH as OBJECTIVES
+from deploy.rules.alert_settings import PATH as OBJECTIVES
 from worker.base.monitor.series import HOUR_S
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]

@@ -7,7 +7,7 @@ from busy_services import ENVIRONMENT, BusyServices
 from expected import RUNBOOKS
 from whole_picture import JUDGE_MODEL, Heard, Picture
 
-from deploy.rules.table import PATH as OBJECTIVES
+from deploy.rules.alert_settings import PATH as OBJECTIVES
 from judges.registry import catalogue
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow("a whole deployment with Prometheus, at 75 times its pace")]
