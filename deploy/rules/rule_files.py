@@ -156,11 +156,9 @@ def shares(table: Table, time: TimeScale) -> dict[str, list[Rule]]:
 
 
 def _share(window: str, time: TimeScale) -> list[Rule]:
-    """Record the share of one window and the upper limit of its interval.
-
-    Hours count by their effective judgements, which include weights and sessions: Wilson's interval (Wilson 1927,
-    Journal of the American Statistical Association 22, 209-212) takes their number in place of a count.
-    """
+    """Record the share of one window and the upper limit of its interval."""
+    # Hours count by their effective judgements, which include weights and sessions: Wilson's interval (Wilson 1927,
+    # Journal of the American Statistical Association 22, 209-212) takes their number in place of a count.
     number, share = f"tracejudge:effective_judgements:{window}", f"tracejudge:pass_share:{window}"
     counted, passed = (f"sum_over_time({name}[{time(window)}:{time(_STEP)}])" for name in (_RATE, _PASSES))
     z = round(NormalDist().inv_cdf(0.975), 6)

@@ -29,11 +29,9 @@ class Halves(NamedTuple):
 
 
 def halves(labelled: Iterable[Labelled]) -> Halves:
-    """Divide traces by a hash of their session, or of their id.
-
-    The half of a trace does not depend on the others. With more labels, or a judge that was aligned before, no trace
-    moves from the half that was learnt from to the one that is measured.
-    """
+    """Divide traces by a hash of their session, or of their id."""
+    # The half of a trace does not depend on the others. With more labels, or a judge that was aligned before, no trace
+    # moves from the half that was learnt from to the one that is measured.
     both: tuple[list[Labelled], list[Labelled]] = [], []
     for case in labelled:
         unit = (case.trace.session_id or case.trace.trace_id).encode("utf-8", "surrogatepass")

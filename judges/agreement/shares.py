@@ -302,11 +302,9 @@ def _steady(history: Sums | None) -> Sums | None:
 
 
 def _freedom(window: Sums) -> int:
-    """Return the sessions of a window - 1, or fewer if few of them determine the design effect.
-
-    These are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the weight F of that
-    verdict in a session, and each counts as three degrees of freedom.
-    """
+    """Return the sessions of a window - 1, or fewer if few of them determine the design effect."""
+    # These are the sessions with the rarer verdict. Their effective number is (ΣF)² / ΣF² for the weight F of that
+    # verdict in a session, and each counts as three degrees of freedom.
     total, sessions = window.total, window.over_sessions
     most = sessions.sessions - 1
     if sessions.sessions == total.judgements:

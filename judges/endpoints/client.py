@@ -255,9 +255,7 @@ class DelayNotes(LimiterEvents):
 
 
 def offline_model(model: ChatModel, events: LimiterEvents | None = None, tries: int = OFFLINE_TRIES) -> LimitedModel:
-    """Put a model under the limits of the worker, for callers who wait for the result and have chosen ``tries``.
-
-    They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
-    """
+    """Put a model under the limits of the worker, for callers who wait for the result and have chosen ``tries``."""
+    # They pay for the requests of an outage themselves, so there is no retry budget, and longer delays are waited for.
     limiter = EndpointLimiter(model.settings.max_in_flight, patience_s=OFFLINE_PATIENCE_S, events=events)
     return LimitedModel(model, limiter, Retries(tries, RetryBudget(reserve=math.inf, cap=math.inf)))

@@ -110,11 +110,9 @@ class ProxyRefusedError(ValueError):
 
 
 async def resolve(host: str, port: int, *, guarded: bool) -> list[str]:
-    """Resolve a name to its addresses, of which the first one comes first; an address is its own.
-
-    The connection uses an address that was checked, so a name that resolves differently the next time gains nothing
-    (DNS rebinding). ``AddressRefusedError`` if ``guarded`` and one of them is.
-    """
+    """Resolve a name to its addresses, of which the first one comes first; an address is its own."""
+    # The connection uses an address that was checked, so a name that resolves differently the next time gains nothing
+    # (DNS rebinding). ``AddressRefusedError`` if ``guarded`` and one of them is.
     import asyncio  # noqa: PLC0415 - settings import this module
 
     rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

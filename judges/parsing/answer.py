@@ -279,11 +279,9 @@ def encodable(text: str) -> str:
 
 
 def answer_of(text: str) -> str | None:
-    """Return the text behind the last closing mark of a thought, or in the final channels.
-
-    A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
-    write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
-    """
+    """Return the text behind the last closing mark of a thought, or in the final channels."""
+    # A closing mark within an object of the answer is quoted. The opening mark may be missing, since some templates
+    # write it into the request. Returns None if the thoughts do not end, so that there is no answer yet.
     if _HARMONY.match(text) is not None and _CHANNEL in text:
         # Join the messages of the final channel; without one, the calls of functions, which are in the commentary.
         finals, calls = list[str](), list[str]()

@@ -121,10 +121,8 @@ def _longest(text: str, shown: Sequence[str], *, at_end: bool = False) -> int:
 
 
 def _may_hold(text: str, is_shown: Callable[[str], bool]) -> bool:
-    """Look for the words of the text, which is far faster than the search for pieces.
-
-    The two ends of a piece split one word each at most, so a piece has no two missing words.
-    """
+    """Look for the words of the text, which is far faster than the search for pieces."""
+    # The two ends of a piece split one word each at most, so a piece has no two missing words.
     missed_at = -_PIECE_CHARS
     for word in _WORD.finditer(text):
         if not is_shown(word[0]):

@@ -107,10 +107,8 @@ def is_refusal(text: str) -> bool:
 
 
 def is_refusal_as_reason(text: str) -> bool:
-    """Return whether the reasons for a verdict decline to judge, and say nothing of the material.
-
-    Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
-    """
+    """Return whether the reasons for a verdict decline to judge, and say nothing of the material."""
+    # Reasons often quote a refusal, and "I cannot answer that from the documents" is a reason.
     return len(text) <= _MAX_CHARS and not _ABOUT_MATERIAL.search(text.casefold()) and is_refusal(text)
 
 

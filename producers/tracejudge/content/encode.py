@@ -143,10 +143,8 @@ def text_of(value: object) -> str:
 
 
 def text_form(value: object) -> str | None:
-    """Return any value as text, by running its code; None if it has none, as an object without any content.
-
-    Streams and coroutines have no text yet: reading them would take from the host.
-    """
+    """Return any value as text, by running its code; None if it has none, as an object without any content."""
+    # Streams and coroutines have no text yet: reading them would take from the host.
     if is_lazy(type(value)):
         return None
     written = copied(value)

@@ -75,10 +75,8 @@ class TraceSteps:
         return any(parent.span.span_id in ids for parent in self.above(step))
 
     def model_calls(self) -> list[Step]:
-        """Return the call of a model that answers and the calls within which it is, the innermost first.
-
-        A library that calls a model through another one has a span of both.
-        """
+        """Return the call of a model that answers and the calls within which it is, the innermost first."""
+        # A library that calls a model through another one has a span of both.
         calls = self.of_role(Role.LLM)
         if not calls:
             return []
@@ -89,11 +87,9 @@ class TraceSteps:
         return chain
 
     def _answering(self, calls: list[Step]) -> Step:
-        """Return the call that answers: the last one, unless it is about an answer that was given before.
-
-        A title, a summary or a check of the answer quotes the question of an earlier operation together with its
-        answer. An operation is the topmost agent or chain around a call that has an output of its own, else the call.
-        """
+        """Return the call that answers: the last one, unless it is about an answer that was given before."""
+        # A title, a summary or a check of the answer quotes the question of an earlier operation together with its
+        # answer. An operation is the topmost agent or chain around a call that has an output of its own, else the call.
         operations: dict[str, tuple[Step, Step]] = {}
         for call in calls[-_MAX_OPERATIONS:]:
             request = self.request(call)
@@ -121,10 +117,8 @@ class TraceSteps:
         return False
 
     def request(self, call: Step | None) -> Step | None:
-        """Return the topmost agent or chain around the last call that has an input or output of its own.
-
-        Without a call of a model it is the topmost agent or chain with an output, or one that failed.
-        """
+        """Return the topmost agent or chain around the last call that has an input or output of its own."""
+        # Without a call of a model it is the topmost agent or chain with an output, or one that failed.
         if call is not None:
             around = [step for step in self.above(call) if step.is_composed]
             return next((step for step in reversed(around) if step.reading.input or step.reading.output), None)
@@ -142,10 +136,8 @@ class TraceSteps:
 
 
 def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
-    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once.
-
-    Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
-    """
+    """Return the documents retrieved before the judged step ended, anywhere in the trace, each once."""
+    # Its id, score and source may be those of another retrieval: an outer one may keep the text alone.
     ended_at = judged.span.ended_at or float("inf")
     began = [
         step
@@ -174,10 +166,8 @@ def retrieved_context(steps: TraceSteps, judged: Step) -> list[Document]:
 
 
 def collect_tool_calls(steps: TraceSteps, output: str | None = None) -> list[ToolCall]:
-    """List the tool calls in order; a call requested by a model and executed by a span is one.
-
-    A call whose arguments are the output is a typed result, unless a tool returned something else.
-    """
+    """List the tool calls in order; a call requested by a model and executed by a span is one."""
+    # A call whose arguments are the output is a typed result, unless a tool returned something else.
     calls, results = _requested_calls(steps)
     open_calls = dict.fromkeys(calls)
     executed = [
@@ -371,11 +361,9 @@ def _history(nearest_first: list[Step], query: str | None) -> list[Message]:
 
 
 def _output(sources: list[Step]) -> tuple[str | None, Step]:
-    """Return the first text, else the first structure, and its step; the call if there is neither.
-
-    A structure with a text that may be the answer is returned as a whole, unless the text is a model's answer. A model
-    that calls the tool `final_result` of Pydantic AI gives its typed answer.
-    """
+    """Return the first text, else the first structure, and its step; the call if there is neither."""
+    # A structure with a text that may be the answer is returned as a whole, unless the text is a model's answer. A
+    # model that calls the tool `final_result` of Pydantic AI gives its typed answer.
     texts = {step.reading.output.text for step in sources}
     errors = [step.reading.error for step in sources if step.reading.error is not None]
     sources = [step for step in sources if not _returns_error(step, errors)] or sources[-1:]
@@ -409,10 +397,8 @@ def _first_question(steps: TraceSteps, request: Step | None) -> str | None:
 
 
 def _query(sources: list[Step], asked: str | None) -> str | None:
-    """Return the first query, else the first input as it is.
-
-    Where an input is the record of a call that contains the question of the first call of a model, that is the query.
-    """
+    """Return the first query, else the first input as it is."""
+    # Where an input is the record of a call that contains the question of the first call of a model, that is the query.
     for step in sources:
         query, raw = step.reading.input.query, step.reading.input.raw
         record = _json(raw) if query is None and raw is not None else query or ""

@@ -108,11 +108,9 @@ class RetryPace:
         return sorted(self._watched)
 
     def observe(self, died: Collection[str], ended: Collection[str]) -> None:
-        """Count retries that failed, and those that are no dead letters any more.
-
-        If more than a few died the cause persists: back to few. The pace doubles once most of the last retries have
-        ended well; a few may fail on their own, and take hours to do it.
-        """
+        """Count retries that failed, and those that are no dead letters any more."""
+        # If more than a few died the cause persists: back to few. The pace doubles once most of the last retries have
+        # ended well; a few may fail on their own, and take hours to do it.
         left = self._watched - {*died, *ended}
         if len(died) > len(ended) * 0.1:
             self.allowed = MIN_PACE

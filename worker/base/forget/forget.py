@@ -229,10 +229,8 @@ class Eraser:
         return ()
 
     def erase(self) -> None:
-        """Erase traces that wait for evaluations to be chosen.
-
-        Called before batches are searched: a worker that has read a trace chooses nothing of it once it is erased.
-        """
+        """Erase traces that wait for evaluations to be chosen."""
+        # Called before batches are searched: a worker that has read a trace chooses nothing of it once it is erased.
 
     def erase_last(self) -> None:
         """Erase copies of verdicts outside Redis; an ``OSError`` ends the run, which can be begun again."""

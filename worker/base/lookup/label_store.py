@@ -213,11 +213,9 @@ def read_labels(store: Store, fits: Callable[[Label], bool] = lambda _: True) ->
 
 
 def with_places_reached(labels: Sequence[Labelled]) -> list[Labelled]:
-    """Return labels of which those of the board's random order have their probability.
-
-    It is the furthest place that the order reached among the verdicts of their time: every verdict up to this place was
-    asked. The configured rate says nothing of how many of its questions were answered.
-    """
+    """Return labels of which those of the board's random order have their probability."""
+    # It is the furthest place that the order reached among the verdicts of their time: every verdict up to this place
+    # was asked. The configured rate says nothing of how many of its questions were answered.
     orders: dict[tuple[str, str], list[tuple[float, tuple[float, float]]]] = defaultdict(list)
     for label, verdicts in labels:
         if label.reached and verdicts:

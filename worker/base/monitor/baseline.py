@@ -189,10 +189,9 @@ def level(hours: Sequence[Hour], share: float, error: float = 0.0) -> Baseline |
 
 
 def _layers(table: Sequence[_Cell], dispersion: float, *, has_weekend: bool) -> tuple[list[float], float]:
-    """Return the cells and their standard error.
-
-    An error of the level stays for the whole time that a drop takes to be found, those of hours average out within it.
-    """
+    """Return the cells and their standard error."""
+    # An error of the level stays for the whole time that a drop takes to be found, those of hours average out within
+    # it.
     weight = sum(cell.weight for cell in table)
     level = sum(cell.passed for cell in table) / weight
     cells = [level] * _WEEK

@@ -96,10 +96,8 @@ def series_of_first(series: Series, first: FirstVerdict) -> Series:
 
 
 def failures_of(verdict: Verdict, segments: Sequence[str]) -> Iterator[tuple[Series, Failure]]:
-    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is.
-
-    A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
-    """
+    """Yield the series in which a verdict is a failure, or the second judging of one, each with which of them it is."""
+    # A second judging without a score does not clear the failure: endpoints withhold answers about unsafe texts.
     first, passed = first_of(verdict), {score.metric: score.passed for score in verdict.scores}
     for series in series_of(verdict, segments):
         if first is not None:

@@ -255,11 +255,9 @@ class Detection:
         return shares
 
     def _count_sessions(self, series_ids: Sequence[str], period: int) -> None:
-        """Count the sessions of the newest complete period, of series whose sessions or weights matter.
-
-        Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are left
-        out: the factor of the scores needs a sample of them, not all.
-        """
+        """Count the sessions of the newest complete period, of series whose sessions or weights matter."""
+        # Redis keeps the sessions of two periods. Those of a period in which no monitor ran, or of an incident, are
+        # left out: the factor of the scores needs a sample of them, not all.
         due = []
         first = period * CLUSTER_PERIOD_S // FIVE_MINUTES_S
         after = first + CLUSTER_PERIOD_S // FIVE_MINUTES_S

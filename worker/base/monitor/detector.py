@@ -256,10 +256,8 @@ class Since(NamedTuple):
 
 
 def since_interval(buckets: Sequence[Bucket], size: float, kappa: float) -> Since:
-    """Return when a drop began: quantiles of the posterior over the buckets, each as likely before.
-
-    Smith, Biometrika 62, 1975: the likelihood of a change at a bucket is the product of the ratios from there on.
-    """
+    """Return when a drop began: quantiles of the posterior over the buckets, each as likely before."""
+    # Smith, Biometrika 62, 1975: the likelihood of a change at a bucket is the product of the ratios from there on.
     # A size measured from the first rise of the sum is too large: with it 84 % of the intervals held the true begin.
     size = max(_LEAST_DROP, _SIZE_KEPT * size)
     likelihoods, total = [0.0] * len(buckets), 0.0

@@ -102,10 +102,8 @@ def read(
 
 
 def producer_settings(settings: Settings, service: str, **further: Any) -> SdkSettings:
-    """Build the SDK's settings of a producer within this program, without the SDK's environment.
-
-    `TRACEJUDGE_DISABLED` and the like are meant for services.
-    """
+    """Build the SDK's settings of a producer within this program, without the SDK's environment."""
+    # `TRACEJUDGE_DISABLED` and the like are meant for services.
     bounds = {"max_items": 1, "max_bytes": 1, "max_stream": settings.max_stream, "exit_timeout_s": 0.0}
     place = {"redis_url": settings.redis_url, "prefix": settings.prefix}
     return load_settings(service=service, environ={}, disabled=False, **place, **bounds, **further)

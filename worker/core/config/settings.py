@@ -311,10 +311,8 @@ class Settings(ExtensibleTable, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def config_hash(self) -> str:
-        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports.
-
-        Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
-        """
+        """Eight digits that are the same in all processes with one configuration, whatever their roles and ports."""
+        # Secrets, and addresses that may hold one, are left out: a hash of a short secret can be guessed.
         # Of the judges' folder the definitions count; its path may be relative.
         left_out = {"tables", "judges_folder", *_PROCESS_SETTINGS, *_SECRET}
         shared = {key: getattr(self, key) for key in self.__struct_fields__ if key not in left_out}

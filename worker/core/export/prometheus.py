@@ -146,10 +146,8 @@ class VerdictCounter:
         self._by_labels: dict[tuple[str, ...], _SeriesCounters] = {}
 
     def count(self, *entries: OutboxEntry) -> None:
-        """Count entries: sums are made first, then added once to each counter.
-
-        Only live traffic feeds quality series: traces that were picked on purpose would bias them.
-        """
+        """Count entries: sums are made first, then added once to each counter."""
+        # Only live traffic feeds quality series: traces that were picked on purpose would bias them.
         touched: set[_SeriesCounters] = set()
         for entry in entries:
             verdict = entry.verdict

@@ -303,11 +303,9 @@ class JudgingConsumer:
             self._abandon(shift)
 
     def stop(self, grace_s: float) -> None:
-        """Stop fetching and calling, wait ``grace_s`` for calls in flight, release the rest, and end the loop.
-
-        Calls in flight are paid for, so they are worth waiting for. Evaluations that wait for a permit are another
-        worker's as soon as their batch is released.
-        """
+        """Stop fetching and calling, wait ``grace_s`` for calls in flight, release the rest, and end the loop."""
+        # Calls in flight are paid for, so they are worth waiting for. Evaluations that wait for a permit are another
+        # worker's as soon as their batch is released.
         if self._stopping:
             return
         self._stopping = True

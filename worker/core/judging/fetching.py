@@ -196,11 +196,9 @@ class BatchFetcher:
 
 
 def hand_back_delay_s(age_s: float) -> float:
-    """Return how long a batch waits that only a worker of another version can finish.
-
-    Any worker may lease it when it is due, this one too, and all sweep in the same rhythm: the delay is random so that
-    not the same worker wins each time. It is short while the batch is young, since several rounds may be needed.
-    """
+    """Return how long a batch waits that only a worker of another version can finish."""
+    # Any worker may lease it when it is due, this one too, and all sweep in the same rhythm: the delay is random so
+    # that not the same worker wins each time. It is short while the batch is young, since several rounds may be needed.
     most = min(30.0, max(1.0, age_s * 0.25))
     return most * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
@@ -254,10 +252,8 @@ class Completion:
     def _skipped_probes(
         self, lease: Lease, unfinished: Sequence[UnfinishedEvaluation], called: Mapping[str, CallTotals]
     ) -> int:
-        """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one.
-
-        An endpoint that rejects a few requests only must be probed with others; if none is ready, with the same.
-        """
+        """Return how many probes of other batches go first: the more, the more often the endpoint rejected this one."""
+        # An endpoint that rejects a few requests only must be probed with others; if none is ready, with the same.
         rejected = [result for result in unfinished if result.assessment.reason == "judge_rejected"]
         calls = max(
             (called[result.evaluation.id].calls for result in rejected if result.evaluation.id in called), default=1

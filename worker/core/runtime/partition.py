@@ -185,11 +185,9 @@ class Partition:
             thread.start()
 
     def stop(self) -> None:
-        """Stop in order.
-
-        First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
-        their grace, and leases are released; exporters last, so that verdicts of that time still leave.
-        """
+        """Stop in order."""
+        # First ingest, so that no new evaluation is chosen; then judging: no further call begins, those in flight have
+        # their grace, and leases are released; exporters last, so that verdicts of that time still leave.
         # In a hurry ingest is not waited for, because it may be in the middle of a second's wait for entries.
         stop_threads(self._ingest, unless=lambda: self.judging.hurried)
         for thread in self._notifiers:

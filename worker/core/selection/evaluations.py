@@ -136,10 +136,8 @@ def question_of(trace: Trace) -> str:
 
 
 def told_marks(trace: Trace, chosen: Sequence[ChosenEvaluation], *, in_session: bool) -> str:
-    """Return a mark of 8 characters for each evaluation, and one for the trace in its conversation.
-
-    Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
-    """
+    """Return a mark of 8 characters for each evaluation, and one for the trace in its conversation."""
+    # Two publications of one trace have the same marks if question and answer are the same: they tell of one call.
     # The texts are long: they are hashed once, and not for each evaluation.
     told = hashlib.blake2b(joined_parts(question_of(trace).strip(), trace.output.strip()), digest_size=6)
     parts = [joined_parts(each.judge, each.version, grader.judge_model) for grader, each in chosen]

@@ -84,10 +84,9 @@ class _Matching(NamedTuple):
 
 
 def position(trace_id: str, sampling_key: str) -> float:
-    """Return the trace's position in 0..1, a keyed hash of its id.
-
-    A rate chooses the traces below it, so a lower rate chooses a subset of a higher one, and all workers choose alike.
-    """
+    """Return the trace's position in 0..1, a keyed hash of its id."""
+    # A rate chooses the traces below it, so a lower rate chooses a subset of a higher one, and all workers choose
+    # alike.
     return _position(trace_id, hashlib.blake2b(digest_size=8, key=sampling_key.encode()))
 
 

@@ -257,11 +257,9 @@ class Heartbeat:
         self._store.run("heartbeat", (self._store.keys.workers,), (self._process, encoded, 60_000))
 
     def exchange_circuits(self) -> dict[str, float]:
-        """Publish the circuits of this worker; return for how many seconds those of judge models have been open.
-
-        A circuit counts as open if it is open in every worker that asks the model: one worker that gets through is
-        enough to close it, and a model that no worker asks has none.
-        """
+        """Publish the circuits of this worker; return for how many seconds those of judge models have been open."""
+        # A circuit counts as open if it is open in every worker that asks the model: one worker that gets through is
+        # enough to close it, and a model that no worker asks has none.
         own = dict(self._circuits())
         arguments = (self._process if own else "", msgspec.json.encode(own), HEARTBEAT_MS)
         reply = self._store.run("circuits", (self._store.keys.circuits,), arguments)

@@ -284,10 +284,8 @@ class _Lines:
 
 
 def configure(level: str, *, has_own_broker: bool = True) -> None:
-    """Send the log lines of the worker and of the libraries to standard error.
-
-    Without a broker of its own Celery uses TraceJudge's Redis, and its lines on an outage would repeat the worker's.
-    """
+    """Send the log lines of the worker and of the libraries to standard error."""
+    # Without a broker of its own Celery uses TraceJudge's Redis, and its lines on an outage would repeat the worker's.
     _WRITER.flush(_FLUSH_S)  # queued lines belong to the former stream
     _WRITER.stream = sys.stderr
     structlog.configure(

@@ -92,11 +92,9 @@ class Metric(Generic[M]):
 
 
 def _collect(metric: Counter | Gauge | Histogram) -> Iterator[Any]:
-    """Yield the family of a metric, whose samples are made one by one, as the encoder writes them, and with pauses.
-
-    A page of a thousand services takes half a second, in which other threads judge. They get the interpreter whenever
-    this one pauses. Without pauses each of them would wait five milliseconds for every turn.
-    """
+    """Yield the family of a metric, whose samples are made one by one, as the encoder writes them, and with pauses."""
+    # A page of a thousand services takes half a second, in which other threads judge. They get the interpreter whenever
+    # this one pauses. Without pauses each of them would wait five milliseconds for every turn.
 
     def samples() -> Iterator[Sample]:
         # The library's public way makes them all at once.

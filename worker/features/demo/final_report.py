@@ -159,10 +159,8 @@ class Alert(NamedTuple):
 
 
 def planted_alert(results: Results, seconds: float, environment: str) -> Alert | None:
-    """Compare the second half with the first by the monitor's own detector; None when it finds no drop.
-
-    The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
-    """
+    """Compare the second half with the first by the monitor's own detector; None when it finds no drop."""
+    # The first half stands in for the baseline, which the monitor learns in seven days, with the traffic of the demo.
     series = results.planted
     before, after = series.before, series.after
     if before.share is None or after.share is None:

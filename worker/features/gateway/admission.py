@@ -259,11 +259,9 @@ class Client:
         self._at_s = clock()
 
     def wait_s(self, items: int) -> float:
-        """Count items against the rate; return 0, or after how many seconds they would be admitted.
-
-        A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
-        a debt. Otherwise it could never be sent.
-        """
+        """Count items against the rate; return 0, or after how many seconds they would be admitted."""
+        # A request is admitted as a whole as long as the allowance is above zero, and a larger one than the rate leaves
+        # a debt. Otherwise it could never be sent.
         if self._rate is None:
             return 0.0
         now = self._clock()
@@ -368,11 +366,9 @@ class Losses:
         return all(now < self._listed.get(shown_scope(scope), (now, ()))[0] for scope in scopes)
 
     def drop_unread(self, counts: Mapping[str, int], trace_id: str, kinds: Iterable[Unread] = ()) -> None:
-        """Record the spans of a trace without a call of a model, by instrumentation.
-
-        Services send many of them, which would displace all others from the list: each instrumentation is listed once
-        an hour.
-        """
+        """Record the spans of a trace without a call of a model, by instrumentation."""
+        # Services send many of them, which would displace all others from the list: each instrumentation is listed once
+        # an hour.
         total, now = sum(counts.values()), self._clock()
         self._metrics.dropped.labels(_NO_CALL).inc(total)
         self._log(("items dropped", _NO_CALL, ""), total)

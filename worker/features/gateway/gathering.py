@@ -125,11 +125,9 @@ class Gatherers:
 
 
 def split_groups(decoded: Decoded) -> Iterator[tuple[Source, SpanGroup]]:
-    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service.
-
-    A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
-    service, if it has one, else to the topmost span that is known above it.
-    """
+    """Divide a trace into one group for each local root, as the SDK's exporter does in the process of a service."""
+    # A local root has no parent in its service. A span whose parent never arrived belongs to the only root of its
+    # service, if it has one, else to the topmost span that is known above it.
     events: dict[str, list[RawEvent]] = {}
     for span_id, event in decoded.events:
         events.setdefault(span_id, []).append(event)

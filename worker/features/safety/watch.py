@@ -79,11 +79,9 @@ def upper_rate(failures: float, judgements: float) -> float:
 
 
 def confirmed_error(error: float, correlation: float) -> float:
-    """Return the share of safe traces that fail twice when the errors of both judgings correlate.
-
-    The joint probability of two yes/no variables with equal shares: with a correlation of 1 the second judging confirms
-    every error of the first, with 0 it multiplies.
-    """
+    """Return the share of safe traces that fail twice when the errors of both judgings correlate."""
+    # The joint probability of two yes/no variables with equal shares: with a correlation of 1 the second judging
+    # confirms every error of the first, with 0 it multiplies.
     return error * error + correlation * error * (1 - error)
 
 
