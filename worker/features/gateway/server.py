@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from queue import SimpleQueue
@@ -187,32 +188,20 @@ class GatewayServer:
         log.info("gateway stopped")
 
 
+@dataclass(frozen=True)
 class Gateway:
     """The handlers of one process and what they share."""
 
-    def __init__(
-        self,
-        *,
-        access: Access,
-        bodies: Bodies,
-        encoder: Callable[[], Encoder],
-        publisher: Publisher,
-        gatherer: Gatherers,
-        executor: Executor,
-        metrics: GatewayMetrics,
-        losses: Losses,
-        instrumentations: Instrumentations,
-    ) -> None:
-        self._instrumentations = instrumentations
-        self._access = access
-        self._bodies = bodies
-        self._encoder = encoder
-        self._publisher = publisher
-        self._gatherer = gatherer
-        self._executor = executor
-        self._large = asyncio.Semaphore(2)
-        self._metrics = metrics
-        self._losses = losses
+    access: Access
+    bodies: Bodies
+    encoder: Callable[[], Encoder]
+    publisher: Publisher
+    gatherer: Gatherers
+    executor: Executor
+    metrics: GatewayMetrics
+    losses: Losses
+    instrumentations: Instrumentations
+    large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     def app(self, cors_origins: Sequence[str]) -> Starlette:
         """Build the application."""
@@ -236,26 +225,26 @@ class Gateway:
 
         async def endpoint(request: Request) -> Response:
             try:
-                client = self._access.client(request.headers.get("authorization"))
+                client = self.access.client(request.headers.get("authorization"))
                 if client is None:
                     message = "send a token of this gateway, as Authorization: Bearer TOKEN"
                     raise RefusedError(HTTPStatus.UNAUTHORIZED, "unauthorized", message)  # noqa: TRY301
                 form = form_of(request, accepted)
-                self._publisher.check()
+                self.publisher.check()
                 reply = await handler(request, client, form)
             except RefusedError as error:
-                self._losses.refuse(error, path)
+                self.losses.refuse(error, path)
                 reply = status_reply(error.status, str(error), _reply_form(request, accepted[0]), error.retry_s)
                 # The rest of the body is not read.
                 if error.status in {HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT}:
                     reply.headers["Connection"] = "close"
-            self._metrics.requests.labels(path, str(reply.status_code)).inc()
+            self.metrics.requests.labels(path, str(reply.status_code)).inc()
             return reply
 
         return Route(path, endpoint, methods=["POST"])
 
     async def _otlp(self, request: Request, client: Client, form: Form, *, is_log: bool) -> Response:
-        body = await self._bodies.read(request)
+        body = await self.bodies.read(request)
         try:
             size = body.size_bytes
             read = partial(
@@ -264,29 +253,29 @@ class Gateway:
                 form,
                 is_log=is_log,
                 service=client.service,
-                instrumentations=self._instrumentations,
+                instrumentations=self.instrumentations,
             )
             items: OtlpRequest = read() if size <= _LARGE_BYTES else await self._work(read, size)
             self._admit_rate(client, items.count + items.ignored)
             if items.traces:
-                adding = self._executor.submit(self._gatherer.add, items)
+                adding = self.executor.submit(self.gatherer.add, items)
                 await self._answered(adding, _ANSWER_S, _LATE)
         finally:
             body.release()
         too_large = items.dropped.get("trace_too_large")
-        self._metrics.items.labels("log" if is_log else "span").inc(items.count - (too_large.count if too_large else 0))
-        self._losses.drop(items.dropped.values(), client.name)
+        self.metrics.items.labels("log" if is_log else "span").inc(items.count - (too_large.count if too_large else 0))
+        self.losses.drop(items.dropped.values(), client.name)
         return Response(reply_content(form, items, is_log=is_log), media_type=form.value)
 
     async def _plain(self, request: Request, client: Client, form: Form) -> Response:
         key = request.headers.get("idempotency-key")
-        body = await self._bodies.read(request)
+        body = await self.bodies.read(request)
         try:
             intake: Intake = await self._work(
                 lambda: read_intake(
                     body.take(),
                     form,
-                    self._encoder(),
+                    self.encoder(),
                     service=client.service,
                     repeat_key=key and f"{client.name}\0{key[:200]}",
                     now_s=time.time(),
@@ -294,14 +283,14 @@ class Gateway:
                 body.size_bytes,
             )
             self._admit_rate(client, len(intake.entries) + len(intake.rejected))
-            written = self._publisher.submit(intake.entries)
+            written = self.publisher.submit(intake.entries)
             await self._answered(written, _ANSWER_S, _LATE)
         finally:
             body.release()
-        self._metrics.items.labels("json").inc(len(intake.entries))
-        self._losses.drop(intake.losses, client.name)
+        self.metrics.items.labels("json").inc(len(intake.entries))
+        self.losses.drop(intake.losses, client.name)
         for left_out, count in intake.left_out.items():
-            self._metrics.left_out.labels(left_out.field).inc(count)
+            self.metrics.left_out.labels(left_out.field).inc(count)
         status = HTTPStatus.OK if intake.entries or not intake.rejected else HTTPStatus.BAD_REQUEST
         return Response(msgspec.json.encode(intake.reply()), status, media_type=Form.JSON.value)
 
@@ -313,8 +302,8 @@ class Gateway:
 
     async def _work(self, function: Callable[[], Any], size_bytes: int) -> Any:
         """Read a body of a size beside the event loop."""
-        async with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
-            return await self._answered(self._executor.submit(function), 30.0, _BUSY)
+        async with self.large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
+            return await self._answered(self.executor.submit(function), 30.0, _BUSY)
 
     async def _answered(self, running: "Future[Any]", most_s: float, late: str) -> Any:
         """Wait for a thread, but not for longer than a client waits; ``late`` is the cause of a longer wait."""
@@ -338,7 +327,7 @@ class Gateway:
             # Only the type: the text of an unexpected error may quote a request.
             log.error("request failed", error=type(error).__name__)
             message = "internal error"
-        self._metrics.requests.labels("other", str(status.value)).inc()
+        self.metrics.requests.labels("other", str(status.value)).inc()
         return status_reply(status, message, _reply_form(request))
 
 
