@@ -83,14 +83,20 @@ class Batch(Struct, frozen=True):
 class Reason(TextEnum):
     """Reasons why an entry never reaches the stream. The list is closed: every loss has one of these."""
 
-    BUFFER_FULL = "buffer_full"  # `max_items` entries are held; drops the new entry, or the oldest with drop="oldest".
+    BUFFER_FULL = "buffer_full"
+    """`max_items` entries are held; drops the new entry, or the oldest with drop="oldest"."""
     BUFFER_BYTES = "buffer_bytes"
     """The entries held leave too few of `max_bytes`; drops the new entry, or the oldest with drop="oldest"."""
-    INVALID = "invalid"  # An unknown or missing field, or a value that JSON cannot hold; found during encoding.
-    SHUTDOWN = "shutdown"  # Published after `shutdown`.
-    TOO_LARGE = "too_large"  # Encoded larger than the worker accepts.
-    REDACTION = "redaction"  # The host's redaction function failed; an unredacted trace is never sent.
-    ABANDONED = "abandoned"  # Not confirmed within the timeout of `shutdown`.
+    INVALID = "invalid"
+    """An unknown or missing field, or a value that JSON cannot hold; found during encoding."""
+    SHUTDOWN = "shutdown"
+    """Published after `shutdown`."""
+    TOO_LARGE = "too_large"
+    """Encoded larger than the worker accepts."""
+    REDACTION = "redaction"
+    """The host's redaction function failed; an unredacted trace is never sent."""
+    ABANDONED = "abandoned"
+    """Not confirmed within the timeout of `shutdown`."""
 
 
 class Totals(NamedTuple):
