@@ -98,11 +98,6 @@ def full_increase(counter: str, window: str, time: TimeScale) -> str:
     )
 
 
-def but_members(matchers: str = "") -> str:
-    """Exclude judge models that only panels ask: the panel's verdict replaces theirs."""
-    return f"unless on (judge, judge_model) tracejudge_panel_member{matchers}"
-
-
 class Template:
     """Fills in the placeholders of an alert or a panel, for one row of settings or for none."""
 
@@ -116,7 +111,8 @@ class Template:
             "job": table.job,
             "runbook_base": table.runbook_base,
             "min_judgements": str(table.min_judgements),
-            "but_members": but_members(),
+            # Judge models that only panels ask: the panel's verdict replaces theirs.
+            "but_members": "unless on (judge, judge_model) tracejudge_panel_member",
             "no_panels": NO_PANELS,
             "panels": PANELS,
             "rated": ", ".join(RATED),

@@ -246,11 +246,9 @@ def _interval(classes: Mapping[int, ClassSums], effect: float, z: float) -> Inte
 
 
 def design_effect(window: Sums, history: Sums | None = None) -> float:
-    """Return the variance of the share relative to independent judgements, at least 1.
-
-    The linearised variance with sessions as clusters (Kish and Frankel, J. R. Stat. Soc. B 36, 1974), of the window
-    and of a history with enough sessions together; for a window alone see ``_clustering_alone``.
-    """
+    """Return the variance of the share relative to independent judgements, at least 1."""
+    # The linearised variance with sessions as clusters (Kish and Frankel, J. R. Stat. Soc. B 36, 1974), of the window
+    # and of a history with enough sessions together; for a window alone see ``_clustering_alone``.
     return _clustering(window, history)[0]
 
 

@@ -180,11 +180,9 @@ def _folded(message: TraceMessage) -> str:
 
 
 def conversation(trace: Trace, *, with_tools: bool = False) -> str:
-    """Format the messages before the query as `[role] text` or `[name (role)] text`, further lines indented.
-
-    Messages without text are skipped, and tool messages unless ``with_tools`` asks for them. Every line that starts
-    with a bracket starts a message, so no text, name or role can imitate one.
-    """
+    """Format the messages before the query as `[role] text` or `[name (role)] text`, further lines indented."""
+    # Messages without text are skipped, and tool messages unless ``with_tools`` asks for them. Every line that starts
+    # with a bracket starts a message, so no text, name or role can imitate one.
     lines = []
     for message in trace.messages or ():
         content = message.content or ""

@@ -50,11 +50,9 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def join(traces: Sequence[Trace]) -> Trace:
-    """Join the traces of a conversation, the oldest first.
-
-    The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
-    history with each call: a message that a trace repeats from earlier ones is not added again.
-    """
+    """Join the traces of a conversation, the oldest first."""
+    # The result is the last trace with all earlier messages, queries and answers as its messages. Applications send the
+    # history with each call: a message that a trace repeats from earlier ones is not added again.
     messages: list[Message] = []
     places: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 

@@ -156,11 +156,9 @@ class RateLimitState:
         self._refused_share -= _SHARE_WEIGHT * self._refused_share
 
     def record_refusal(self, in_flight: int, now: float) -> bool:
-        """Record a rate-limited call; return whether the endpoint means all callers, or only this request.
-
-        It means all when it answers nobody, when half of the ``in_flight`` other calls and at least five were refused
-        with no answer in between, or when it refused more calls than it answered of late.
-        """
+        """Record a rate-limited call; return whether the endpoint means all callers, or only this request."""
+        # It means all when it answers nobody, when half of the ``in_flight`` other calls and at least five were refused
+        # with no answer in between, or when it refused more calls than it answered of late.
         if self.refused_in_row == 0:
             self._enough = max(_MIN_ROW, (in_flight + 1) // 2)
         self.refused_in_row += 1

@@ -188,10 +188,8 @@ class Shares(NamedTuple):
 
 
 def weights(sentences: Mapping[str, str], *, lengths: bool) -> Mapping[str, int]:
-    """Return the weight of each sentence by key: 1, or with ``lengths`` its number of words.
-
-    Blanks delimit words. In scripts without blanks (Han, kana, Thai, Lao, Khmer, Burmese) each character is a word.
-    """
+    """Return the weight of each sentence by key: 1, or with ``lengths`` its number of words."""
+    # Blanks delimit words. In scripts without blanks (Han, kana, Thai, Lao, Khmer, Burmese) each character is a word.
     if not lengths:
         return dict.fromkeys(sentences, 1)
     return {

@@ -65,11 +65,9 @@ class _Page(Struct):
 
 
 def is_echo(text: str, shown: Iterable[str]) -> bool:
-    """Return whether a text occurs in one shown to the model, whole or in pieces, at any depth of JSON escaping.
-
-    A copy may be in two pieces of any length, or in up to 50 of 30 characters each, of which the last may be shorter.
-    White space and invisible characters do not count; the texts shown have signs such as ``[U+200B]`` for the latter.
-    """
+    """Return whether a text occurs in one shown to the model, whole or in pieces, at any depth of JSON escaping."""
+    # A copy may be in two pieces of any length, or in up to 50 of 30 characters each, of which the last may be shorter.
+    # White space and invisible characters do not count; the texts shown have signs such as ``[U+200B]`` for the latter.
     shown = tuple(shown)
     # Escapes may hide words. The search for one character is faster than for two.
     is_hidden = any(("\\" in each and "\\u" in each) or has_sign(each) for each in shown)
@@ -286,10 +284,8 @@ def _objects(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _braces(text: str, position: int) -> list[tuple[int, int]]:
-    """Return start and end of an object that is no JSON, or of the objects within it if it does not end.
-
-    A brace within quotation marks does not count.
-    """
+    """Return start and end of an object that is no JSON, or of the objects within it if it does not end."""
+    # A brace within quotation marks does not count.
     opened, spans = list[int](), list[tuple[int, int]]()
     for match in _BRACE.finditer(text, position):
         if match[0] == "{":

@@ -88,10 +88,8 @@ _W3C_BITS = 64
 
 
 def trace_id_text(value: Any, max_chars: int = MAX_ID_CHARS) -> str | None:
-    """Return a caller's id as text of bounded length; None if it is no text, number or UUID.
-
-    A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
-    """
+    """Return a caller's id as text of bounded length; None if it is no text, number or UUID."""
+    # A number above 64 bits is an id of OpenTelemetry and becomes 32 hex digits.
     kind = type(value)
     try:
         if issubclass(kind, str):

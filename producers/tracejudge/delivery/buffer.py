@@ -438,10 +438,8 @@ class Flushes:
 
 
 def copy_collections(fields: dict[str, Any]) -> None:
-    """Copy the lists, dicts and other collections among the values in place, one level deep.
-
-    Runs no code of a value. Of a long collection only the part that is read is copied.
-    """
+    """Copy the lists, dicts and other collections among the values in place, one level deep."""
+    # Runs no code of a value. Of a long collection only the part that is read is copied.
     # Written for speed: every publication passes here.
     for name, value in fields.items():
         kind = type(value)

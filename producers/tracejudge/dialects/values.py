@@ -172,11 +172,9 @@ class _Tree(dict[str, object]):
 
 
 def unflattened(attributes: Mapping[str, object], prefix: str) -> list[object] | None:
-    """Build the list that is flattened under a prefix; None if there is nothing under it.
-
-    Items are in the order of their numbers, without gaps. Keys that do not begin with a number are ignored, such as
-    `gen_ai.prompt.name` beside `gen_ai.prompt.0.role`.
-    """
+    """Build the list that is flattened under a prefix; None if there is nothing under it."""
+    # Items are in the order of their numbers, without gaps. Keys that do not begin with a number are ignored, such as
+    # `gen_ai.prompt.name` beside `gen_ai.prompt.0.role`.
     tree = _Tree()
     start = f"{prefix}."
     for key, value in attributes.items():

@@ -38,11 +38,9 @@ _NOT_KEPT: Final = Assessment("unscored", "judge_failed", note="it ended before 
 
 
 def read_assessments(store: Store, periods: Mapping[str, str]) -> dict[str, Assessment]:
-    """Read the kept scores of evaluations, given as periods by id.
-
-    Evaluations that have not ended are left out, and those whose scores only newer workers read. An evaluation that
-    ended without its scores being kept, or was removed from the dead letters, is unscored here.
-    """
+    """Read the kept scores of evaluations, given as periods by id."""
+    # Evaluations that have not ended are left out, and those whose scores only newer workers read. An evaluation that
+    # ended without its scores being kept, or was removed from the dead letters, is unscored here.
     kept: dict[str, Assessment] = {}
     for name, state in evaluation_states(store, periods).items():
         if not state.ended:

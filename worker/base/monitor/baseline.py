@@ -216,10 +216,8 @@ def _shrink(
     *,
     is_kept: bool = False,
 ) -> float:
-    """Add the effects of one layer to the cells, each times τ² / (τ² + v) with its own variance v, or as they are.
-
-    The kernel weighs the groups before and after each, in a circle. Return the mean variance of the shrunk effects.
-    """
+    """Add the effects of one layer to the cells, each times τ² / (τ² + v) with its own variance v, or as they are."""
+    # The kernel weighs the groups before and after each, in a circle. Return the mean variance of the shrunk effects.
     count = max(groups) + 1
     weights, rests, squares = [0.0] * count, [0.0] * count, [0.0] * count
     for cell, expected, group in zip(table, cells, groups, strict=True):
@@ -349,11 +347,9 @@ class Decline(msgspec.Struct, array_like=True, frozen=True):
 
 
 def find_decline(days: Sequence[Day], today: int) -> Decline | None:
-    """Return the notice of a decline in the last 28 or 42 days, the clearer of both; None without one.
-
-    Least squares on means of the seven days of the week and a slope. Residuals of neighbouring days that agree widen
-    the error (Bartlett, J. R. Stat. Soc. 98, 1935). Days are in order, without those of incidents.
-    """
+    """Return the notice of a decline in the last 28 or 42 days, the clearer of both; None without one."""
+    # Least squares on means of the seven days of the week and a slope. Residuals of neighbouring days that agree widen
+    # the error (Bartlett, J. R. Stat. Soc. 98, 1935). Days are in order, without those of incidents.
     declines = []
     for length in _WINDOWS_DAYS:
         window = [day for day in days if today - length <= day.number < today]

@@ -197,10 +197,8 @@ def from_golden(passed: float, judged: float, seen: Confusion) -> Corrected:
 
 
 def agreement(seen: Confusion) -> Agreement:
-    """Return how far verdicts and labels agree; a rate without traces is None.
-
-    Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
-    """
+    """Return how far verdicts and labels agree; a rate without traces is None."""
+    # Kappa with the standard error of Fleiss, Cohen and Everitt, Psychological Bulletin 72, 1969.
     a, b, c, d = seen
     n = a + b + c + d
     if n <= 0:

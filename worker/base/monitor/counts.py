@@ -7,7 +7,7 @@ fields of one hash, which is kept for 90 days or as its kind says.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from worker.core.queue.batch import CascadeStep, FirstVerdict
 from worker.core.storage.client import Store, StoreError
 from worker.core.storage.keys import MONITOR_GROUP, Keys
 
+T = TypeVar("T")
 GRACE_S: Final = 60.0  # Verdicts that another worker had read come this late into their bucket.
 Failure = Literal["failed", "confirmed", "cleared"]  # Second judgings confirm or clear a failure.
 
@@ -73,18 +74,18 @@ def read_horizon(store: Store, now: float) -> float:
 
 def step_of(verdict: Verdict) -> CascadeStep | None:
     """Return the part of a verdict of live traffic in a cascade, None if it has none."""
-    raw = verdict.details.get("cascade") if verdict.origin == "live" and verdict.weight > 0 else None
-    try:
-        return None if raw is None else msgspec.convert(raw, CascadeStep)
-    except msgspec.ValidationError:
-        return None
+    return _part(verdict, "cascade", CascadeStep) if verdict.origin == "live" and verdict.weight > 0 else None
 
 
 def first_of(verdict: Verdict) -> FirstVerdict | None:
     """Return the first verdict of a repeat, None if a verdict repeats nothing."""
-    raw = verdict.details.get("repeat") if verdict.origin == "repeat" else None
+    return _part(verdict, "repeat", FirstVerdict) if verdict.origin == "repeat" else None
+
+
+def _part(verdict: Verdict, name: str, of_type: type[T]) -> T | None:
+    """Read a part of the details of a verdict of any version; None if it is absent or cannot be read."""
     try:
-        return None if raw is None else msgspec.convert(raw, FirstVerdict)
+        return msgspec.convert(verdict.details.get(name), of_type)
     except msgspec.ValidationError:
         return None
 

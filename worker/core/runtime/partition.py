@@ -206,10 +206,9 @@ class Partition:
 
 
 def forget_producers(store: Store) -> int:
-    """Remove the keys of producers that are gone, and account for their remainders; return how many.
-
-    At most a thousand per call; the next call continues. Any number of workers may call it at once; it can be repeated.
-    """
+    """Remove the keys of producers that are gone, and account for their remainders; return how many."""
+    # At most a thousand per call; the next call continues. Any number of workers may call it at once; it can be
+    # repeated.
     keys = store.keys
     silence_ms = PRODUCER_SILENCE_S * 1000
     before_ms = store.now_ms() - silence_ms

@@ -137,10 +137,8 @@ class Rules:
         return found
 
     def allows(self, trace: Trace, judge_model: str) -> bool:
-        """Return whether the rules allow a trace to be sent to a judge model.
-
-        Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
-        """
+        """Return whether the rules allow a trace to be sent to a judge model."""
+        # Names of models that share a judge model share its endpoint. A panel needs the verdicts of all its members.
         allowed = self.matching(trace).allowed
         if allowed is None or judge_model == CODE.judge_model:
             return True
@@ -196,11 +194,9 @@ class Sampler:
         self._matching = self.rules.cache(self._combine, self._fields)
 
     def sample(self, trace: Trace) -> Sampling:
-        """Choose evaluations for a trace.
-
-        Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
-        that choose by trace and by session choose independently of each other, and either one is enough.
-        """
+        """Choose evaluations for a trace."""
+        # Rules that want the same judge and model share one evaluation; its probability is the largest of theirs. Rules
+        # that choose by trace and by session choose independently of each other, and either one is enough.
         matching = self._matching(trace)
         if not matching.rules:
             return matching.not_chosen

@@ -95,10 +95,8 @@ class LayoutError(StoreError):
 
 
 def connect(url: str, key: str = "") -> "redis.Redis":
-    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver.
-
-    Each new connection asks sentinels or nodes of a cluster for the master, on a cluster for that of the key's slot.
-    """
+    """Make a client that never retries by itself: whether to repeat a write is decided here, not in the driver."""
+    # Each new connection asks sentinels or nodes of a cluster for the master, on a cluster for that of the key's slot.
     pool = make_pool(
         url,
         key=key,

@@ -176,11 +176,9 @@ def _cost(settings: ModelSettings, answer: ChatResponse) -> tuple[int, int]:
 
 
 def demand_terms(evaluation: Evaluation, rules: Sequence[Rule], trace: Trace) -> tuple[float, int]:
-    """Return how many evaluations at full rates an evaluation represents, and the priority of its cost.
-
-    The weight is more than 1 if rates are reduced. An evaluation that does not depend on rates has the weight 1 and
-    the priority ``NOT_REDUCED``.
-    """
+    """Return how many evaluations at full rates an evaluation represents, and the priority of its cost."""
+    # The weight is more than 1 if rates are reduced. An evaluation that does not depend on rates has the weight 1 and
+    # the priority ``NOT_REDUCED``.
     # The share of a cascade's second judgings does not depend on the rates.
     probability = evaluation.probability / (1.0 if evaluation.cascade is None else evaluation.cascade.rate)
     depends = evaluation.origin in _SAMPLED and rules and not any(is_always(rule, trace) for rule in rules)
