@@ -1,4 +1,4 @@
-"""Run a judge model that reads a trace by tools, until it gives its verdict or a limit forces it."""
+"""Run a judge model that reads a trace by tools, and its calls, until it gives a verdict or a limit forces it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Regular expressions written by a model: RE2 matches them in linear time, and a search ends after a second."""
+"""Searches by regular expressions of a model: RE2 matches them in linear time, and a search ends after a second."""
 
 import re
 import sys

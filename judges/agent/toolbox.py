@@ -1,4 +1,4 @@
-"""The tools over one trace, called by name."""
+"""The tools over one trace, called by name, with the times of its steps."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Agreement of two versions of a judge on the same labelled traces, with 95 % intervals.
+"""Agreement of two versions of a judge on the same labelled traces, and preferences, with 95 % intervals.
 
 The agreement is the balanced accuracy: the mean of the shares of right verdicts among the traces that should pass and
 among those that should fail. A judge that gives every trace the more frequent verdict gains nothing by it. A share has

@@ -1,4 +1,4 @@
-"""Divide texts into the units that judges see, the same for prompts, keys and checks; recognise lists and JSON."""
+"""Divide texts into the units that judges see, and into words and numbers, the same for prompts, keys and checks."""
 
 import re
 from collections.abc import Iterator, Sequence

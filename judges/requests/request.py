@@ -1,4 +1,4 @@
-"""Requests to the judge model for one evaluation: every call is recorded, every failure has a reason."""
+"""Requests to the judge model for one evaluation, their size, and what follows an answer that cannot be read."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Ids in W3C form: those of the current OpenTelemetry span if there is one, else random."""
+"""Ids in W3C form, of the current OpenTelemetry span or random; and the partition that an id belongs to."""
 
 import random
 import sys

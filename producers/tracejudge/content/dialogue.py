@@ -1,4 +1,4 @@
-"""Conversations as services give them, divided into history, query, tool calls and answer."""
+"""Conversations, divided into history, query, tool calls and answer; and fields of a trace within one of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

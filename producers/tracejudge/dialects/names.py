@@ -1,4 +1,4 @@
-"""The names of attributes and events that code needs beside the tables of the dialects."""
+"""The names of attributes and events that code needs beside the tables of the dialects, and a span as it is read."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Attribute values of any origin: decoded if they are JSON, and copied into plain JSON values."""
+"""Attribute values of any origin: decoded if they are JSON, copied into plain values; and definitions of tools."""
 
 import ast
 import json

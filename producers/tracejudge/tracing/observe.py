@@ -1,4 +1,4 @@
-"""`@tracejudge.observe`: each call of a function becomes a trace, or a span of the trace it is called in."""
+"""`observe` and `trace`: each call of a function, or block, becomes a trace, or a span of the trace around it."""
 
 import functools
 import inspect

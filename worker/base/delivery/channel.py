@@ -1,4 +1,4 @@
-"""Requests to a receiver: the parts of verdicts that they carry, their limits, and the answer to each part."""
+"""Requests to a receiver: the parts of verdicts that they carry, their names and limits, and the answer to each."""
 
 import re
 import uuid

@@ -1,4 +1,4 @@
-"""Checks of Redis and the broker: whether they accept the login, take writes, and keep the data."""
+"""Checks of Redis and the broker: login, writes, kept data; and rules that match none of the traces there."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The pass share that is normal for each hour of a series' week, from its last four weeks."""
+"""The pass share that is normal for each hour of a series' week, from its last four weeks; and slow declines."""
 
 import math
 import operator

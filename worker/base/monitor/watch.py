@@ -1,4 +1,4 @@
-"""Computes gauges from the sums of the monitor: pass shares with their intervals, and drops."""
+"""Computes gauges from the sums of the monitor: pass shares with their intervals, drops, and silent services."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The ingest thread: read, sample, write batches, notify the judging workers; claim the entries of dead readers."""
+"""The ingest thread: read, plan how each entry ends, write batches, notify; claim the entries of dead readers."""
 
 import secrets
 import socket

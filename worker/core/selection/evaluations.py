@@ -1,4 +1,4 @@
-"""Evaluations: their ids, periods and members."""
+"""Evaluations: their ids, periods and members, and the batches in which a script gets those that are chosen."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Admission of requests: token, encoding and size of the body, and the replies to those that are refused.
+"""Admission of requests: token, encoding and size of the body, replies to those refused, spans that nobody reads.
 
 RefusedError is the only error of a request: its status, a reason for the metrics, and a text for the client that quotes
 nothing of the request. Refused requests and dropped items are counted, logged once a minute, and listed for

@@ -1,4 +1,4 @@
-"""Runs the gateway: HTTP server, threads and pages, started and stopped in order."""
+"""Runs the gateway: the handlers of requests, HTTP server, threads and pages, started and stopped in order."""
 
 import asyncio
 import contextlib
