@@ -61,43 +61,29 @@ class Tally(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """The outcomes of one read.
+    """The outcomes of one read; what the script answers for is in the order of its answer."""
 
-    Attributes:
-        writer: Collects the keys and payloads of the script's call.
-        first, last: Ids of the first and last entry of the read.
-        tallies: Ids of entries that end here, by their common properties; in the order of the script's answer.
-        traces: Traces with a chosen evaluation or conversation; in the order of the script's answer.
-        reports: Reports of producers; in the order of the script's answer.
-        services: The service of each producer, by the index of the producer's key.
-        rules: How many traces each rule matched, and whether it chose them.
-        keys, arguments, bodies: The call of `choose`, set by ``Planner.plan`` when all else is known.
-        producers: The index of each producer's key.
-        chosen, reported: The parts of the script's plan for ``traces`` and ``reports``.
-        feedback: Ids of entries with late feedback that is not kept, by outcome.
-        pending_feedback: Late feedback that is kept until its trace is searched.
-        gone: Ids of entries that were trimmed before they were read.
-        invalid: Entries that cannot be used.
-    """
-
-    writer: BatchWriter
-    first: str = ""
+    writer: BatchWriter  # Collects the keys and payloads of the script's call.
+    first: str = ""  # Ids of the first and last entry of the read.
     last: str = "0-0"
-    tallies: dict[Tally, list[str]] = field(default_factory=dict)
-    traces: list[TraceEntry] = field(default_factory=list)
-    reports: list[ReportEntry] = field(default_factory=list)
-    services: dict[int, str] = field(default_factory=dict)
-    rules: Counter[RuleTally] = field(default_factory=Counter)
+    tallies: dict[Tally, list[str]] = field(default_factory=dict)  # Ids of entries that end here.
+    traces: list[TraceEntry] = field(default_factory=list)  # Those with a chosen evaluation or conversation.
+    reports: list[ReportEntry] = field(default_factory=list)  # Reports of producers.
+    services: dict[int, str] = field(default_factory=dict)  # Of each producer, by the index of its key.
+    rules: Counter[RuleTally] = field(default_factory=Counter)  # Matches of each rule, and whether it chose them.
+    # The call of `choose`, set by ``Planner.plan`` when all else is known.
     keys: Sequence[str] = ()
     arguments: Sequence[bytes] = ()
     bodies: Mapping[str, bytes] = field(default_factory=dict)
-    producers: dict[str, int] = field(default_factory=dict)
+    producers: dict[str, int] = field(default_factory=dict)  # The index of each producer's key.
+    # The parts of the script's plan for ``traces`` and ``reports``.
     chosen: list[dict[str, object]] = field(default_factory=list)
     reported: list[dict[str, object]] = field(default_factory=list)
+    # Ids of entries with late feedback that is not kept, by outcome, and feedback kept until its trace is searched.
     feedback: dict[str, list[str]] = field(default_factory=dict)
     pending_feedback: list[dict[str, object]] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    invalid: list[InvalidEntry] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)  # Ids of entries that were trimmed before they were read.
+    invalid: list[InvalidEntry] = field(default_factory=list)  # Entries that cannot be used.
 
     @property
     def is_empty(self) -> bool:

@@ -54,12 +54,7 @@ log = structlog.get_logger("tracejudge.worker")
 
 @dataclass
 class ProcessContext:
-    """The shared parts of all partitions of one process: judges, models with their limits, metrics, and the event loop.
-
-    Attributes:
-        exporters: Those of all workers.
-        serves: Says whether a queue is consumed now.
-    """
+    """The shared parts of all partitions of one process: judges, models, limits, metrics, and the event loop."""
 
     settings: Settings
     metrics: Metrics
@@ -68,8 +63,8 @@ class ProcessContext:
     rules: Rules
     limits: Mapping[str, Limits]
     readiness: Readiness
-    exporters: Mapping[str, ExporterSpec]
-    serves: QueueStatus
+    exporters: Mapping[str, ExporterSpec]  # Those of all workers.
+    serves: QueueStatus  # Says whether a queue is consumed now.
 
     def __post_init__(self) -> None:
         self.wake = threading.Event()
