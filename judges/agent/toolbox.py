@@ -127,10 +127,7 @@ _FAILED: Final = "This tool cannot read this trace. Use another one, or answer w
 
 
 class TraceToolbox:
-    """The six tools over one trace. Use it from one thread at a time.
-
-    Encoded spans and their decoded escapes are kept, which takes about twice the size of the trace (see ``Pieces``).
-    """
+    """The six tools over one trace, for one thread at a time; encoded spans are kept (see ``Pieces``)."""
 
     def __init__(self, trace: Trace, clocks: Clocks = CLOCKS) -> None:
         self._trace = trace

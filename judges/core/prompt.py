@@ -66,16 +66,12 @@ class Prompt(NamedTuple):
 
 
 class ToolCall(NamedTuple):
-    """One tool call requested by a model.
-
-    ``arguments`` is JSON as the model wrote it and may be invalid. ``provider_state`` is JSON that the endpoint sent
-    with the call and expects back unchanged.
-    """
+    """One tool call requested by a model."""
 
     id: str
     name: str
-    arguments: str
-    provider_state: Raw | None = None
+    arguments: str  # JSON as the model wrote it, which may be invalid.
+    provider_state: Raw | None = None  # JSON that the endpoint sent with the call and expects back unchanged.
 
 
 class Message(NamedTuple):

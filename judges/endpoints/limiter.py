@@ -1,7 +1,7 @@
 """The limiter of one endpoint: permits for calls in order, or an error for those that should come later.
 
-It combines three pure parts: the adaptive limit on calls in flight (``concurrency``), the circuit breaker
-(``availability``) and the endpoint's own limits (``rate_limits``).
+It combines pure parts: the adaptive limit on calls in flight (``concurrency``), and the circuit breaker with the
+endpoint's own limits (``availability``).
 """
 
 import asyncio

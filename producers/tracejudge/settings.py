@@ -25,10 +25,7 @@ BUILT_IN: Final = "builtin"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of one client; `init` documents them.
-
-    Nothing else in the SDK reads the environment but the exporter, which reads `TRACEJUDGE_DIALECTS`.
-    """
+    """The settings of one client, documented by `init`; but for the exporter nothing else reads the environment."""
 
     service: str  # Empty only if the SDK is disabled.
     redis_url: RedisUrl

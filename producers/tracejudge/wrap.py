@@ -313,10 +313,7 @@ def _framed_events(received: bytearray) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """An iterator over the bytes of a response, also of a client of asyncio.
-
-    No generator: the event loop closes all asynchronous generators at its end at once.
-    """
+    """An iterator over the bytes of a response; no generator, all of which asyncio closes at its end at once."""
 
     def __init__(self, inner: Any, body: ResponseBody) -> None:
         self._inner = inner

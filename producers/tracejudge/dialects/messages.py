@@ -44,10 +44,7 @@ _WRITTEN_TYPES: Final = PART_TYPES | _RESULTS
 
 
 class Parts:
-    """The texts, tool calls and tool results of a message.
-
-    An image, a sound or a file leaves a mark in the text, such as `[image]`; thoughts are left out.
-    """
+    """The texts, tool calls and tool results of a message, without thoughts; a file leaves a mark such as `[image]`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -69,10 +69,7 @@ class Retry(NamedTuple):
 
 
 class FoundDeadLetter(NamedTuple, Generic[_T]):
-    """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when it was given up.
-
-    The time is by Redis' clock.
-    """
+    """A letter with or without its trace, its bytes, its mark in `dead:retries`, and when Redis gave it up."""
 
     letter: _T
     size: int

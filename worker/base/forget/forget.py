@@ -54,10 +54,7 @@ _CHUNK_COUNT: Final = 500
 
 
 class Owner(NamedTuple):
-    """The trace, the person and the session that something belongs to. ``user_id`` is a hash in verdicts.
-
-    ``joined`` are the traces of a judged conversation.
-    """
+    """The trace, person (a hash in verdicts) and session that something belongs to, and its ``joined`` traces."""
 
     trace_id: object
     user_id: object = None

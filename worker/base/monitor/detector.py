@@ -34,10 +34,7 @@ class Session(NamedTuple):
 
 
 class Moments(msgspec.Struct, array_like=True):
-    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and of a few κ.
-
-    κ depends on these 51 numbers only, whatever the sizes, the weights and the hours of the sessions.
-    """
+    """Sums of exp(κ·L) over sessions with the score L, for each of DROPS and a few κ: 51 numbers for any sessions."""
 
     sessions: float = 0.0
     sums: list[list[float]] = msgspec.field(default_factory=lambda: [[0.0] * len(_FACTORS) for _ in DROPS])

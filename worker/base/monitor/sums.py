@@ -383,10 +383,7 @@ class PartitionSums(ServiceThread):
 
 
 class SeriesPruning(Watch):
-    """Removes, once an hour, series without sums, and silent values of segments that have as many as allowed.
-
-    Then it reports which series are listed: another worker, or a Redis that lost its last writes, may have changed it.
-    """
+    """Removes, once an hour, series without sums and silent values of full segments; reports which are listed then."""
 
     every_s = float(HOUR_S)
 

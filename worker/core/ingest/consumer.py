@@ -235,10 +235,7 @@ class Planner:
 
 
 class Answer(Struct):
-    """The answer of ``choose.lua``: one count per tally, one outcome per trace, the batches, and the producers' totals.
-
-    ``shed`` counts evaluations and ``waiting`` bytes, both by judge model; ``waiting`` only if batches were made.
-    """
+    """The answer of ``choose.lua``: one count per tally, one outcome per trace, the batches, and the producers' totals."""
 
     tallied: tuple[int, ...] = ()
     outcomes: tuple[str, ...] = ()
@@ -246,8 +243,8 @@ class Answer(Struct):
     published: Mapping[str, int] = {}
     dropped: tuple[tuple[int, str, int], ...] = ()
     feedback: Mapping[str, int] = {}
-    shed: Mapping[str, int] = {}
-    waiting: Mapping[str, int] = {}
+    shed: Mapping[str, int] = {}  # Evaluations by judge model.
+    waiting: Mapping[str, int] = {}  # Bytes by judge model, if batches were made.
     lost_by_redis: int = 0
 
 

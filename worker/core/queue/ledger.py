@@ -67,11 +67,7 @@ def read_outbox_entry(entry: Entry) -> OutboxEntry | None:
 
 
 class FinalVerdict(NamedTuple):
-    """A final verdict with the arguments of the script `record`.
-
-    ``scores`` are kept to be combined with others. ``batch_id`` names the batch that held the evaluation: it shows
-    whether Redis has lost the choice. ``follow_ups`` are batches that hooks add in this step.
-    """
+    """A final verdict with the arguments of the script `record`."""
 
     evaluation_id: str
     field: bytes
@@ -79,9 +75,9 @@ class FinalVerdict(NamedTuple):
     payload: bytes
     outcome: str
     reason: str
-    scores: bytes = b""
-    batch_id: str = ""
-    follow_ups: bytes = b""
+    scores: bytes = b""  # Kept to be combined with others.
+    batch_id: str = ""  # The batch that held the evaluation: it shows whether Redis has lost the choice.
+    follow_ups: bytes = b""  # Batches that hooks add in this step.
 
     @classmethod
     def encode(

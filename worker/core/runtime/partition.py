@@ -369,10 +369,7 @@ class Maintenance(ServiceThread):
 
 
 class Sweeper(ServiceThread):
-    """Each second, in one worker at a time: requeues batches that are due, and notifies if batches are ready.
-
-    Notifications do not cover a lost message, a lapsed lease, and a retry delay that has passed.
-    """
+    """Each second, in one worker at a time: requeues batches that are due, and notifies, in case a message was lost."""
 
     role = "judge"
     shares = True

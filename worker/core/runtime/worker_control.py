@@ -97,10 +97,7 @@ def refuse_start(message: str) -> NoReturn:
 
 
 class Signals:
-    """Stops the runtime at the first signal, hurries at the second, and exits at the third.
-
-    Everything runs in the main thread, except the stop of the runtime in a thread of its own.
-    """
+    """Stops the runtime, in another thread, at the first signal, hurries at the second, and exits at the third."""
 
     def __init__(self, runtime: Runtime, grace_s: float) -> None:
         """Handle no signal yet; ``grace_s`` is how long a stop waits for work in progress."""

@@ -157,10 +157,7 @@ def _id(prefix: bytes, suffix: bytes) -> str:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """A batch that is being filled: its number in the plan, the indexes of its keys, and what it holds so far.
-
-    ``parts`` and ``length`` are those of its items, from the last one on without their end.
-    """
+    """A batch that is being filled: its number in the plan, the indexes of its keys, and what it holds so far."""
 
     number: int
     id: str
@@ -170,8 +167,8 @@ class OpenBatch:
     ready: int
     filled: int = 0
     version: int = BATCH_VERSION
-    parts: list[bytes] = field(default_factory=list)
-    length: int = 0
+    parts: list[bytes] = field(default_factory=list)  # Of its items, from the last one on without their end.
+    length: int = 0  # The same.
     item: int = 0
     trace: bytes = b""
 

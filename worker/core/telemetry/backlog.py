@@ -52,15 +52,12 @@ class Memory(NamedTuple):
 
 
 class Caps(NamedTuple):
-    """Bounds of the stream of traces (oldest entry id, bytes, entries) and of the outbox.
-
-    ``mean_age_ms`` is how old the mean entry size may be that converts bytes into entries.
-    """
+    """Bounds of the stream of traces (oldest entry id, bytes, entries) and of the outbox."""
 
     oldest: str = "0"
     max_bytes: int = 1 << 50
     max_entries: int = 1 << 50
-    mean_age_ms: int = 0
+    mean_age_ms: int = 0  # How old the mean entry size may be that converts bytes into entries.
     max_outbox_bytes: int = 1 << 50
 
 
