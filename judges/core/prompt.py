@@ -50,19 +50,15 @@ class Block(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """One request to a judge model: the fixed part and the material.
-
-    ``about`` is kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
-    ``schema`` replaces the schema of the judge for this request. ``messages`` are sent in place of the two parts
-    if a template is filled inline: its values bear no marks. ``questions`` are what a decision model is asked.
-    """
+    """One request to a judge model: the fixed part and the material."""
 
     fixed: str
     blocks: tuple[Block, ...]
-    about: Any = None
-    schema: Mapping[str, object] | None = None
+    about: Any = None  # Kept for the judge's own scoring, such as the keys of the sentences shown; it is never sent.
+    schema: Mapping[str, object] | None = None  # Replaces the schema of the judge for this request.
+    # Sent in place of the two parts if a template is filled inline: its values bear no marks.
     messages: "tuple[Message, ...]" = ()
-    questions: tuple[Question, ...] = ()
+    questions: tuple[Question, ...] = ()  # What a decision model is asked.
 
 
 class ToolCall(NamedTuple):
@@ -75,17 +71,13 @@ class ToolCall(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One chat message.
-
-    ``tool_calls`` are the calls requested by an assistant message; ``tool_call_id`` names the call that a message of
-    the role ``tool`` answers. ``provider_state`` is JSON that the endpoint sent with an answer and expects back; only
-    the model that returned it reads it.
-    """
+    """One chat message."""
 
     role: str
     content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()  # The calls requested by an assistant message.
+    tool_call_id: str | None = None  # The call that a message of the role ``tool`` answers.
+    # JSON that the endpoint sent with an answer and expects back; only the model that returned it reads it.
     provider_state: Raw | None = None
 
 

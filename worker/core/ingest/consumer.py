@@ -235,7 +235,7 @@ class Planner:
 
 
 class Answer(Struct):
-    """The answer of ``choose.lua``: one count per tally, one outcome per trace, the batches, and the producers' totals."""
+    """The answer of ``choose.lua``: counts per tally, outcomes per trace, the batches, and the producers' totals."""
 
     tallied: tuple[int, ...] = ()
     outcomes: tuple[str, ...] = ()

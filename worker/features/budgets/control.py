@@ -66,14 +66,11 @@ def read_states(store: Store, names: Collection[str]) -> tuple[dict[str, BudgetS
 
 
 class Forecasts(msgspec.Struct, array_like=True):
-    """The expected demand of each five minutes of a day, by unit, from the days before ``day``.
-
-    ``fixed`` is the part that no rate changes. It has its own forecast, because lower rates make the forecast of the
-    other part less precise.
-    """
+    """The expected demand of each five minutes of a day, by unit, from the days before ``day``."""
 
     day: int = 0
     reducible: dict[str, list[float]] = {}
+    # The part that no rate changes. Lower rates make the forecast of the other part less precise.
     fixed: dict[str, list[float]] = {}
 
 
