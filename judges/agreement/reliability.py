@@ -80,13 +80,11 @@ def effective(rows: Sequence[Weighted]) -> float:
 
 
 def reliability(rows: Sequence[Row]) -> Reliability:
-    """Compare probabilities with labels.
-
-    The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
-    much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
-    the upper one at least the percentile method's, since the correction has an error too.
-    The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
-    """
+    """Compare probabilities with labels."""
+    # The calibration error of few labels is too high, because noise adds to each distance. The bootstrap shows by how
+    # much, and this is taken off; the limits are from the basic bootstrap (Davison and Hinkley, 1997, section 5.2),
+    # the upper one at least the percentile method's, since the correction has an error too.
+    # The lower limit is 0 if calibrated probabilities would show as large an error in one of forty such samples.
     ordered = sorted(rows, key=attrgetter("probability"))
     bins = [
         Bin(

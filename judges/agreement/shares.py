@@ -188,14 +188,12 @@ def merge_sums(buckets: Iterable[Sums]) -> Sums:
 
 
 def estimate_share(window: Sums, history: Sums | None = None) -> ShareEstimate | None:
-    """Return the pass share of a window with its 95 % interval, None without a judgement.
-
-    Wilson's interval in each class of sampling probability, combined over the classes by the method of variance
-    estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). The sizes of the classes are estimates too:
-    their variance is that of Poisson sampling (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992,
-    section 3.5). Few judgements in a class, or many classes: never narrower than Wilson on Kish's effective size
-    (Survey Sampling, 1965, section 11.7). The history of 28 days steadies the design effect.
-    """
+    """Return the pass share of a window with its 95 % interval, None without a judgement."""
+    # Wilson's interval in each class of sampling probability, combined over the classes by the method of variance
+    # estimates recovery (Zou and Donner, Statistics in Medicine 27, 2008). The sizes of the classes are estimates too:
+    # their variance is that of Poisson sampling (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992,
+    # section 3.5). Few judgements in a class, or many classes: never narrower than Wilson on Kish's effective size
+    # (Survey Sampling, 1965, section 11.7). The history of 28 days steadies the design effect.
     total = window.total
     if total.weight <= 0:
         return None
@@ -266,12 +264,11 @@ def _clustering(window: Sums, history: Sums | None) -> tuple[float, float]:
 
 
 def _clustering_alone(window: Sums) -> tuple[float, float]:
-    """Return design effect and degrees of freedom of a window without a history.
-
-    Sessions of very different sizes say little of how their verdicts agree. Their intraclass correlation has the
-    degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946), and is averaged with a prior worth two sessions.
-    In units of the mean weight k_c = W_c / (Σw² / Σw), so that n = Σk_c is Kish's effective size, S2 = Σk_c², ….
-    """
+    """Return design effect and degrees of freedom of a window without a history."""
+    # Sessions of very different sizes say little of how their verdicts agree. Their intraclass correlation has the
+    # degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946), and is averaged with a prior worth two
+    # sessions. In units of the mean weight k_c = W_c / (Σw² / Σw), so that n = Σk_c is Kish's effective size, S2 =
+    # Σk_c², ….
     total, over = window.total, window.over_sessions
     unit = total.squares / total.weight
     n, s2 = total.weight / unit, over.weights / unit**2

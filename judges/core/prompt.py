@@ -146,12 +146,10 @@ def with_earlier_messages(trace: Trace) -> Trace:
 
 
 def before_query(trace: Trace) -> Sequence[TraceMessage]:
-    """Return the messages without those at the end that repeat the query and what follows it.
-
-    Some applications send the query, or query and answer, as the last messages too. The end of the messages is removed
-    from a user message equal to the input if it is the last message, or if tool calls or the output end the messages.
-    An equal question that has its own earlier answer stays.
-    """
+    """Return the messages without those at the end that repeat the query and what follows it."""
+    # Some applications send the query, or query and answer, as the last messages too. The end of the messages is
+    # removed from a user message equal to the input if it is the last message, or if tool calls or the output end the
+    # messages. An equal question that has its own earlier answer stays.
     messages, asked = trace.messages or [], " ".join((trace.input or "").split())
     last = len(messages) - 1
     users = (place for place in range(last, -1, -1) if messages[place].role.casefold() in {"user", "human"})

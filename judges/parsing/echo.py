@@ -194,12 +194,11 @@ class _Material:
 
 
 def find_copies(text: str, shown: Sequence[str], is_verdict: Callable[[str], bool]) -> Copies | None:
-    """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any.
-
-    A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them, such
-    as a mark of a role or of a thought. Only words are compared: a copy may be an object if the material has lines.
-    A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says the same.
-    """
+    """Cut out what an answer copies from the texts shown to the model, as far as it is a verdict; None without any."""
+    # A copy is a whole object, or lines that ``is_verdict`` can read by themselves, with what is copied around them,
+    # such as a mark of a role or of a thought. Only words are compared: a copy may be an object if the material has
+    # lines. A quotation within an object is no verdict and stays. An answer of one word is a copy of a line that says
+    # the same.
     parts = _parts(text)
     runs = list(_runs(parts, _Material(shown)))
     least_words = _least_words(set(parts).difference(*runs))

@@ -291,12 +291,10 @@ def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join(group: SpanGroup, dialects: Dialects | None = None) -> dict[str, Any] | None:
-    """Return the fields of a trace; None if no model was called and nothing has an output.
-
-    The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
-    output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the span
-    of the judged output.
-    """
+    """Return the fields of a trace; None if no model was called and nothing has an output."""
+    # The last call of a model is judged; of nested ones the innermost answers and the outermost asks. The input and
+    # output of an agent or chain around it replace the call's, because they are what the user saw. `span_id` is the
+    # span of the judged output.
     dialects = dialects or builtin()
     steps = TraceSteps(group, dialects)
     calls = steps.model_calls()

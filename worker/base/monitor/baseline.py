@@ -120,12 +120,10 @@ def hour_of(hour: int, sums: Sums) -> Hour:
 
 
 def baseline(hours: Sequence[Hour]) -> Baseline | None:
-    """Return the baseline of the hours, None with fewer than seven days.
-
-    Additive effects in layers: level, hour of day, weekend, and from 21 days on the day of the week. Hours and days of
-    the week are shrunk to the layer above (empirical Bayes by the method of moments: Morris, J. Am. Stat. Assoc. 78,
-    1983). The caller leaves out masked hours, the last 24, and those older than 28 days.
-    """
+    """Return the baseline of the hours, None with fewer than seven days."""
+    # Additive effects in layers: level, hour of day, weekend, and from 21 days on the day of the week. Hours and days
+    # of the week are shrunk to the layer above (empirical Bayes by the method of moments: Morris, J. Am. Stat. Assoc.
+    # 78, 1983). The caller leaves out masked hours, the last 24, and those older than 28 days.
     hours = [hour for hour in hours if hour.weight > 0]
     days = len({hour.hour // 24 for hour in hours})
     if days < LEAST_DAYS:

@@ -121,12 +121,10 @@ def limits_of(
     false_alarms_per_week: float = 1.0,
     drops: tuple[float, ...] = DROPS,
 ) -> Limits:
-    """Return the limits that keep the false alarms of an installation within their budget.
-
-    The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
-    Analysis, 1985, chapter X); visits grow with the information of a week. The last term pays for the errors of the
-    baseline, which are large with few weeks or few judgements. ``series`` counts the active ones with their segments.
-    """
+    """Return the limits that keep the false alarms of an installation within their budget."""
+    # The rate at which a CUSUM passes h by chance is about its visits to zero times exp(-h) (Siegmund, Sequential
+    # Analysis, 1985, chapter X); visits grow with the information of a week. The last term pays for the errors of the
+    # baseline, which are large with few weeks or few judgements. ``series`` counts the active ones with their segments.
     factors, limits = [], []
     for position, drop in enumerate(drops):
         kappa = factor(norm, moments, position)
@@ -146,12 +144,10 @@ def drops_below(share: float) -> tuple[float, ...]:
 
 
 def factor(norm: Baseline, moments: Moments, drop: int) -> float:
-    """Return κ, the factor of scores, because verdicts of a session agree and weights differ.
-
-    The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
-    scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
-    Albrecher, Ruin Probabilities, 2010, chapter IV).
-    """
+    """Return κ, the factor of scores, because verdicts of a session agree and weights differ."""
+    # The largest κ of at most 1/φ with a mean of exp(κ·L) of at most 1 over the sessions: then the sum of the sessions'
+    # scores passes a limit as rarely as one of independent verdicts (the root of Lundberg's equation: Asmussen and
+    # Albrecher, Ruin Probabilities, 2010, chapter IV).
     if not norm.needs_sessions:
         return 1.0
     most = 1 / norm.dispersion
@@ -307,12 +303,10 @@ class Explanation(NamedTuple):
 def explain(
     whole: Evidence, segments: Mapping[str, Evidence], kappa: float = 1.0, mixes: Iterable[float] = ()
 ) -> Explanation:
-    """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed.
-
-    The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
-    (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods). ``mixes`` are passes that the segments of
-    each kind were expected to give together, with their parts of this time.
-    """
+    """Return the segment that explains a drop, or that all fell, or that no segment did and their parts changed."""
+    # The posterior over "all", the traffic mix and each segment alone, where the segments share one unit of prior
+    # (Schwarz, Ann. Stat. 6, 1978, for the choice by maximised likelihoods). ``mixes`` are passes that the segments of
+    # each kind were expected to give together, with their parts of this time.
     prior = math.log(len(segments)) if segments else 0.0
     own = whole.gain(kappa)
     # Weak segments that have grown lower the whole although none of them fell.

@@ -263,12 +263,10 @@ class Completion:
 
 
 def parking_s(unfinished: Sequence[UnfinishedEvaluation], age_s: float) -> float:
-    """Return how long a batch waits for its next round.
-
-    It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
-    evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
-    that failed by a fault of ours, shorten no delay; their own delays count if nothing else is left.
-    """
+    """Return how long a batch waits for its next round."""
+    # It waits as long as the endpoint or its limiter asks. Where neither does, the endpoint serves others and these
+    # evaluations fail by themselves: each round is paid for, so the delays double. Evaluations for another version, or
+    # that failed by a fault of ours, shorten no delay; their own delays count if nothing else is left.
     delays_s = [result.assessment.retry_after_s for result in unfinished if result.assessment.retry_after_s is not None]
     if delays_s:
         return max(_MIN_PARKING_S, *delays_s)

@@ -112,12 +112,10 @@ def connect(url: str, key: str = "") -> "redis.Redis":
 
 @cache
 def script_sources() -> dict[str, str]:
-    """Read the scripts of the core and of all features, `scripts/*.lua`, by name.
-
-    A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
-    `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
-    one text per script, because scripts cannot call each other.
-    """
+    """Read the scripts of the core and of all features, `scripts/*.lua`, by name."""
+    # A line `-- @script NAME` begins a script. The text before the first one is shared by all scripts of the file.
+    # `-- @include FILE …` puts the shared text of other files, in any of the folders, before it, each once. Redis gets
+    # one text per script, because scripts cannot call each other.
     packages = ("worker.core.storage", *(feature.scripts for feature in installed() if feature.scripts))
     parsed = {
         path.name.removesuffix(".lua"): _SECTION.split(path.read_text(encoding="utf-8"))

@@ -78,12 +78,10 @@ def agreement(traces: Mapping[str, Verdicts]) -> Interval | None:
 
 
 def shift(recent: Mapping[str, Verdicts], before: Mapping[str, Verdicts]) -> Shift | None:
-    """Compare recent verdicts with earlier ones by trace; None until two traces have enough verdicts.
-
-    Each trace has its own rate of disagreement, estimated from its earlier verdicts. With Jeffreys' prior the number
-    of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
-    The trace that fell most is left out, because a single trace may lie on the border of the judge's decision.
-    """
+    """Compare recent verdicts with earlier ones by trace; None until two traces have enough verdicts."""
+    # Each trace has its own rate of disagreement, estimated from its earlier verdicts. With Jeffreys' prior the number
+    # of its recent disagreements has a beta-binomial distribution, and their sum over traces the convolution of these.
+    # The trace that fell most is left out, because a single trace may lie on the border of the judge's decision.
     pairs = {
         name: (now, then)
         for name, now in recent.items()
