@@ -252,21 +252,14 @@ def _poisson_low(events: float) -> float:
 def second_floor(fails: float) -> float:
     """Return the least probability of a second judging, as a part of the mean rate.
 
-    Args:
-        fails: How many fails a plain sample of that rate would meet in 24 hours: rate · first verdicts · min(θ, 1 - θ)
-            with the last known share θ.
+    ``fails`` would meet a plain sample of that rate in 24 hours: rate · first verdicts · min(θ, 1 - θ) with the last
+    known share θ.
     """
     return min(MOST_FLOOR, max(_LEAST_FLOOR, 3 / math.sqrt(fails))) if fails > 0 else MOST_FLOOR
 
 
 def plain_is_as_good(rate: float, second: float | None = None, share: float | None = None) -> str:
-    """Return why a plain sample for the second model is as good as a cascade; empty where the cascade pays.
-
-    Args:
-        rate: The mean rate of second judgings.
-        second: Second verdicts a day; None if unknown.
-        share: The share of the cascade; None if unknown.
-    """
+    """Return why a plain sample of a rate, with so many ``second`` verdicts a day, is as good as a cascade; else ""."""
     reasons = [
         (rate < _LEAST_RATE, f"its rate of {rate:.3g} is below {_LEAST_RATE:g}"),
         (second is not None and second < _LEAST_DAILY, f"{second or 0:,.0f} second verdicts a day are fewer than 200"),

@@ -217,12 +217,9 @@ class HttpEndpoint:
         return await self._send(self._get)
 
     async def post(self, body: bytes) -> Reply:
-        """Send one request and read its whole reply within ``timeout_s``.
+        """Send one request and read its whole reply within ``timeout_s``, or raise ``ModelTimeoutError``.
 
-        Raises:
-            ModelTimeoutError: The reply was not complete in time.
-            ModelUnavailableError: There was no connection, or it broke.
-            ModelRejectedError: The endpoint's name leads to an address that is not allowed, or the proxy refuses.
+        ``ModelUnavailableError`` without a connection, ``ModelRejectedError`` if address or proxy refuse.
         """
         reply = await self._send(b"%b%d\r\n\r\n%b" % (self._post, len(body), body))
         # Only the reply itself can have such a key: the quotation marks of a text within an answer are escaped.

@@ -118,13 +118,7 @@ class Alignment:
         ask: Callable[[Judge, Trace], Awaitable[Assessment]],
         kept: Rules = (),
     ) -> None:
-        """Prepare a search.
-
-        Args:
-            make: Makes the judge with guidance.
-            metric: The metric that is compared with the labels; None for the first with a pass rule.
-            kept: Guidance that the judge has already.
-        """
+        """Prepare a search for guidance, with which ``make`` makes the judge, besides ``kept``, which it has."""
         self._make = make
         self._metric = metric
         self._train = train

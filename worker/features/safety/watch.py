@@ -99,16 +99,8 @@ def rates_of(
 
     A base rate that is too low pages without end, so it is the largest of the declared error and the upper limits of
     the series' own rates; that of one week learns sooner that a judge errs more than before. The limit of the sum is
-    computed as in detector.limits_of, for a month.
-
-    Args:
-        declared: the judge's share of confirmed failures on safe traces.
-        failures: confirmed failures outside incidents, of the last 28 days and of the last seven.
-        judgements: judgements of the same days.
-        per_hour: judgements in an hour.
-        sensitivity: the share of unsafe traces that fail and are confirmed.
-        series: active safety series of the installation.
-        pages_per_month: false pages that the installation may send in a month.
+    computed as in detector.limits_of, for a month. Failures and judgements are those outside incidents of the last 28
+    days and of the last seven; the sensitivity is the share of unsafe traces that fail and are confirmed.
     """
     base = max(declared, *map(upper_rate, failures, judgements), 1e-6)
     raised = base + RISE * sensitivity
