@@ -158,7 +158,6 @@ def _toml(name: str) -> dict[str, Any]:
 
 
 def _filled(value: Any, template: Template) -> Any:
-    """Fill in the placeholders of all texts, each on one line."""
     if isinstance(value, str):
         return template(one_line(value))
     if isinstance(value, dict):

@@ -251,7 +251,6 @@ def design_effect(window: Sums, history: Sums | None = None) -> float:
 
 
 def _clustering(window: Sums, history: Sums | None) -> tuple[float, float]:
-    """Return the design effect and its degrees of freedom."""
     if (history := _steady(history)) is None:
         return _clustering_alone(window)
     (clustered, single), (more_clustered, more_single) = _residuals(window), _residuals(history)

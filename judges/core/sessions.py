@@ -87,7 +87,6 @@ def transcript(trace: Trace, *, with_tools: bool = False) -> str:
 
 
 def _own(trace: Trace) -> list[Message]:
-    """Return the query and the answer of a trace."""
     texts = (("user", trace.input), ("assistant", trace.output))
     return [Message(role, text) for role, text in texts if has_text(text)]
 

@@ -146,7 +146,6 @@ class SpelledKeys:
 
 
 def _spellings(key: str) -> Iterator[str]:
-    """Yield the folded spellings of a key."""
     folded = _folded(key)
     yield folded
     yield _SENTENCE_SIGN + folded

@@ -356,7 +356,6 @@ class HttpEndpoint:
 
 
 def _head(line: str, headers: Mapping[str, str]) -> bytes:
-    """Write the lines of a request but for the empty one."""
     lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "".join(f"{each}\r\n" for each in lines).encode("latin-1")
 

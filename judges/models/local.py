@@ -157,7 +157,6 @@ class LocalClassifier:
             raise ModelUnavailableError(f"the model cannot be run: {type(error).__name__}") from error
 
     def _support(self, encoding: Encoding, logits: Any) -> float:
-        """Return the probability of support that one input has."""
         if self._description.task != "token":
             # A model with results for tokens, such as HHEM, classifies by the first.
             return float(self._probabilities(logits[0] if logits.ndim > 1 else logits))

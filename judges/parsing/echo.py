@@ -269,7 +269,6 @@ def _parts(text: str) -> list[_Part]:
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the outermost objects."""
     position = text.find("{")
     while position >= 0:
         try:

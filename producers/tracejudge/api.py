@@ -149,8 +149,6 @@ def _is_record(record: dict[Any, Any], *, has_output: bool) -> bool:
 
 
 class _Current:
-    """The client of this process."""
-
     client: Client | None = None
     changing: Any = native_lock()
     warned = False  # Whether the warning that `init` is missing was logged, or is not needed.

@@ -257,8 +257,6 @@ class Pool:
 
 
 class _Slot:
-    """One process of a pool, or none yet."""
-
     def __init__(self, program: Program, sleep: Sleep) -> None:
         self.process: Process | None = None
         self._program = program

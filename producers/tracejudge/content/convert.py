@@ -427,7 +427,6 @@ def _list_reader(field: str) -> Callable[[Any, Notes], list[str] | None]:
 
 
 def _items(value: Any) -> Iterable[Any] | None:
-    """Return the items of any list; None for anything else."""
     if callable(getattr(type(value), "tolist", None)):
         value = value.tolist()
     return listed(value)

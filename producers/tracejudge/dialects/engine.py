@@ -187,7 +187,6 @@ def _flattened(value: object, role: str) -> list[Chat]:
 
 
 def _read_input(path: Path, way: str, values: _Values, instructions: object) -> SpanInput | None:
-    """Read an input; None if there is none."""
     value = values.get(path)
     if value is None:
         return None
@@ -203,7 +202,6 @@ def _read_input(path: Path, way: str, values: _Values, instructions: object) -> 
 
 
 def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
-    """Read an output; None if there is none."""
     value = values.get(path)
     if value is None:
         return None

@@ -266,7 +266,6 @@ def _chat(item: object) -> Chat | None:
 
 
 def _parts_of(content: object) -> object:
-    """Return the parts that some write as JSON; other content as it is."""
     parts = structure_of(content) if isinstance(content, str) and content[:1] == "[" else None
     kinds = [(mapping_of(part) or {}).get("type") for part in parts] if is_list(parts) else []
     is_known = kinds and all(isinstance(kind, str) and kind.replace("-", "_") in _WRITTEN_TYPES for kind in kinds)

@@ -382,7 +382,6 @@ def _output(sources: list[Step]) -> tuple[str | None, Step]:
 
 
 def _returns_error(step: Step, errors: list[str]) -> bool:
-    """Return whether a step that failed returns the error of a call within it."""
     text = step.reading.output.text or step.reading.output.field
     return step.reading.error is not None and text is not None and any(text in error for error in errors)
 

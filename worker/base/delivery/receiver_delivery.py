@@ -409,7 +409,6 @@ class ReceiverExporter(ExportConsumer):
 
 
 def _redact_texts(value: object, redact: Callable[[str | None], str | None]) -> object:
-    """Redact all texts of a value."""
     if isinstance(value, str):
         return redact(value) or value
     if isinstance(value, dict):

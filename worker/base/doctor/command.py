@@ -197,7 +197,6 @@ def join_partitions(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _checks_of_server(settings: Settings, store: Store) -> list[Check]:
-    """Return the checks of a server, of which several partitions may be."""
     url, key, commands = settings.redis_url, store.keys.layout, worker_commands(store.keys)
     return [
         Check("redis keeping", partial(server, url, key)),

@@ -84,7 +84,6 @@ _ANSWERS: Final[Sequence[tuple[type[RedisError], str, str]]] = (
 
 
 def _answer(error: RedisError, where: str) -> Cause | None:
-    """Explain an answer of Redis itself."""
     text = str(error)
     if isinstance(error, AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
         fix = "correct user and password in the URL, as redis://user:password@host:6379/0"

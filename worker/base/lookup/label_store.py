@@ -400,6 +400,5 @@ def outbox_verdicts(store: Store) -> Iterator[Verdict]:
 
 
 def _decode_verdicts(entries: Iterable[Entry]) -> list[Verdict]:
-    """Decode the entries that are verdicts, and no dead letters."""
     read = map(read_outbox_entry, entries)
     return [entry.verdict for entry in read if entry is not None and entry.kind == "j"]

@@ -243,7 +243,6 @@ class TraceLookup:
 
     @cached_property
     def _letters(self) -> dict[str, str]:
-        """The trace of each dead letter, by evaluation."""
         letters = AllDeadLetters(self._store).find(VerdictFilter())
         return {dead.letter.evaluation.id: dead.letter.owner.trace_id for dead in letters}
 

@@ -95,8 +95,6 @@ class Baseline(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Cell:
-    """Sums of one hour of the week."""
-
     __slots__ = ("passed", "squares", "weight")
 
     def __init__(self) -> None:

@@ -417,8 +417,6 @@ class SeriesPruning(Watch):
         self._listed(series for series_id, series in all_series.items() if series_id not in silent)
 
     def _silent(self, series_ids: Collection[str], now: float, days: int) -> list[str]:
-        """Return the series that have no sums in these last days."""
-
         def count(some: Sequence[str], pipe: Pipeline) -> None:
             for series_id in some:
                 # Look at tomorrow as well, because Redis dates verdicts by its own clock.

@@ -133,7 +133,6 @@ class QualityWatch(Watch):
     def _samples(
         self, series: Series, window: Window, detector: Detector, examples: Sequence[str], now: float
     ) -> Iterator[Sample]:
-        """Yield the gauges of one series with their values."""
         metrics = self._metrics
         labels: tuple[str, ...] = (series.metric, series.segment_name, *series.labels)
         share = estimate_share(window.sums, detector.history)

@@ -160,8 +160,6 @@ def _find_published(settings: Settings, store: Store, trace_id: str) -> tuple[st
 
 
 class _Replay(NamedTuple):
-    """A replay of one partition that is ready to run."""
-
     store: Store
     cursor: Cursor
     state: State
@@ -291,5 +289,4 @@ class _Run:
 
 
 def _distance(run: ReplayRun, entry_id: str) -> int:
-    """Return the milliseconds from the first entry of a replay to this one."""
     return milliseconds(entry_id) - milliseconds(run.state.question.first)

@@ -383,14 +383,12 @@ class ReplayRun:
         return _Chunk(taken, next_id, cut_off=int(not entries or first != position), cut_off_ms=gap_ms)
 
     def _find_fullest(self, judge_models: Sequence[str]) -> WaitingWork | None:
-        """Return the judge model with the most waiting work if that is enough."""
         waiting = self._store.call(lambda client: client.hmget(self._store.keys.waiting, judge_models))
         work = (WaitingWork(name, int(size or 0)) for name, size in zip(judge_models, waiting, strict=True))
         fullest = max(work, key=attrgetter("waiting_bytes"))
         return fullest if fullest.waiting_bytes > self._settings.max_waiting_bytes * SHARE_OF_WAITING else None
 
     def _find_gathered(self) -> WaitingWork | None:
-        """Return the bytes of gathered conversations if those are enough."""
         size = int(self._store.call(lambda client: client.hget(self._store.keys.sessions, "bytes")) or 0)
         most = MAX_SESSION_BYTES.read(self._settings) * SHARE_OF_WAITING
         return WaitingWork("conversations", size) if size > most else None

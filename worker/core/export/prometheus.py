@@ -85,8 +85,6 @@ class _MetricCounters:
 
 
 class _SeriesCounters:
-    """The counters of one series."""
-
     def __init__(self, metrics: Metrics, labels: tuple[str, ...], yes_no: frozenset[str]) -> None:
         self._metrics = metrics
         self._labels = labels

@@ -119,7 +119,6 @@ class Plan:
 
 
 def _bounded(entries: Iterator[StreamEntry], plan: Plan) -> Iterator[StreamEntry]:
-    """Yield entries until the plan costs Redis as much as it may."""
     for number, entry in enumerate(entries, 1):
         yield entry
         if number + _COST_OF_CHOSEN * len(plan.traces) > _MAX_COST:

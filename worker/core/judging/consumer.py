@@ -484,7 +484,6 @@ class JudgingConsumer:
         shift.end(leased, complete)
 
     def _complete_ended(self, shift: Shift) -> None:
-        """Complete the batches whose evaluations have ended."""
         while shift.ended:
             leased, complete = shift.ended.popleft()
             try:

@@ -254,6 +254,5 @@ class Ledger:
         ]
 
     def _shared_keys(self) -> tuple[str, ...]:
-        """Name the keys that all writing scripts share."""
         keys = self._keys
         return (keys.verdicts, keys.account_now(), keys.account_all, *keys.dead_letters)

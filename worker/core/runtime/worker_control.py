@@ -200,7 +200,6 @@ def _pause(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
 
 @control_command(name="tracejudge_resume", args=[("role", str)], signature="ingest")  # type: ignore[untyped-decorator]
 def _resume(state: Any, role: object = None, **_: object) -> Mapping[str, str]:
-    """Read traces again."""
     return _set_paused(state, role, paused=False)
 
 

@@ -278,7 +278,6 @@ def is_by_session(rule: Rule) -> bool:
 
 
 def _duration_s(trace: Trace) -> float:
-    """Return the duration of a trace, 0 if it is unknown."""
     if trace.started_at is None or trace.ended_at is None:
         return 0.0
     return trace.ended_at - trace.started_at

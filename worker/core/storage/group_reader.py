@@ -78,8 +78,6 @@ class GroupReader:
             self._store.call(lambda client: client.connection_pool.release(connection))
 
     def _request(self, most: int, block_ms: int) -> None:
-        """Send the next command."""
-
         def send(client: "redis.Redis") -> None:
             if self._connection is None:
                 self._connection = client.connection_pool.get_connection()

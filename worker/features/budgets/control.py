@@ -290,7 +290,6 @@ class BudgetController(Watch):
         return min(candidates)
 
     def _forecasts(self, name: str, day: int, demand: Mapping[str, Demand], state: BudgetState) -> Forecasts:
-        """Read the forecasts, and add yesterday to them once."""
         key = BudgetKeys(self._store.keys.prefix).budget_forecast(name)
         stored = self._store.call(lambda client: client.get(key))
         former = msgspec.msgpack.decode(stored, type=Forecasts) if stored else Forecasts()

@@ -36,8 +36,6 @@ _SAMPLED: Final = frozenset({"live", "session_update"})
 
 
 class _Concern(NamedTuple):
-    """A budget that pays for an evaluation."""
-
     name: str
     budget: Budget
     is_exempt: bool

@@ -142,7 +142,6 @@ def _half(ends: Counter[str]) -> Half:
 
 
 def _figures(interval: Interval | None, factor: int = 1, form: str = ".1%", unit: str = "") -> tuple[str, str]:
-    """Write the value of an interval, and its limits."""
     if interval is None:
         return "-", "-"
     low, value, high = (f"{factor * number:{form}}" for number in (interval.low, interval.value, interval.high))

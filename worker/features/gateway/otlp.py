@@ -226,7 +226,6 @@ def _parsed(kind: type[Any], content: bytes) -> tuple[Any, bytes]:
 
 
 def _repaired(data: memoryview, descriptor: Any, depth: int = 0) -> bytes:
-    """Copy a message with texts in UTF-8."""
     copy = bytearray()
     at = 0
     if depth > _MAX_NESTED:
@@ -317,8 +316,6 @@ def _event_name(attributes: "Iterable[KeyValue | _Attribute]") -> str:
 
 
 class _Value(Struct, rename="camel"):
-    """A value in OTLP's JSON."""
-
     string_value: str | None = None
     bool_value: bool | None = None
     int_value: int | str | None = None

@@ -91,8 +91,6 @@ class Capacity(ServiceThread):
 
 
 class _Waiting(NamedTuple):
-    """Entries of one caller, and its future."""
-
     entries: Sequence[Entry]
     size_bytes: int
     future: "Future[None]"

@@ -301,7 +301,6 @@ class Gateway:
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, "rate", message, wait_s)
 
     async def _work(self, function: Callable[[], Any], size_bytes: int) -> Any:
-        """Read a body of a size beside the event loop."""
         async with self.large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
             return await self._answered(self.executor.submit(function), 30.0, _BUSY)
 
@@ -320,7 +319,6 @@ class Gateway:
             del running
 
     async def _failed(self, request: Request, error: Exception) -> Response:
-        """Answer a request that has no route, or whose handler failed."""
         status = HTTPStatus(getattr(error, "status_code", HTTPStatus.INTERNAL_SERVER_ERROR))
         message = "POST to /v1/traces, /v1/logs or /v1/tracejudge"
         if status is HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -17,8 +17,6 @@ _NOT_FOUND: Final = 404
 
 
 class _Scores(Channel):
-    """Feedback scores of traces."""
-
     path = "/v1/private/traces/feedback-scores"
     max_items = 500
     max_bytes = 1024 * 1024

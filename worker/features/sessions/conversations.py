@@ -167,8 +167,6 @@ class DueSession(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Evaluations that see the same traces of a conversation."""
-
     trace: Trace
     evaluations: Sequence[ChosenEvaluation]
 
