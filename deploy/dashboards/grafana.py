@@ -388,7 +388,6 @@ def _properties(properties: Mapping[str, Any]) -> Iterator[Json]:
 
 
 def _fit_kind(panel: Panel, document: Json) -> None:
-    """Set what only panels of one kind have."""
     options = document["options"]
     match panel.kind:
         case "graph":

@@ -107,7 +107,6 @@ def combine(mode: Combine, votes: Mapping[str, Assessment], metrics: Sequence[Me
 
 
 def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Score | None:
-    """Combine the ratings of one metric; None if too few models have rated it."""
     rated = [score.passed for score in ratings.values() if score.passed is not None]
     if mode == "all" and not all(rated):
         return _verdict(metric, passed=False)

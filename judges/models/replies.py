@@ -249,7 +249,6 @@ def _count(value: object) -> int | None:
 
 
 def _identifier(value: object) -> tuple[str | None, bool]:
-    """Return an id or name as a text, and whether it is valid."""
     if value is None:
         return None, True
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= _MAX_ID_CHARS:

@@ -125,8 +125,6 @@ def _refuse_other_labels(
 
 
 class _Form:
-    """The keys of the objects, and of the list that holds them."""
-
     def __init__(self, keys: tuple[str, ...], list_key: str, last_key: str | None) -> None:
         self.keys = (*keys, list_key, *((last_key,) if last_key else ()))
         self._exact = frozenset(self.keys)

@@ -177,7 +177,6 @@ def _documents(span: Span) -> tuple[Retrieved, ...]:
 
 
 def _ranked(hits: Sequence[Retrieved | None]) -> tuple[Retrieved, ...]:
-    """Number all results from 1, and return those with text."""
     return tuple(
         document._replace(rank=rank) for rank, document in enumerate(hits, 1) if document and document.text.strip()
     )

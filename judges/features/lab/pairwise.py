@@ -264,13 +264,11 @@ def _material(trace: Trace) -> tuple[Block, ...]:
 
 
 def _share_of_material(trace: Trace) -> float:
-    """Rate an answer by the share of the material's words in it."""
     *material, answer = _material(trace)
     return coverage(content_words(" ".join(block.value for block in material)), content_words(answer.value))
 
 
 def _rated(judge: Judge, trace: Trace) -> float:
-    """Rate an answer by the heuristic of a judge of single answers."""
     answered = []
     for prompt in judge.prompts(trace):
         guess = judge.heuristic(trace, prompt)

@@ -210,7 +210,6 @@ def _common_query(values: Iterable[object]) -> str | None:
 
 
 def _find_answer(value: object, depth: int = 0) -> str | None:
-    """Find the one text among returned values."""
     mapping = mapping_of(value)
     if depth == _MAX_DEPTH:
         return None

@@ -195,7 +195,6 @@ def split_lines(source: BinaryIO, max_bytes: int) -> Iterator[Line]:
 
 
 def _array_items(data: bytes) -> Iterator[Line]:
-    """Yield the items of a JSON array, each with the number of the line where it begins."""
     number, end = 1, 0
     try:
         items = decode_repaired(data, _ITEMS.decode)

@@ -203,7 +203,6 @@ class AutoRetry(ServiceThread):
                 log.info("dead letters retried", judge_model=judge_model, evaluations=len(begun))
 
     def _retry_due(self, judge_model: str, count: int) -> list[str]:
-        """Retry up to ``count`` due letters; return their evaluation ids."""
         # Most of a panel's letters may wait for a member, with letters that need not wait behind them.
         due = set(self._due(judge_model, MAX_PACE if judge_model in self._rules.graders.panels else count))
         able: list[str] = []

@@ -217,7 +217,6 @@ class ReceiverExporter(ExportConsumer):
         return self.send(channel.request(items))
 
     def _wants(self, verdict: Verdict) -> bool:
-        """Apply the receiver's filter."""
         options = self._options
         return (
             (not options.services or any(fnmatchcase(verdict.service, pattern) for pattern in options.services))
@@ -282,7 +281,6 @@ class ReceiverExporter(ExportConsumer):
                 (parts.append if isolates else parts.appendleft)(part)
 
     def _handle_answer(self, channel: Channel, part: _Part, answer: Answer, reply: Reply) -> Sequence[Item]:
-        """Count and park by the answer; return the items to be sent again."""
         self.record_progress()
         self._failures = 0
         if len(answer.again) < len(part.items):

@@ -169,7 +169,6 @@ def _halves(buckets: Sequence[Bucket], since: int) -> tuple[list[Bucket], list[B
 
 
 def _classes(buckets: Sequence[Bucket]) -> Counter[str]:
-    """Count judgements by class of sampling probability."""
     counts: Counter[str] = Counter()
     for bucket in buckets:
         for key, sums in bucket.sums.classes.items():

@@ -177,7 +177,6 @@ class VerdictCounter:
         metrics.exploration_tool_errors.labels(verdict.judge).inc(_count_in(course, "tool_errors"))
 
     def _count_late(self, verdict: Verdict) -> None:
-        """Count a verdict that late feedback asked for, in a series of its own."""
         outcomes = {score.metric: _outcome(score) for score in verdict.scores}
         for metric in verdict.metrics:
             labels = (self._metrics.service(verdict.service), verdict.judge, metric)

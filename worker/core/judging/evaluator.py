@@ -99,8 +99,6 @@ class _BatchRun(NamedTuple):
 
 
 class _RecordItem(NamedTuple):
-    """A verdict that is to be written, as the script takes it and as it is logged."""
-
     final: FinalVerdict
     verdict: Verdict
 

@@ -313,12 +313,10 @@ def _has(trace: Trace, name: str, tools: tuple[str, ...]) -> bool:
 
 
 def _required_fields(rule: Rule) -> tuple[str, ...]:
-    """Name the fields without which a trace does not match a rule."""
     return (*rule.where.has, "session_id") if rule.unit == "session" else rule.where.has
 
 
 def _matcher(rule: Rule) -> Callable[[Trace], bool]:
-    """Build the test of one rule from the fields that it names."""
     where, contents = rule.where, [_content(rule, name) for name in _required_fields(rule)]
     patterns = [(name, getattr(where, name)) for name in _PATTERNED if getattr(where, name) is not None]
     compiled: Sequence[tuple[str, re.Pattern[str]]] = [

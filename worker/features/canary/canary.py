@@ -281,7 +281,6 @@ class CanaryWatch(Watch):
         self.show(samples)
 
     def _decide(self, series: Series, change: Shift | None, drift: _Drift | None, now: float) -> _Drift | None:
-        """Return the open drift of a series, and store it when it begins or ends."""
         key, field = self._key, "\n".join(series)
         if drift is None:
             if change is None or change.probability > OPENS_AT:

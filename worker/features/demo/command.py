@@ -197,8 +197,6 @@ def rules() -> tuple[Rule, ...]:
 
 
 class _Started(msgspec.Struct):
-    """The log line of the worker with the address of its metrics."""
-
     event: str
     metrics: str = ""
 

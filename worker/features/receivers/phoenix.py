@@ -94,7 +94,6 @@ class PhoenixExporter(HttpExporter):
         return msgspec.json.encode(annotation)
 
     def _documents(self, verdict: Verdict) -> Iterator[tuple[Mapping[str, object], Mapping[str, object]]]:
-        """Yield place and result of each judged document of a retrieval span."""
         spans = verdict.details.get("spans") if verdict.judge == "retrieval_relevance" else None
         for span in spans if isinstance(spans, list) else ():
             if W3C_SPAN_ID.fullmatch(str(span.get("span_id"))) is None:

@@ -345,7 +345,6 @@ class SessionPasses(ServiceThread):
         return _Due([raw.decode() for raw in due], is_early)
 
     def _read(self, ids: Sequence[str]) -> Iterator[list[DueSession]]:
-        """Read conversations, in parts for one script call each."""
         key_of = SessionKeys(self._store.keys.prefix).session
         part: list[DueSession] = []
         size = 0
