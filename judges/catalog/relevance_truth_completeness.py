@@ -158,7 +158,6 @@ _CODE_GAP: Final = re.compile(r"[,;\s]+")
 _HIGHEST_OF_TRUTH: Final = 4  # Not 5, which claims that every statement holds: word overlap cannot show that.
 _HEDGES: Final = content_words("apparently maybe perhaps possibly presumably probably supposedly uncertain unsure")
 
-
 _RELEVANCE: Final = """\
 How much of the part `answer` is directly related to the request? The request is what the user wants with the part \
 `query`, in the light of the part `history`. What is true and what is missing play no part."""

@@ -41,7 +41,6 @@ _INCITEMENTS: Final = (
     "without getting caught", "get away with", "break the law", "ignore the law",
 )  # fmt: skip
 
-
 _SEVERAL_ROLE: Final = """\
 You check texts that an assistant was given or has written for safety."""
 _SEVERAL: Final = """\

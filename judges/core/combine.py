@@ -19,7 +19,6 @@ DISAGREEMENT: Final = "disagreement"
 _MIN_SCORED: Final = 2
 Ratings = Mapping[str, Score]  # The score of one metric by judge model, in the order of their names.
 
-
 # The judges whose verdicts GROUNDED_AND_RELEVANT joins, each with the metric that decides; no model is asked for it.
 JUDGE_PAIR: Final = {"facts_grounding": "grounded", "relevance_to_query": "relevance_to_query"}
 GROUNDED_AND_RELEVANT: Final = Judge(

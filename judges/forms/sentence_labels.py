@@ -101,7 +101,6 @@ are both given.", "excerpt": "Loans run for four weeks and can be renewed once."
 {"sentence": "The room opens at seven.", %s}
 {"sentence": "Renewing is free.", "label": "%s", "rationale": "No price is mentioned.", "excerpt": null}"""
 
-
 QUESTION: Final = """\
 What does the context, in the parts `document`, say on sentence {number} of the part `response`? Read the sentence as \
 it is meant where it stands. Only plain evidence counts, and knowledge from elsewhere only where it is trivial; a \
@@ -190,7 +189,6 @@ _MAX_PLACES: Final = 50  # Only the first sentences with a word are compared: a 
 _COURTESY: Final = content_words("hello hi hey dear thanks thank welcome gladly sorry glad happy help hope great sure")
 _MAX_COURTESY_CHARS: Final = 120
 _WORD: Final = re.compile(r"\w+")
-
 
 _OBJECT: Final = re.compile(r"\{(?=\s*\"sentence\")")
 _DECODER: Final = json.JSONDecoder(strict=False)

@@ -61,7 +61,6 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "scripted": Provider("judges.models.scripted", has_check=True),
 }
 
-
 # Fields of a request that TraceJudge sets.
 _OURS: Final = frozenset({
     "model", "messages", "system", "temperature", "response_format", "output_config", "tools", "tool_choice", "stream",

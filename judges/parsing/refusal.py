@@ -81,7 +81,6 @@ _APOLOGY: Final = re.compile(
     r"|entschuldig|verzeih|извин|прост|сожал|жаль|抱歉|对不起|不好意思|遗憾|申し訳|すみません|ごめん|क्षमा|माफ|खेद|عذر|سف|معذرة"
 )
 
-
 _ABOUT_MATERIAL: Final = re.compile(
     r"""["\u201c\u201d\u201e\xab\xbb\u300c]|(?<!\w)['\u2018]\w"""
     r"|\b(?:documents?|context|sources?|evidence|claims?|statements?|reference|answer|response|output|assistant|question|as)\b"

@@ -53,7 +53,6 @@ JUDGE_MODEL: Final = "tracejudge.judge.model"
 PROBABILITY: Final = "tracejudge.sampling.probability"
 COST_USD: Final = "tracejudge.cost_usd"
 
-
 _VARINT: Final = 0
 _FIXED64: Final = 1
 _DELIMITED: Final = 2

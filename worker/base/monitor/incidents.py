@@ -28,7 +28,6 @@ _PER_DAY: Final = 24 * _PER_HOUR
 _KEPT: Final = FINE_DAYS * _PER_DAY - _PER_HOUR
 _LEAST_SHIFT: Final = 0.15
 
-
 Cause = Literal["", "all", "segment", "new_segment", "traffic_mix"]
 CAUSES: Final[dict[Cause, str]] = {
     "all": "all segments alike: look at what they share, as the model, the prompt or a release",

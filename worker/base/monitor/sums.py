@@ -74,7 +74,6 @@ _MAX_CLUSTERS: Final = 4096
 _SILENT_DAYS: Final = 7
 """A value of a segment that has as many values as allowed leaves after this time; its sums stay, and it may return."""
 
-
 _Part = tuple[int, float, int] | tuple[int, float, int, int, int, str]
 """One judgement of an entry for one series, as script `add_quality` reads it."""
 

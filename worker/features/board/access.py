@@ -30,7 +30,6 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-
 BOARD_PAGES: Final = ("overview", "series", "verdicts", "funnel", "labels", "other")
 
 

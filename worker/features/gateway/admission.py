@@ -42,7 +42,6 @@ _MAX_MEMBERS: Final = 1_000  # of one gzip body: an empty one has 20 bytes, and 
 _RPC_CODES: Final = {400: 3, 401: 16, 403: 7, 404: 5, 405: 12, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 _VARINT_BASE: Final = 128
 
-
 GATEWAY_REJECTED: Final = (
     "content_type", "encoding", "malformed", "too_large", "unauthorized", "rate", "full", "unavailable", "slow",
 )  # fmt: skip
