@@ -1,6 +1,6 @@
 """Run the benchmarks: without a name all of them, which takes about an hour, most of it for the guard at the end.
 
-They write `benchmarks/RESULTS.md`, and the figures of CPU in `docs/sizing.md` with the table that follows from them.
+They write `benchmarks/RESULTS.md`, and the figures of docs/reference/measured/capacity.md with its first table.
 With names only those run, and only print: what stands in a file is all of one run on one machine. `guard` measures this
 checkout beside version 0.2 and a commit before it, and adds a row for each figure to the series in `RESULTS.md`;
 `--against COMMIT` measures some figures of the guard, or all, beside another commit, and only prints.

@@ -1,4 +1,4 @@
-"""The figures of docs/sizing.md that capacity is computed from: CPU of workers and Redis for a trace and an evaluation.
+"""CPU of workers and Redis for a trace and an evaluation: the figures of docs/reference/measured/capacity.md.
 
 A short run, within a factor of two: it shows a figure that is no longer true, and not a change of a few percent. A run
 of all benchmarks writes the figures into the page, and computes its table of traces a second from them.
@@ -25,7 +25,7 @@ from worker.base.embedded import EmbeddedRedis
 
 __all__ = ["SIZING", "capacity", "with_rows", "write_sizing"]
 
-SIZING: Final = Path(__file__).parents[1] / "docs" / "sizing.md"
+SIZING: Final = Path(__file__).parents[1] / "docs" / "reference" / "measured" / "capacity.md"
 _FACTOR: Final = 2.0
 _TRACES: Final = 100_000
 _EVALUATIONS: Final = 10_000

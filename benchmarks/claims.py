@@ -565,12 +565,12 @@ TABLES: Final[Mapping[str, Table]] = {
             "width, same shares",
         ),
         _cascade,
-        "cascades.md",
+        "reference/measured/cascades.md",
     ),
     "missing": Table(
         ("6,000 first verdicts, rate 0.2, share .9, 2,000 days each", "coverage, %", "width, points", "not known"),
         _missing,
-        "cascades.md",
+        "reference/measured/cascades.md",
     ),
     "first-day": Table(("a series of ten without a fall, 100 runs each", "fall by chance"), _first_day),
 }

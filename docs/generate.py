@@ -94,8 +94,7 @@ scored without a pass rule; `abstained`, the judge said that it cannot tell; `un
 below, which `tracejudge_unscored_total` counts by `reason`.
 """
 _SDK: Final = """\
-The functions of the package `tracejudge`, with their signatures. [Producing traces](../publishing.md) and
-[Wrapped clients](../wrapped-clients.md) have examples.
+The functions of the package `tracejudge`, with their signatures. [Publishing](../publishing.md) has examples.
 """
 _FUNCTIONS: Final = (
     publish,

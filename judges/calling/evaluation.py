@@ -10,7 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -68,7 +68,7 @@ def agent() -> ModuleType:
     return import_module("judges.agent.loop")
 
 
-async def evaluate(
+async def evaluate(  # noqa: PLR0911 - each is a way in which it ends
     judge: Judge,
     trace: Trace,
     model: ChatModel | None,
@@ -91,6 +91,13 @@ async def evaluate(
         refusals: Refusals of the endpoint in earlier attempts.
         context_tools: Tools whose results are the context of a trace without context and retrieval spans.
     """
+    if judge.samples > 1:
+        from judges.calling.samples import ask_repeatedly  # noqa: PLC0415 - few judges are asked several times
+
+        earlier_calls, evaluation = earlier_calls // judge.samples, evaluation or secrets.token_hex(8)
+        ask = partial(evaluate, trace=trace, model=model, clock=clock, deadline_s=deadline_s, refusals=refusals)
+        ask = partial(ask, evaluation=evaluation, earlier_calls=earlier_calls, context_tools=context_tools)
+        return await ask_repeatedly(judge, ask)
     # Results of tools and outputs of spans are of any size.
     is_large = judge.by_tools is not None or _size(trace) > LARGE_CHARS
     trace = await offload_if_large(is_large, prepared, judge, trace, context_tools)

@@ -94,15 +94,17 @@ def combine(mode: Combine, votes: Mapping[str, Assessment], metrics: Sequence[Me
         passing = sum(each.passed is True for each in ratings.values())
         text = f"{passing} of {len(ratings)} models pass" if score.passed is not None else f"{len(ratings)} models rate"
         rationale.append(text if len(metrics) == 1 else f"{metric.name}: {text}")
-    models: dict[str, object] = {}
-    for model, vote in by_model.items():
-        values = {score.metric: {"value": score.value, "passed": score.passed} for score in vote.scores}
-        fields = (("reason", vote.reason), ("scores", values))
-        models[model] = {"outcome": vote.outcome, **{key: value for key, value in fields if value}}
-    details = {"models": models}
+    details = {"models": {model: describe_vote(vote) for model, vote in by_model.items()}}
     if not scores:
         return _without_score(by_model, details)
     return Assessment("scored", scores=(*scores, *disagreements), rationale="\n".join(rationale), details=details)
+
+
+def describe_vote(vote: Assessment) -> dict[str, object]:
+    """Return what the details of a verdict keep of one of the assessments that it joins."""
+    values = {each.metric: {"value": each.value, "label": each.label, "passed": each.passed} for each in vote.scores}
+    fields = (("reason", vote.reason), ("scores", values))
+    return {"outcome": vote.outcome, **{key: value for key, value in fields if value}}
 
 
 def _score(mode: Combine, metric: Metric, ratings: Ratings, models: int) -> Score | None:

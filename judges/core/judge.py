@@ -170,6 +170,7 @@ class Judge:
     whole_lines: Callable[[str], str] | None = None
     model: str | None = None  # Name of the model of the configuration that judges, whatever model a rule names.
     temperature: float | None = None  # Sent in place of 0.
+    samples: int = 1  # How often the model is asked about one trace; more than once see ``judges.calling.samples``.
     # Tools by which the model reads the trace; None if the request shows everything. A judge with an exploration
     # makes one request.
     exploration: Exploration | None = None
@@ -196,6 +197,8 @@ class Judge:
         }
         if self.temperature is not None:
             identity["temperature"] = self.temperature
+        if self.samples != 1:
+            identity["samples"] = self.samples
         if self.exploration is not None:
             identity["exploration"] = {"tools": self.exploration.tools, "texts": self.exploration.texts}
         if self.unit != "trace":

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from tracejudge import Trace
 
 FinalReason = Literal[
+    "disagreement",
     "missing_input",
     "input_too_long",
     "content_filter",
@@ -41,6 +42,7 @@ FINAL_REASONS: Final[frozenset[str]] = frozenset(get_args(FinalReason))
 # The cause may pass: the evaluation is parked and retried, and finally becomes a dead letter.
 PASSING_REASONS: Final[frozenset[str]] = frozenset(get_args(PassingReason))
 MEANINGS: Final[Mapping[Reason, str]] = {
+    "disagreement": "The samples of one judge have no majority.",
     "missing_input": "The trace lacks an input of the judge, or has two references that exclude each other.",
     "input_too_long": "The trace exceeds the model's context, or only a part of its documents fits.",
     "content_filter": "The endpoint's content filter withheld the answer or refused the request.",
@@ -140,6 +142,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
         rationale: The judge's reasons.
         details: Further findings of the judge: sentences, keys, excerpts, counts. In `session` the generation, the
             number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
+            In `samples` the votes of a judge that was asked several times, and in `spread` how far they lie apart.
             In `cascade` the part in a cascade: how probable a second judging was, and of a second one the first
             verdict.
         trace_id: The judged trace.

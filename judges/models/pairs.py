@@ -78,7 +78,7 @@ def load_description(path: str) -> Description:
         loaded = msgspec.toml.decode(file.read_bytes(), type=Description)
     except FileNotFoundError:
         raise ModelSettingsError(
-            f"path: {folder} has no {DESCRIPTION}; write it with task, labels and max_tokens, as in docs/classifiers.md"
+            f"path: {folder} has no {DESCRIPTION}; write it as docs/several-models.md says: task, labels and max_tokens"
         ) from None
     except (OSError, ValueError) as error:
         raise ModelSettingsError(f"path: {file}: {error}") from None

@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.cli_parts import Run
+from support.cli_parts import Run, write_lines
+from support.cluster import Cluster
 from support.doctor_parts import ROLES, Part, at, be_present, examined
+from support.partition_parts import three_partitions
 
 from worker.base.doctor.command import join_partitions
 from worker.base.doctor.finding import broken, ok
@@ -172,3 +174,18 @@ def test_rules_that_match_nothing_are_named_with_the_services_seen(
     assert "rule all" not in parts
     monkeypatch.setenv("TRACEJUDGE_RULES", json.dumps(rules[:1]))
     assert examined(run, url=server.url)[1]["rules"] == ("ok", "each matched some of 3 traces of the last day", "")
+
+
+def test_two_senders_of_one_call_in_two_partitions_are_named(clustered: Run, cluster: Cluster, prefix: str) -> None:
+    call = {"trace_id": "t1", "input": "Which plan?", "output": "The small one.", "service": "shop"}
+    other = {**call, "trace_id": "t2"}
+    # Two answers of one trace are two calls.
+    lines = [call, {**call, "session_id": "s1"}, other, {**other, "session_id": "s2", "output": "The large one."}]
+    with three_partitions(cluster.url, prefix):
+        assert clustered("publish", write_lines("traces.jsonl", lines)).code == 0
+        parts = {part["name"]: part for part in clustered("doctor", "--json").document["parts"]}
+    said = parts["same call"]["what"]
+    for sender in ("'shop' in session 's1' (producer ", "'shop' without a session (producer "):
+        assert sender in said, said
+    assert "'s2'" not in said
+    assert "session id" in parts["same call"]["mend"]

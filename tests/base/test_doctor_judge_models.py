@@ -7,7 +7,7 @@ from judges.core.model import ModelSettings
 from worker.base.doctor.command import families, same_family
 from worker.base.doctor.finding import ok
 from worker.base.doctor.lint import setting_warnings
-from worker.core.config.settings import Settings
+from worker.core.config.settings import COMBINE, Rule, Settings
 
 DECIDER = ModelSettings(provider="decisions", base_url="http://localhost:9/v1", model="decider")
 
@@ -57,3 +57,7 @@ def test_a_model_that_judges_its_own_family_is_named(keyspace: Keyspace) -> None
         "warning",
         "strict judges answers of gpt-5: both are of the family GPT (1 of the newest 3 verdicts)",
     )
+    panel = COMBINE.with_value(Rule(name="all", judges=("safety",), model=("default", "other")), "majority")
+    models = settings.models | {"other": ModelSettings(provider="openai", model="o3")}
+    _, finding = same_family(structs.replace(settings, models=models, rules=(panel,)), keyspace.store)
+    assert finding.what == "o3 and strict vote in majority(o3,strict): both are of the family GPT"

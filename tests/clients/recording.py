@@ -81,6 +81,7 @@ REQUIREMENTS: Final = {
         "openinference-instrumentation-openai==0.1.66",
     ),
     "litellm": ("litellm==1.106.2", "mcp"),
+    "litellm_proxy": ("litellm[proxy]==1.110.2",),
     "mlflow": ("mlflow-tracing==3.17.2", "openai==3.54.0"),
     "langsmith": ("langsmith[otel]==0.15.1", "openai==3.54.0"),
     "laminar": ("lmnr==0.8.2", "openai==3.54.0"),

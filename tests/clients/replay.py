@@ -1,7 +1,7 @@
 """The traces in a recording, in a form that two runs of a client share.
 
     python -m clients.replay NAME …            # from tests/: write the tables of arrived fields anew, and review them
-    python -m clients.replay --not-sent        # the table of docs/frameworks.md
+    python -m clients.replay --not-sent        # the table of docs/reference/measured/clients.md
 
 Beside each recording, `arrived.json` holds its traces by scenario, and `not_sent` names the fields that the client does
 not send although the scenario has them, with the reason.

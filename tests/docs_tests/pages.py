@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,6 +22,7 @@ __all__ = [
     "ELSEWHERE",
     "PAGES",
     "ROOT",
+    "WALKED",
     "Block",
     "Command",
     "File",
@@ -36,11 +36,12 @@ __all__ = [
     "run",
     "shell_lines",
     "table",
+    "without_files",
     "write_files",
 ]
 
 ROOT: Final = Path(__file__).parents[2]
-_FOLDERS: Final = {"docs", "runbooks", "reference"}
+_FOLDERS: Final = {"docs", "runbooks", "reference", "measured"}
 PAGES: Final = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in [
@@ -52,14 +53,13 @@ ELSEWHERE: Final = {
     "docs/adding-a-feature.md": "tests/docs_tests/test_adding_a_feature.py",
     "docs/coming-from.md": "tests/docs_tests/test_coming_from_page.py",
     "docs/examples/README.md": "tests/features/gateway/test_examples.py",
-    "docs/python.md": "tests/docs_tests/test_python_page.py",
-    "docs/python-judges.md": "tests/docs_tests/test_your_own_judge.py",
-    "docs/several-models.md": "tests/docs_tests/test_your_own_judge.py",
-    "docs/testing-judges.md": "tests/docs_tests/test_your_own_judge.py",
     "docs/tutorial.md": "tests/docs_tests/test_tutorial.py",
-    "docs/your-own-judge.md": "tests/docs_tests/test_your_own_judge.py",
 }
 """Pages with a test of their own."""
+WALKED: Final = tuple(
+    f"docs/{page}.md" for page in ("your-own-judge", "agents", "testing-judges", "before-a-release", "several-models")
+)
+"""Pages whose files and commands with output test_your_own_judge.py walks through, in this order and in one folder."""
 _BLOCK: Final = re.compile(
     r"^(?:`(?P<name>[^`\n]+)`\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -70,7 +70,6 @@ _CELL: Final = re.compile(r"(?<!\\)\|")
 _REST: Final = "…"
 _TIMEOUT_S: Final = 60.0
 _INTERRUPTED: Final = 130
-_INSTALL: Final = "pip install "
 _FORKED: Final = {"tracejudge": "worker.cli", "celery": "celery"}
 
 
@@ -95,11 +94,6 @@ class Command(NamedTuple):
     output: str
     code: int
 
-    @property
-    def installs(self) -> bool:
-        """Whether it installs what lies in a folder of the page."""
-        return self.line.startswith(_INSTALL)
-
 
 class Ended(NamedTuple):
     """How a command ended; progress on standard error is left out of its output."""
@@ -117,14 +111,19 @@ def blocks(text: str) -> list[Block]:
 
 
 def of_kind(kind: str) -> list[tuple[str, str]]:
-    """List the blocks of a kind with their pages, but for pages with a test of their own."""
+    """List the blocks of a kind with their pages, but for pages with a test of their own, and files that are walked."""
     return [
         (name, block.text)
         for name, text in PAGES.items()
         if name not in ELSEWHERE
-        for block in blocks(text)
+        for block in blocks(without_files(text) if name in WALKED else text)
         if block.kind == kind
     ]
+
+
+def without_files(text: str) -> str:
+    """Leave out the files that a page shows under their names."""
+    return _BLOCK.sub(lambda block: "" if block["name"] else block[0], text)
 
 
 def read_page(text: str) -> list[File | Command]:
@@ -133,12 +132,12 @@ def read_page(text: str) -> list[File | Command]:
 
 
 def mistakes(text: str) -> list[str]:
-    """Name what stands in a fence and would be neither written nor run."""
+    """Name what stands in a fence and would not be run as it is meant."""
     blocks = list(_BLOCK.finditer(text))
     wrong = [] if len(blocks) * 2 == len(_FENCE.findall(text)) else ["a fence is not closed on a line of its own"]
     for block in blocks:
-        if (block["kind"] == "console") == (block["name"] is not None):
-            wrong.append(f"is neither a file with a name nor a console: {block['text'].splitlines()[0]}")
+        if block["kind"] == "console" and block["name"]:
+            wrong.append(f"is a file with a name and a console: {block['text'].splitlines()[0]}")
         elif block["kind"] == "console" and not block["text"].startswith("$ "):
             wrong.append(f"begins with no command: {block['text'].splitlines()[0]}")
     return wrong
@@ -173,7 +172,7 @@ def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[s
         program = subprocess.Popen(
             ["sh", "-c", f"exec {command}"],
             cwd=folder,
-            env=_environment([], env),
+            env=_environment(env),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -193,23 +192,20 @@ def background(command: str, folder: Path, env: Mapping[str, str]) -> Iterator[s
 def run(
     command: str,
     folder: Path,
-    steps: Sequence[File | Command] = (),
     timeout_s: float = _TIMEOUT_S,
     env: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run a command in a folder as a shell does, with our commands on the path.
 
     Args:
-        steps: What came before on the page; what it installed is there.
         env: Further variables.
 
     Raises:
         AssertionError: It does not end in time.
     """
-    installed = [_installed(step.line, folder) for step in steps if isinstance(step, Command) and step.installs]
-    environment = _environment(installed, env or {})
+    environment = _environment(env or {})
     name, *arguments = shlex.split(command, comments=True)
-    if name in _FORKED and not installed and not re.search(r"[|>$&;]", command):
+    if name in _FORKED and not re.search(r"[|>$&;]", command):
         return _run_forked(_FORKED[name], arguments, folder, environment, timeout_s)
     program = subprocess.Popen(
         ["sh", "-c", command],
@@ -296,25 +292,8 @@ def _line_pattern(line: str) -> str:
     return r"[^\n]*?".join(map(re.escape, line.rstrip().split(_REST))) + r"\n"
 
 
-def _environment(installed: Sequence[Path], more: Mapping[str, str]) -> Mapping[str, str]:
+def _environment(more: Mapping[str, str]) -> Mapping[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRACEJUDGE_", "COVERAGE"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     ours = {"PATH": path, "COLUMNS": "100", "TERM": "dumb", "PYTHONUTF8": "1"}
-    return {**kept, **ours, "PYTHONPATH": os.pathsep.join(map(str, installed)), **more}
-
-
-def _installed(line: str, folder: Path) -> Path:
-    """Lay out what pip would: modules, and the entry points beside them. Pip itself would need the network."""
-    source, target = folder / line.removeprefix(_INSTALL), folder / ".installed"
-    project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    about = target / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    about.mkdir(parents=True, exist_ok=True)
-    for module in source.glob("*.py"):
-        shutil.copy(module, target)
-    (about / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8")
-    groups = project["entry-points"].items()
-    lines = [
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items()) for group, entries in groups
-    ]
-    (about / "entry_points.txt").write_text("".join(lines), encoding="utf-8")
-    return target
+    return {**kept, **ours, **more}

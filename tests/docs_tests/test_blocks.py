@@ -28,7 +28,7 @@ from tracejudge import Trace
 from tracejudge.dialects.own_tables import table_of
 from worker.core.config.loading import load
 
-KINDS = {"console", "ini", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
+KINDS = {"console", "ini", "java", "js", "json", "lua", "mermaid", "promql", "python", "sh", "text", "toml", "yaml"}
 
 
 def test_every_block_names_its_kind() -> None:
@@ -72,7 +72,7 @@ def test_configuration_is_accepted(text: str, tmp_path: Path) -> None:
         before = DECIDER if "calibrations" in found else ""
         (tmp_path / "tracejudge.toml").write_text(before + text, encoding="utf-8")
         if "canary_file" in found:
-            (tmp_path / found["canary_file"]).write_text(json_blocks("docs/judges.md")[0], encoding="utf-8")
+            (tmp_path / found["canary_file"]).write_text(json_blocks("docs/labels.md")[-1], encoding="utf-8")
         load(AnyVariable(), str(tmp_path / "tracejudge.toml"), needs_rules="rules" in found)
 
 
@@ -119,10 +119,8 @@ def search(question): return ["Tea is hot."]
 def ask_model(question, documents): return "Yes."
 """,
     "docs/privacy.md": "import tracejudge\ndef without_customer_numbers(text): return text",
-    "docs/sessions.md": "import tracejudge\ntracejudge.init(service='shop')",
-    "docs/wrapped-clients.md": """
-session, documents, messages = "s", ["Tea is hot."], [{"role": "user", "content": "Is tea hot?"}]
-""",
+    "docs/gateway.md": "def answer_question(question): return 'Yes.'",
+    "docs/opentelemetry.md": "def ask(question): return 'In Bern.'",
 }
 NO_TRACE = {"docs/adding-a-judge.md", "docs/privacy.md", "docs/statistics.md"}
 
@@ -143,12 +141,13 @@ def test_files_of_contributors_pass_the_linter(name: str, text: str) -> None:
     assert linted.stdout == ""
 
 
-FRAMEWORKS = "docs/frameworks.md"
-DRAWING = "docs/labels.md"  # a file, which test_labels_page.py runs
+FRAMEWORKS = "docs/opentelemetry.md"  # of its Python, what stands before the first framework
+FIRST_FRAMEWORK = "## LangChain"
+SCRIPTS = "docs/testing-judges.md"  # test_python_page.py answers in place of the model
 PUBLISHING = "docs/publishing.md"  # test_publishing_page.py compares what is published as well
 
 
-@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {FRAMEWORKS, DRAWING, PUBLISHING}))
+@pytest.mark.parametrize("page", sorted({page for page, _ in of_kind("python")} - {SCRIPTS, PUBLISHING}))
 def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACEJUDGE_REDIS_URL", redis_url)
     monkeypatch.setenv("TRACEJUDGE_PREFIX", prefix)
@@ -159,13 +158,16 @@ def test_python_runs(page: str, redis: Redis, redis_url: str, prefix: str, monke
         monkeypatch.setenv("OPENAI_BASE_URL", f"{endpoint.root_url}/v1")
         try:
             exec(compile(PRELUDES.get(page, ""), "prelude", "exec"), names)  # noqa: S102 - our own
-            for _, text in (one for one in of_kind("python") if one[0] == page):
+            shown = PAGES[page].partition(FIRST_FRAMEWORK)[0] if page == FRAMEWORKS else PAGES[page]
+            for text in (block.text for block in blocks(shown) if block.kind == "python"):
                 real = text.replace("redis://localhost:6379/0", redis_url)
                 # The block before it defines the judge.
                 real = real.replace("from judges.catalog.politeness import JUDGE\n", "")
                 exec(compile(real, page, "exec"), names)  # noqa: S102 - our own page
             for test in [value for name, value in names.items() if name.startswith("test_")]:
                 test()
+            if page == "docs/gateway.md":
+                assert names["handler"]({"question": "Is tea hot?"}, None) == "Yes."
             if "answer" in names and page == "README.md":
                 assert names["answer"]("Is tea hot?") == "Yes."
             assert tracejudge.flush()
@@ -182,11 +184,10 @@ def test_frameworks_are_instrumented_as_in_the_recordings() -> None:
     programs = "\n".join(path.read_text(encoding="utf-8") for path in (*clients.glob("*.py"), *clients.glob("*.mjs")))
     programs = programs.replace("harness.", "")
     text = PAGES[FRAMEWORKS]
-    sections = text[text.index("## LangChain") :]
+    sections = text[text.index(FIRST_FRAMEWORK) :]
     for block in (block for block in blocks(sections) if block.kind in {"python", "js"}):
         assert [line for line in block.text.splitlines() if line not in programs] == []
     recorded = re.sub(r"\[[\w,]+\]==", "==", programs)
     assert [name for name in re.findall(r"`([\w-]+==[\d.b]+)`", sections) if f'"{name}"' not in recorded] == []
-    assert text.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"
-    common = "".join(block.text for block in blocks(text[: text.index("## LangChain")]) if block.kind == "python")
-    compile(common, FRAMEWORKS, "exec")
+    table = PAGES["docs/reference/measured/clients.md"]
+    assert table.endswith("\n".join(not_sent()) + "\n"), "python -m clients.replay --not-sent"

@@ -16,6 +16,7 @@ from pages import (
     ELSEWHERE,
     PAGES,
     ROOT,
+    WALKED,
     Command,
     background,
     blocks,
@@ -25,6 +26,7 @@ from pages import (
     read_page,
     run,
     shell_lines,
+    without_files,
     write_files,
 )
 from support.decision_endpoint import DecisionEndpoint
@@ -39,9 +41,7 @@ NOT_RUN: Mapping[str, str] = {
     "kubectl ": "no cluster; tests/deploy checks the objects that it would make",
     "make ": "it is this suite, or what .ci/run runs",
     "python3.11 -m venv": "the environment is there",
-    "pip install ": "it needs the network; .ci/run installs the same",
-    "pipx ": "it needs the network, and writes into the home folder",
-    "uvx ": "it needs the network; tests/deploy install the wheels in empty environments",
+    "pip ": "it needs the network; .ci/run installs the same",
     "redis-cli --cluster ": "no cluster; tests/faults add, fill and remove masters",
     "redis-cli -h ": "no cluster; test_scaling_page moves a slot so",
     ".venv/bin/": "of a judge that the reader adds, or of a release; tests/judges and tests/deploy run the same",
@@ -51,7 +51,6 @@ NOT_RUN: Mapping[str, str] = {
     'eval "$(_TRACEJUDGE_COMPLETE': "of an interactive shell; tests/base completes words",
     "_TRACEJUDGE_COMPLETE=fish": "the same",
     "tracejudge init": "the installation has its file; tests/base writes some",
-    "tracejudge demo": "the tutorial's test runs it",
     "tracejudge up": "the parts run already; tests/features/up runs it",
     "tracejudge judges align": "hundreds of calls of a chat model; tests/judges run it",
     "tracejudge replay --continue": "the id of a replay that was interrupted; tests/base interrupts one",
@@ -191,12 +190,10 @@ class Installation:
             clear, grounded = (found.get((row["trace_id"], judge)) for judge in ("clear_answer", "groundedness"))
             row["tags"] = {**row["tags"], "clear": words[clear], "grounded": words[grounded]}
         self._write("labelled.jsonl", rows)
-        (golden,) = [text for page, text in of_kind("json") if page == "docs/labels.md"]
+        golden, _ = [text for page, text in of_kind("json") if page == "docs/labels.md"]
         (self.folder / "golden.jsonl").write_text(golden, encoding="utf-8")
         (table,) = [text for page, text in of_kind("json") if page == "docs/opentelemetry.md" and '"acme"' in text]
         (self.folder / "acme.json").write_text(table, encoding="utf-8")
-        (drawing,) = [text for page, text in of_kind("python") if page == "docs/labels.md"]
-        (self.folder / "draw.py").write_text(drawing, encoding="utf-8")
         (self.folder / "verdicts.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, judged)).encode()))
 
     def _write(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -215,7 +212,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 def commands() -> list[str]:
     """List the commands of all pages, each once; those that differ in numbers alone are alike."""
-    found = [line for name, text in PAGES.items() if name not in ELSEWHERE for line in shell_lines(text)]
+    pages = {name: without_files(text) if name in WALKED else text for name, text in PAGES.items()}
+    found = [line for name, text in pages.items() if name not in ELSEWHERE for line in shell_lines(text)]
     each: dict[str, str] = {}
     for line in found:
         each.setdefault(re.sub(r"\d+", "9", line), line)
@@ -245,7 +243,7 @@ def test_commands_run(installation: Installation) -> None:
     assert used == set(NOT_RUN), f"in no page: {set(NOT_RUN) - used}"
 
 
-SHOWN = ("docs/sessions.md", "docs/troubleshooting.md")
+SHOWN = ("docs/troubleshooting.md",)
 
 
 @pytest.mark.parametrize("page", SHOWN)
@@ -262,6 +260,6 @@ def test_pages_print_what_they_show(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_output_is_run() -> None:
-    # They have tests of their own: test_evaluate_page.py, test_labels_page.py, test_publishing_page.py.
-    others = {"docs/evaluate.md", "docs/labels.md", "docs/publishing.md"}
-    assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN} == others
+    # They have tests of their own: test_labels_page.py, test_publishing_page.py.
+    others = {"docs/labels.md", "docs/publishing.md"}
+    assert {page for page, text in PAGES.items() if "```console" in text} - {*ELSEWHERE, *SHOWN, *WALKED} == others

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pages import PAGES, Command, blocks, matches, read_page, run
 from redis import Redis
+from support.model_server import ModelServer
 
 import tracejudge
 
@@ -21,27 +22,31 @@ def test_each_block_publishes_what_is_shown(
     redis: Redis, redis_url: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = {"TRACEJUDGE_REDIS_URL": redis_url, "TRACEJUDGE_PREFIX": prefix}
-    for name, value in env.items():
+    for name, value in {**env, "OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}.items():
         monkeypatch.setenv(name, value)
     names, shown = around(), 0
-    try:
-        for block in blocks(PAGE):
-            if block.kind == "python":
-                exec(compile(block.text, "docs/publishing.md", "exec"), names)  # noqa: S102 - our own page
-            elif block.kind == "console" and SHOWN in block.text:
-                assert tracejudge.flush()
-                newest = sent(redis, prefix, b"t")[-1]["trace_id"]
-                (step,) = read_page(f"```console\n{block.text}```\n")
-                assert isinstance(step, Command)
-                ended = run(f"tracejudge show {newest}", tmp_path, env=env)
-                assert matches(step.output, ended.output), f"{step.output}\n{ended.output}"
-                shown += 1
-        traces, (feedback,) = sent(redis, prefix, b"t"), sent(redis, prefix, b"f")
-    finally:
-        tracejudge.shutdown()
+    with ModelServer() as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{endpoint.root_url}/v1")
+        try:
+            for block in blocks(PAGE):
+                if block.kind == "python":
+                    exec(compile(block.text, "docs/publishing.md", "exec"), names)  # noqa: S102 - our own page
+                elif block.kind == "console" and SHOWN in block.text:
+                    assert tracejudge.flush()
+                    newest = sent(redis, prefix, b"t")[-1]["trace_id"]
+                    (step,) = read_page(f"```console\n{block.text}```\n")
+                    assert isinstance(step, Command)
+                    ended = run(f"tracejudge show {newest}", tmp_path, env=env)
+                    assert matches(step.output, ended.output), f"{step.output}\n{ended.output}"
+                    shown += 1
+            traces, (feedback,) = sent(redis, prefix, b"t"), sent(redis, prefix, b"f")
+        finally:
+            tracejudge.shutdown()
+            names["client"].close()
     assert shown == PAGE.count(SHOWN) > 3
     # Retrievers are spans of their traces, and the forked child publishes the last one.
-    assert [trace["name"] for trace in traces if "name" in trace] == ["answer", "stream", "nightly summary", "answer"]
+    names_of_traces = [trace["name"] for trace in traces if "name" in trace]
+    assert names_of_traces == ["answer", "stream", "nightly summary", "responses", "answer", "answer"]
     assert traces[-1]["user_id"] == "u-1729"
     assert feedback["trace_id"] == traces[0]["trace_id"]
     assert len({entry[b"p"] for _, entry in read(redis, prefix)}) == 2

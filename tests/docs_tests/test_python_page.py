@@ -16,7 +16,7 @@ from judges.models.registry import PROVIDERS
 
 nbclient, nbformat = Lazy("nbclient"), Lazy("nbformat")
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "python.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "testing-judges.md").read_text(encoding="utf-8")
 NOTEBOOK = DOCS / "notebooks" / "judges.ipynb"
 
 
@@ -42,14 +42,12 @@ def test_the_code_of_the_page_runs(hosted: ChatEndpoint) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     with redirect_stdout(printed):
         for block in blocks:
-            exec(compile(block, "docs/python.md", "exec"), names)  # noqa: S102 - our own page
+            exec(compile(block, "docs/testing-judges.md", "exec"), names)  # noqa: S102 - our own page
     assert printed.getvalue().splitlines() == [
         "1.0 True It is so.",
-        "True",
-        "polite",
+        "True polite",
         "[True, False] True",
         "0.5",
-        "[True, False]",
     ]
     assert {call.headers["authorization"] for call in hosted.calls} == {"Bearer k"}
     assert {call.body["model"] for call in hosted.calls} == {"gpt-6-luna"}

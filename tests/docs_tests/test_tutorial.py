@@ -18,7 +18,6 @@ NOT_RUN = {
     "python3.11 -m venv venv && . venv/bin/activate": "tests run in an environment that is there",
     "pip install ./tracejudge/producers './tracejudge[board]'": "it needs the network; .ci/run installs the same",
     "mkdir shop && cd shop": "it is the folder of the test",
-    "redis-server --appendonly yes": "the test has a Redis of its own, on a free port",
 }
 
 
@@ -30,16 +29,17 @@ def test_the_tutorial_leads_to_its_alert(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     with ExitStack() as ends:
         redis = ends.enter_context(EmbeddedRedis())
-        worker, prometheus, board = free_port(), free_port(), free_port()
+        worker, prometheus, board, gateway = (free_port() for _ in range(4))
         text = PAGE.replace("redis://localhost:6379/0", redis.url).replace("localhost:9808", f"localhost:{worker}")
         text = text.replace("localhost:9090", f"localhost:{prometheus}")
         lines = shell_lines(text)
         assert lines[: len(NOT_RUN)] == list(NOT_RUN)
-        start_worker, start_prometheus, query, start_board = lines[len(NOT_RUN) :]
+        start_all, start_prometheus, query = lines[len(NOT_RUN) :]
         env = {"TRACEJUDGE_REDIS_URL": redis.url, "TRACEJUDGE_METRICS_PORT": str(worker)}
         steps = read_page(text)
         write_files(steps, folder)
-        ends.enter_context(background(start_worker, folder, env))
+        options = f" --board-port {board} --gateway-port {gateway}"
+        ends.enter_context(background(start_all + options, folder, env))
         for step in (one for one in steps if isinstance(one, Command)):
 
             def shows(step: Command = step) -> bool:
@@ -58,7 +58,6 @@ def test_the_tutorial_leads_to_its_alert(tmp_path: Path) -> None:
         firing = f"http://127.0.0.1:{prometheus}/api/v1/query?query=ALERTS{{alertstate='firing'}}"
         wait_until(lambda: "TraceJudgeObjectiveBurnFast" in page_of(firing), what=query, timeout_s=150)
         assert matches(alert, run(query, folder).output)
-        ends.enter_context(background(f"{start_board} --port {board}", folder, env))
         wait_until(lambda: "shop-bot" in page_of(f"http://127.0.0.1:{board}"), what="the board")
 
 

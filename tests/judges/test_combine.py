@@ -214,8 +214,8 @@ def test_the_details_hold_the_answer_of_each_model() -> None:
     assessment = combine("majority", {"b": yes_no("y"), "a": yes_no("y"), "c": GIVEN_UP}, (YES_NO,))
     assert assessment.details == {
         "models": {
-            "a": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
-            "b": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "passed": True}}},
+            "a": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "label": "yes", "passed": True}}},
+            "b": {"outcome": "scored", "scores": {"safety": {"value": 1.0, "label": "yes", "passed": True}}},
             "c": {"outcome": "unscored", "reason": "invalid_answer"},
         }
     }

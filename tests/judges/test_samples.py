@@ -118,7 +118,7 @@ class TestReferences:
 
 def test_the_documentation_states_one_figure_for_the_lexical_model() -> None:
     """It is measured on data outside of this repository: nothing here can measure it anew."""
-    docs = SAMPLES.parents[1] / "docs" / "lexical.md"
+    docs = SAMPLES.parents[1] / "docs" / "several-models.md"
     row = re.search(r"^\| `groundedness` \| `groundedness` \| (0\.\d+) \|$", docs.read_text("utf-8"), re.MULTILINE)
     assert row is not None
     readme = (SAMPLES.parents[1] / "README.md").read_text("utf-8")

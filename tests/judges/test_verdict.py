@@ -149,7 +149,7 @@ class TestReasons:
     def test_are_those_of_the_contract(self) -> None:
         final = {
             "missing_input", "input_too_long", "content_filter", "refusal", "truncated", "invalid_answer",
-            "out_of_range", "incomplete", "over_budget", "bad_request", "judge_failed",
+            "out_of_range", "incomplete", "over_budget", "bad_request", "judge_failed", "disagreement",
         }  # fmt: skip
         passing = {
             "timeout", "rate_limited", "judge_unavailable", "judge_rejected", "unknown_judge_version",

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, reduce
 from importlib.resources import files
 from operator import or_
@@ -25,6 +25,7 @@ from tracejudge.dialects.messages import (
 from tracejudge.dialects.names import Call, RawSpan, Reading, Role, SpanInput, SpanOutput, error_of
 from tracejudge.dialects.table import Path, Table
 from tracejudge.dialects.values import (
+    clean,
     count_of,
     decoded,
     decoded_or_same,
@@ -37,7 +38,7 @@ from tracejudge.dialects.values import (
     tool_definitions,
     unflattened,
 )
-from tracejudge.model import Document, Usage
+from tracejudge.model import Document, JSONValue, Usage
 
 _GENERAL: Final = ("openinference", "gen_ai", "openllmetry", "common")
 """Dialects that others write beside their own, in the order in which they are read after them.
@@ -49,9 +50,11 @@ _INTERFACE: Final = re.compile(r"\.(chat|responses|messages|completion|generativ
 _SEARCHES: Final = frozenset({Role.RETRIEVER, Role.RERANKER})
 _MESSAGE_KEYS: Final = frozenset({"role", "content", "parts", "tool_calls"})
 _Item = TypeVar("_Item")
+_Way = TypeVar("_Way")
 _MAX_PLANS: Final = 256
 _MAX_KEYS: Final = 8_192
 _MAX_KEY_CHARS: Final = 100
+_MAX_PUBLISHED: Final = 128
 
 
 class _Text(str):
@@ -223,25 +226,34 @@ def _read_output(path: Path, way: str, values: _Values) -> SpanOutput | None:
 
 
 class _Plan:
-    """The tables of one kind of span, and the paths of all of them for each part."""
+    """The tables of one kind of span, and the paths of all of them for each part.
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    Most paths name an attribute that a span does not have: of spans with the attributes ``shape`` it has no others.
+    """
+
+    def __init__(self, tables: Sequence[Table], shape: Collection[str] | None) -> None:
+        def is_possible(path: Path) -> bool:
+            return shape is None or path.name in shape or path.is_event or path.is_flat or not path.name
+
+        def ways_of(ways: Mapping[str, _Way]) -> list[tuple[Path, _Way]]:
+            return [(path, way) for text, way in ways.items() if is_possible(path := Path(text))]
+
         self.tables = tables
         self._is_common = all(table.prefixes == ("",) for table in tables)
         self._events = {name: way for table in reversed(tables) for name, way in table.events.items()}
         self._kinds = [
-            (Path(text), {kind.lower(): role for kind, role in kinds.items()})
+            (path, {kind.lower(): role for kind, role in kinds.items()})
             for table in tables
-            for text, kinds in table.kinds.items()
+            for path, kinds in ways_of(table.kinds)
         ]
-        self._inputs = [(Path(text), way) for table in tables for text, way in table.input.items()]
-        self._outputs = [[(Path(text), way) for text, way in table.output.items()] for table in tables]
+        self._inputs = [way for table in tables for way in ways_of(table.input)]
+        self._outputs = [ways for table in tables if (ways := ways_of(table.output))]
         self._paths: dict[str, tuple[Path, ...]] = defaultdict(tuple)
         for table in tables:
             for part, paths in table.paths.items():
-                self._paths[part] += paths
-        self._failed = [(Path(text), value) for table in tables for text, value in table.failed.items()]
-        self._searching = [(Path(text), kind) for table in tables for text, kind in table.searching_tools.items()]
+                self._paths[part] += tuple(filter(is_possible, paths))
+        self._failed = [pair for table in tables for pair in ways_of(table.failed)]
+        self._searching = [pair for table in tables for pair in ways_of(table.searching_tools)]
         self._providers = {name: new for table in reversed(tables) for name, new in table.providers.items()}
 
     def read(self, span: RawSpan) -> Reading:
@@ -368,7 +380,8 @@ class Dialects:
         self._content_prefixes = tuple(prefix for table in self.tables for prefix in table.content_prefixes)
         self._dialects = sum(1 << place for place, table in enumerate(self.tables, 1) if table.prefixes != ("",))
         self._masks: dict[str, int] = {}  # The tables of a name, as bits, and whether it holds content.
-        self._plans: dict[int, _Plan] = {}
+        self._names = frozenset[str]().union(*(table.names for table in self.tables))
+        self._plans: dict[tuple[int, tuple[str, ...] | None], _Plan] = {}
 
     def read(self, span: RawSpan) -> Reading:
         """Read a span in all dialects."""
@@ -380,9 +393,15 @@ class Dialects:
         """Return the setting that has the content of a span captured, as its first table says."""
         return next((table.capture for table in self._plan(span).tables if table.capture), None)
 
-    def is_content(self, key: str) -> bool:
-        """Return whether an attribute holds content that is published elsewhere in the trace."""
-        return bool((self._masks[key] if key in self._masks else self._mask(key)) & 1)
+    def attributes_to_publish(self, span: RawSpan) -> dict[str, JSONValue]:
+        """Return the first attributes of a span in plain JSON, without content, which is elsewhere in the trace."""
+        attributes, masks = span.attributes, self._masks
+        kept = [key for key in attributes if not (masks[key] if key in masks else self._mask(key)) & 1]
+        return {
+            key if key.isascii() else clean(key): value
+            for key in kept[:_MAX_PUBLISHED]
+            if (value := plain(attributes[key])) is not None
+        }
 
     def is_read(self, key: str) -> bool:
         """Return whether a table of a dialect is for spans with this attribute."""
@@ -395,12 +414,17 @@ class Dialects:
         for event in span.events:
             mask |= masks[event.name] if event.name in masks else self._mask(event.name)
         mask >>= 1
-        plan = self._plans.get(mask)
+        # An event may hold further attributes.
+        shape = None if span.events else tuple([key for key in span.attributes if key in self._names])
+        plan = self._plans.get((mask, shape))
+        if plan is None and len(self._plans) >= _MAX_PLANS:
+            shape = None
+            plan = self._plans.get((mask, shape))
         if plan is None:
             chosen = [table for place, table in enumerate(self.tables) if mask >> place & 1 or table.prefixes == ("",)]
-            plan = _Plan(chosen)
-            if len(self._plans) < _MAX_PLANS:
-                self._plans[mask] = plan
+            plan = _Plan(chosen, shape)
+            if len(self._plans) < 2 * _MAX_PLANS:
+                self._plans[mask, shape] = plan
         return plan
 
     def _mask(self, key: str) -> int:

@@ -114,6 +114,12 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=
         outputs = {Path(text).name for text in self.output}
         return {part: tuple(Path(text, outputs) for text in texts) for part, texts in self._listed().items()}
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the attributes that it reads, without flattened ones."""
+        texts = (*self.kinds, *self.input, *self.output, *self.searching_tools, *self.failed, *self.texts())
+        return frozenset(Path(text).name for text in texts)
+
     def texts(self) -> list[str]:
         """Return the attributes of these parts, as they are written."""
         return [text for texts in self._listed().values() for text in texts]

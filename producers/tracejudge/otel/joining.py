@@ -251,9 +251,6 @@ def _is_answer(call: Call, output: str | None, *, is_open: bool) -> bool:
 def build_span(step: Step, dialects: Dialects) -> Span:
     """Build the published span of a step."""
     span, reading = step.span, step.reading
-    # Content is removed from the attributes: it is in inputs and outputs.
-    kept = [key for key in span.attributes if not dialects.is_content(key)][:128]
-    attributes = {clean(key): value for key in kept if (value := plain(span.attributes[key])) is not None}
     if reading.tool is not None:
         inputs = reading.tool.arguments
     else:
@@ -269,7 +266,7 @@ def build_span(step: Step, dialects: Dialects) -> Span:
         status=span.status,
         inputs=inputs,
         outputs=_outputs(reading),
-        attributes=attributes or None,
+        attributes=dialects.attributes_to_publish(span) or None,
     )
 
 

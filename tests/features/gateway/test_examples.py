@@ -191,6 +191,21 @@ def test_curl(start: Start, stored: Stored, tmp_path: Path) -> None:
         run_block(text, tmp_path / "example", variables | {"TOKEN": "wrong"})
 
 
+@pytest.mark.slow("starts Node.js and Java")
+def test_programs_of_the_page_about_other_languages(start: Start, stored: Stored, tmp_path: Path) -> None:
+    gateway = start(tokens={"shop": {"token_env": "SHOP_TOKEN"}}, env={"SHOP_TOKEN": TOKEN})
+    variables = {"GATEWAY": gateway.url, "TOKEN": TOKEN}
+    page = (EXAMPLES.parent / "gateway.md").read_text(encoding="utf-8")
+    programs_of_page = re.findall(r"^`([\w.]+)`, run by `(\w+) .*?^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [command for _, command, _ in programs_of_page] == ["node", "java"]
+    for number, (name, command, text) in enumerate(programs_of_page, 1):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        run_block(f"{command} {name}", tmp_path, variables)
+        trace = stored.wait(number)[number - 1]
+        sent = [trace.get(key) for key in ("service", "input", "output", "context", "session_id")]
+        assert sent == ["shop-bot", "When do you open?", "At nine.", ["We open at nine."], "chat-17"], name
+
+
 def test_fastapi_and_a_worker(stored: Stored, variables: dict[str, str], tmp_path: Path, ends: ExitStack) -> None:
     serve, ask = blocks()["FastAPI"]
     port = free_port()

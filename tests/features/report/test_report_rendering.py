@@ -203,6 +203,7 @@ def test_the_json_document_has_the_documented_keys() -> None:
             "rows",
             "limits",
             "cascades",
+            "votes",
         )
     ]
     (first,) = document["rows"]

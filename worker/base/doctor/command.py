@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import islice
+from itertools import combinations, islice
 from typing import Final, cast
 
 import click
@@ -34,16 +34,8 @@ from worker.base.delivery.settings import all_receivers
 from worker.base.doctor.finding import Check, Finding, broken, examine, ok, warning
 from worker.base.doctor.lint import examine as examine_configuration
 from worker.base.doctor.lint import finding_of
-from worker.base.doctor.redis_server import (
-    broker,
-    clock,
-    foreign_keys,
-    permissions,
-    reach,
-    server,
-    unmatched_rules,
-    worker_commands,
-)
+from worker.base.doctor.matching import newest_traces
+from worker.base.doctor.redis_server import broker, clock, foreign_keys, permissions, reach, server, worker_commands
 from worker.base.input.unusable import MAX_INVALID, read_invalid, read_left_out, read_unread
 from worker.base.scans import groups_of, scan_partitions
 from worker.core.config.graders import Graders
@@ -212,7 +204,7 @@ def _checks_of_all(settings: Settings, store: Store) -> list[Check]:
         # Without `broker_url` the broker is this Redis.
         *([] if settings.broker_url else [Check("broker", partial(broker, settings))]),
         Check("configurations", partial(configurations, settings, store, config_file())),
-        Check("rules", partial(unmatched_rules, settings, store)),
+        Check("rules", partial(newest_traces, settings, store)),
         Check("accounting", partial(accounting, store)),
         Check("dead letters", partial(dead_letters, store)),
         Check("input", partial(unusable_input, store)),
@@ -422,7 +414,7 @@ def families(model: str) -> frozenset[str]:
 
 
 def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
-    """Check in the newest verdicts whether a model judges answers of its own family, which judges tend to prefer."""
+    """Check whether models judge answers of their own family, in the newest verdicts, or vote with models of it."""
     names = {model.judge_model: model.model or model.judge_model for model in settings.models.values()}
     chunks = scan_partitions(store, store.keys.verdicts, newest_first=True, most=_NEWEST_VERDICTS)
     entries = islice((entry for chunk in chunks for entry in chunk), _NEWEST_VERDICTS)
@@ -438,5 +430,15 @@ def same_family(settings: Settings, store: Store) -> Sequence[Finding]:
         )
         for (judge_model, model), count in sorted(pairs.items())
         if (common := families(names.get(judge_model, judge_model)) & families(model))
+    ]
+    findings += [
+        warning(
+            _FAMILIES,
+            f"{first} and {second} vote in {panel.judge_model}: both are of the family {', '.join(sorted(common))}",
+            "models of one family err alike: take one of another family; `tracejudge report` has the effective votes",
+        )
+        for panel in Graders(settings, {}).panels.values()
+        for first, second in combinations(panel.members, 2)
+        if (common := families(names[first]) & families(names[second]))
     ]
     return findings or [ok(_FAMILIES, "no model judges answers of its own family")]

@@ -1,7 +1,6 @@
-"""Checks of Redis and the broker: login, writes, kept data; and rules that match none of the traces there."""
+"""Checks of Redis and the broker: whether they accept the login, take writes, and keep the data."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,24 +15,14 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from judges.registry import load_judges
 from tracejudge.delivery.transport import make_pool
 from tracejudge.redis_url import mask_url, parse_redis_url
-from worker.base.commands.completion import remember_services
 from worker.base.doctor.finding import Cause, Finding, broken, cause_of, chain, ok, warning
-from worker.base.doctor.lint import close_service
-from worker.base.scans import scan_partitions
 from worker.core.config.checks import addresses
-from worker.core.config.graders import Graders
 from worker.core.config.settings import MIB, Settings
-from worker.core.selection.sampling import Rules
-from worker.core.selection.stream_entry import TraceEntry, read_entry
 from worker.core.storage.client import Store, find_wrong_keys, with_master
 from worker.core.storage.keys import Keys
 
-_MAX_TRACES = 2_000
-_MAX_SECONDS = 2.0
-_MAX_SERVICES = 10
 Command = tuple[str, ...]
 
 # This is longer than for Redis, because AMQP needs several round trips and often TLS.
@@ -311,29 +300,3 @@ def broker_commands(prefix: str) -> list[Command]:
 
 def _commands(text: str, **names: str) -> list[Command]:
     return [tuple(word.format(**names) for word in command.split()) for command in text.split("|")]
-
-
-def unmatched_rules(settings: Settings, store: Store) -> Sequence[Finding]:
-    """Look among the newest traces of the last day for each rule."""
-    rules = Rules(settings, Graders(settings, load_judges(settings.judges)))
-    unmatched, services = {rule.name: rule for rule in settings.rules}, Counter[str]()
-    first, end = f"{store.now_ms() - 86_400_000}", time.monotonic() + _MAX_SECONDS
-    for chunk in scan_partitions(store, store.keys.traces, first, newest_first=True, most=500):
-        for entry in (read_entry(raw, settings.max_trace_bytes) for raw in chunk):
-            if isinstance(entry, TraceEntry):
-                services[entry.trace.service] += 1
-                for match in rules.matching(entry.trace).rules:
-                    unmatched.pop(match.rule.name, None)
-        if services.total() >= _MAX_TRACES or time.monotonic() > end:
-            break
-    if not services:
-        return []
-    remember_services(services)
-    seen = f"services seen: {', '.join(name for name, _ in services.most_common(_MAX_SERVICES))}"
-    findings = []
-    for name, rule in unmatched.items():
-        meant = close_service(rule.where.service or "*", services)
-        fix = "correct its where, or take it out" if meant is None else f"did you mean service = {meant!r}?"
-        what = f"rule {name!r} matched none of {services.total():,} traces of the last day; {seen}"
-        findings.append(warning(f"rule {name}", what, fix))
-    return findings or [ok("rules", f"each matched some of {services.total():,} traces of the last day")]

@@ -48,6 +48,7 @@ from worker.base.monitor.series import (
     read_series,
     series_of,
 )
+from worker.base.monitor.votes import VOTED, count_votes
 from worker.base.monitor.watch import QualityWatch
 from worker.core.config.settings import Settings
 from worker.core.export.consumer import ExportConsumer
@@ -304,6 +305,8 @@ class QualitySums(ExportConsumer):
     def _increments(self, entry: OutboxEntry, at: float) -> Iterator[Increment]:
         """Yield further counts, which are added exactly once, for verdicts of any origin."""
         verdict = entry.verdict
+        if entry.kind == "j" and not VOTED.isdisjoint(verdict.details):
+            yield from count_votes(verdict, at, self._is_listed)
         for watch in self.counting:
             if entry.kind == "d" and not watch.counts_dead:
                 continue

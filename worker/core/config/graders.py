@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, get_args
 from judges.core.combine import GROUNDED_AND_RELEVANT, JUDGE_PAIR, Combine
 from judges.core.judge import Judge
 from judges.core.model import ModelSettings
-from judges.models.registry import judge_for
+from judges.models.registry import decides, judge_for
 from judges.registry import catalogue
 from worker.core.config.settings import COMBINE, Rule, Settings
 
@@ -65,9 +65,18 @@ def is_reserved(name: str) -> bool:
 
 
 def calibrate_judge(settings: Settings, judge: Judge, model: ModelSettings) -> Judge:
-    """Return a judge in the form that a model is asked in, with its calibrations; ``ValueError`` if there is none."""
+    """Return a judge in the form that a model is asked in, with calibrations and samples, or ``ValueError``."""
     own = [row for row in settings.calibrations if (row.judge, row.model) == (judge.name, model.judge_model)]
-    return judge_for(judge, model, {row.metric_of(judge): row.calibration for row in own})
+    form = judge_for(judge, model, {row.metric_of(judge): row.calibration for row in own})
+    rules = [rule for rule in settings.rules if judge.name in rule.judges]
+    # Decisions are alike each time, as are verdicts of judges in code.
+    if max((rule.samples for rule in rules), default=1) == 1 or judge.run is not None or decides(model):
+        return form
+    names = {name for name, other in settings.models.items() if other.judge_model == model.judge_model}
+    names.update(alias for alias, models in settings.aliases.items() if not names.isdisjoint(models))
+    asking = [rule for rule in rules if not names.isdisjoint(rule.models)]
+    # No rule may name the model, as a second model or one of a replay.
+    return replace(form, samples=max(rule.samples for rule in asking or rules))
 
 
 def judge_of_panel(judge: Judge, members: Sequence[Judge]) -> Judge:

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import structs
 
 from judges.core.faults import Fault, Faults, SettingsError, fault_of, first_raised
-from judges.core.judge import Judge
+from judges.core.judge import Judge, has_value
 from judges.custom import DefinitionError
 from judges.custom.definition import unknown_name_fault
 from judges.models.registry import PROVIDERS, ModelSettingsError, check, decides
@@ -207,6 +207,9 @@ def _unit_faults(rule: Rule, key: str, judges: list[Judge]) -> Iterator[Fault]:
             what = f"{judge.name!r} judges a {judge.unit}, not a {rule.unit}"
             fix = f'set unit = "{judge.unit}", and name only such judges in the rule'
             yield Fault(f"{key}.judges", what, fix, "conflict")
+        if rule.samples > 1 and not has_value(judge):
+            what = f"the answers of {judge.name!r} have no majority: its result is a text, list or object"
+            yield Fault(f"{key}.samples", what, "name it in a rule of its own", "conflict")
     if rule.unit == "session" and rule.always:
         # What came before in the conversation may not have been gathered.
         what = "is for single traces, and the rule judges sessions"
@@ -228,7 +231,7 @@ def _rule_model_faults(settings: Settings, rule: Rule, key: str, judges: Mapping
         for name in names:
             yield from price_faults(settings, judge, name, f"{key}.model")
         # A judge with a model of its own has no further models.
-        yield from form_faults(settings, judges.get(judge), names if own else (*names, *later), key)
+        yield from form_faults(settings, judges.get(judge), names if own else (*names, *later), key, rule.samples)
 
 
 def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterator[Fault]:
@@ -239,12 +242,18 @@ def price_faults(settings: Settings, judge: str, name: str, key: str) -> Iterato
         yield Fault(key, f"[models.{name}] has no price to keep max_usd by", fix, "conflict")
 
 
-def form_faults(settings: Settings, judge: Judge | None, names: Iterable[str], key: str) -> Iterator[Fault]:
-    """Check that a judge of the rule at ``key`` has a form for models that answer typed questions."""
+def form_faults(
+    settings: Settings, judge: Judge | None, names: Iterable[str], key: str, samples: int = 0
+) -> Iterator[Fault]:
+    """Check that a judge of the rule at ``key`` has a form for each model, and that rules agree on ``samples``."""
     for name in names:
         try:
             if judge is not None and name in settings.models:
-                calibrate_judge(settings, judge, settings.models[name])
+                form = calibrate_judge(settings, judge, settings.models[name])
+                # Rules share the verdicts of a judge by one model.
+                if samples and form.samples not in {1, samples}:
+                    what = f"another rule asks [models.{name}] for {judge.name!r} {form.samples} times"
+                    yield Fault(f"{key}.samples", what, "set one number, or a model with another label", "conflict")
         except ValueError as error:
             fix = f"name a model that writes text in place of [models.{name}], or take the judge out"
             yield Fault(f"{key}.judges", f"{error}", fix, "conflict")

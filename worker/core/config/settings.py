@@ -104,6 +104,8 @@ class Rule(ExtensibleTable, frozen=True, forbid_unknown_fields=True, omit_defaul
         slow_s: Seconds from start to end from which a trace is `slow`.
         model: Name of the `[models.NAME]` or `[cascades.NAME]` that judges, or a list of several models: each gives its
             own verdict, and a combined one is added.
+        samples: How often each judge asks a model about a trace, at most 9, at temperature 1 unless the judge sets one.
+            The majority, or the median of grades, is the verdict. Models that return probabilities are asked once.
         egress: The only `[models.NAME]` that matching traces may be sent to, by any rule and whether this one samples
             them or not; where several rules restrict it, those that all allow. Any unless given.
         context_tools: Names of tools whose results are the context of matching traces that have no context and no
@@ -120,6 +122,7 @@ class Rule(ExtensibleTable, frozen=True, forbid_unknown_fields=True, omit_defaul
     always: tuple[Always, ...] = ()
     slow_s: Seconds = 10.0
     model: str | tuple[str, ...] = "default"
+    samples: Annotated[int, Meta(ge=1, le=9)] = 1
     egress: tuple[str, ...] | None = None
     context_tools: tuple[str, ...] = ()
 

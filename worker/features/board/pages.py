@@ -25,6 +25,7 @@ from worker.base.lookup.feature import KEEP_LABELLED, MAX_LABELLED_BYTES
 from worker.base.lookup.label_store import MAX_TEXT_CHARS, keep_trace, label_id
 from worker.base.lookup.lookup import Dataset
 from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
+from worker.base.monitor.votes import read_votes
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.queue.ledger import OutboxEntry
@@ -151,6 +152,7 @@ class Board:
             tally=agreement,
             corrections=corrections,
             cascades=read_cascades(self._store, panel.row, now),
+            votes=read_votes(self._store, now - PERIODS[period][1], now, panel.row.series.__eq__),
             examples=self._examples(panel.row, 8),
             failing=self._failing(panel.row),
             period=period,

@@ -451,15 +451,14 @@ def decode_parts(trace_id: str, parts: Iterable[Part]) -> Decoded:
         source = Source(*part.source)
         own: Counter[bytes] = Counter()
         for item in part.items:
-            own[item] += 1
-            # A client that got no reply sends a request again. Within one request, equal log records are a text that
-            # was said twice in the same millisecond.
-            if own[item] <= seen[item]:
-                continue
-            seen[item] = own[item]
             try:
                 if part.is_log:
-                    events.append(_log_event(part.form, item))
+                    own[item] += 1
+                    # A client that got no reply sends a request again. Within one request, equal log records are a
+                    # text that was said twice in the same millisecond.
+                    if own[item] > seen[item]:
+                        seen[item] = own[item]
+                        events.append(_log_event(part.form, item))
                 else:
                     span = _span(part.form, trace_id, part.scope, item)
                     spans[span.span_id] = (source, span)

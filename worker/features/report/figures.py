@@ -27,6 +27,7 @@ from judges.agreement.shares import (
 )
 from worker.base.monitor.baseline import HISTORY_DAYS, LAG_HOURS
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, FINE_DAYS, FIVE_MINUTES_S, HOUR_S, Bucket
+from worker.base.monitor.votes import Votes
 from worker.core.config.settings import SeriesLabel
 
 SERIES_KEYS: Final = ("service", "environment", "judge", "version", "judge_model", "metric")
@@ -278,6 +279,7 @@ class Evidence(NamedTuple):
     newest: Mapping[tuple[str, str], float] = {}
     """Services and judges with the time of their newest verdict, 0 if not known; only if the period has none."""
     cascades: Sequence[CascadeRow] = ()
+    votes: Sequence[Votes] = ()
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -293,6 +295,7 @@ class Report(Struct, frozen=True, kw_only=True):
     rows: Sequence[Row]
     limits: Sequence[Limit]
     cascades: Sequence[CascadeRow] = ()
+    votes: Sequence[Votes] = ()
 
 
 def make_report(scope: Scope, evidence: Evidence) -> Report:
@@ -323,6 +326,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
         coverage=evidence.coverage,
         rows=list(rows.values()),
         cascades=evidence.cascades,
+        votes=evidence.votes,
         limits=[*evidence.limits, *absent, *unknown, *_limits(scope, rows, grouped, evidence.costs)],
     )
 

@@ -21,6 +21,7 @@ from judges.custom.definition import nearest
 from worker.base.monitor.detection import read_detectors
 from worker.base.monitor.feature import tag_of
 from worker.base.monitor.series import COARSE_DAYS, DAY_S, HOUR_S, Series, read_buckets, read_series, utc_days
+from worker.base.monitor.votes import read_votes
 from worker.base.scans import scan_partitions, sum_counts
 from worker.core.features import is_installed
 from worker.core.queue.ledger import read_outbox_entry
@@ -99,6 +100,7 @@ def read_redis(store: Store, scope: Scope, now: float) -> Evidence:
         corrected,
         read_newest(store, scope, all_series, now) if is_empty else {},
         read_cascades(store, scope, now),
+        read_votes(store, *scope.period, lambda series: scope.wants(series.service, series.judge)),
     )
 
 

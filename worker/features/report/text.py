@@ -41,9 +41,11 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
     sources = report.sources
     of_figures = (("shares", sources.shares), ("cost", sources.cost), ("coverage", sources.coverage))
     cascades = [one_line(row.text) for row in report.cascades]
+    votes = [one_line(row.sentence) for row in report.votes]
     return [
         ("Coverage", [one_line(line) for line in _coverage_lines(report.coverage)]),
         *([("Cascades", cascades)] if cascades else []),
+        *([("Votes", votes)] if votes else []),
         ("Sources", [one_line(f"{figures}: {text}") for figures, text in of_figures]),
         (_LIMITS, [one_line(limit.text) for limit in report.limits] or [_NO_LIMIT]),
     ]

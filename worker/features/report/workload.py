@@ -301,7 +301,7 @@ class _Totals:
 def assumed_probabilities(share: float) -> list[Mapping[str, float]]:
     """Return the probabilities of a calibrated first model, for the share that the second model passes.
 
-    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/cascades.md).
+    The first model has sensitivity .85 and specificity .80, the second .95 and .95 (docs/several-models.md).
     """
     scores = NormalDist()
     distance = scores.inv_cdf(0.85) + scores.inv_cdf(0.80)
@@ -599,7 +599,7 @@ class Estimator:
                             max_output_tokens=judge.output_tokens(truncated.trace, prompt),
                             questions=prompt.questions[place : place + limit],
                         )
-                        for prompt in truncated.prompts
+                        for prompt in truncated.prompts * judge.samples
                         for place in range(0, max(1, len(prompt.questions)), limit)
                     ]
                     tokens = [most_tokens(request, model) for request in requests]
