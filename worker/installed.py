@@ -26,6 +26,8 @@ MODULES: Final = (
     "worker.features.gateway.feature",
     "worker.features.board.feature",
     "worker.features.report.feature",
+    "worker.features.failures.feature",
+    "worker.features.mcp.feature",
     "worker.features.lab.feature",
     "worker.features.demo.feature",
     "worker.features.up.feature",

@@ -302,8 +302,9 @@ MAY_LOAD: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("judges", "judges align", "judges show", "judges test"), (*JUDGING, "yaml")),
     **dict.fromkeys(("account", "calibrate", "dead", "demo", "doctor", "export", "forget", "gateway"), REDIS),
     **dict.fromkeys(
-        ("invalid", "labels", "plan", "publish", "replay", "report", "search", "show", "tail", "up"), REDIS
+        ("invalid", "labels", "plan", "publish", "replay", "report", "search", "show", "tail", "up", "failures"), REDIS
     ),
+    "mcp": (*REDIS, "starlette", "uvicorn"),
 }
 """The packages that `tracejudge COMMAND --help` may load: those that the command uses whatever the configuration."""
 RUNS: Mapping[str, Sequence[str]] = {

@@ -85,7 +85,7 @@ def test_metadata_is_complete_and_links_of_the_readme_lead_somewhere(wheels: dic
         assert "Typing :: Typed" in result.get_all("Classifier", [])
         assert re.findall(r"\]\((?!https://|#)[^)]*\)", result.get_payload()) == []
     extras = set(metadata(wheels[WORKER]).get_all("Provides-Extra", []))
-    assert extras >= {"board", "gateway", "gepa", "local"}
+    assert extras >= {"board", "gateway", "gepa", "local", "mcp"}
 
 
 @BUILT
@@ -126,6 +126,7 @@ def test_a_command_without_its_extra_says_so_in_one_line(installed: Path, tmp_pa
     (tmp_path / "labels.jsonl").write_text("{}\n")
     for extra, command in {
         "board": ["board"],
+        "mcp": ["mcp"],
         "local": ["evaluate", "labels.jsonl", "--judge", "groundedness"],
         "gepa": [*ALIGN, "--optimizer", "gepa"],
     }.items():

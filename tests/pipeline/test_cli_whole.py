@@ -16,7 +16,7 @@ CONTRACT_VERBS = {
     *("demo", "worker", "publish", "evaluate", "judges", "tail", "account", "dead", "replay", "forget", "doctor"),
     *("invalid", "gateway"),
     *("labels", "calibrate", "plan"),
-    *("show", "search", "export", "board"),
+    *("show", "search", "export", "board", "failures", "mcp"),
     *("init", "lint", "up"),
 }
 
@@ -25,6 +25,8 @@ HELP: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("demo",): ("--seconds N", "--full", "--keep", "--json"),
     ("up",): ("--gateway-port", "--board-port", "--metrics-port", "--config FILE", "--redis-url URL", "Examples"),
     ("gateway",): ("--host", "--port", "/v1/traces", "--config FILE", "--redis-url URL"),
+    ("failures",): ("--hours N", "--service PATTERN", "--judge PATTERN", "--config FILE", "--json", "Exit code 0"),
+    ("mcp",): ("/mcp", "--config FILE", "--redis-url URL"),
     ("board",): ("--host", "--port", "--config FILE", "--redis-url URL", "Examples"),
     ("plan",): ("--since TIME", "--rate SHARE", "--model NAME", "--cascade NAME", "--config FILE", "--json"),
     ("report",): (

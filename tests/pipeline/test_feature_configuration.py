@@ -34,6 +34,7 @@ from worker.core.features import installed, installed_tables
 from worker.features.board.feature import Board
 from worker.features.budgets.feature import Budget
 from worker.features.cascades.feature import Cascade
+from worker.features.failures.feature import Failures
 from worker.features.gateway.feature import Gateway
 from worker.features.receivers.feature import PhoenixSettings
 
@@ -47,6 +48,7 @@ VARIABLES: Variables = {
     "board": ('{"port": 9811, "user_header": "X-User"}', Board(port=9811, user_header="X-User")),
     "gateway": ('{"port": 4319, "gather_s": 2}', Gateway(port=4319, gather_s=2.0)),
     "canary_file": (CANARY, CANARY),
+    "failures": ('{"model": "default", "budget": 0.5}', Failures("default", 0.5)),
     "budgets": ('{"all": {"usd_per_day": 2.5}}', {"all": Budget(usd_per_day=2.5)}),
     "receivers": (
         '{"mine": {"kind": "phoenix", "url": "http://host", "headers": {"x-team": {"env": "TEAM"}}}}',
@@ -130,6 +132,10 @@ MISTAKES: Mapping[str, Mistake] = {
     "conversations with an error": in_file(
         RULE.replace("safety", "user_frustration") + "unit = 'session'\nalways = ['error']\n",
         "rules[0].always: is for single traces, and the rule judges sessions; take always out",
+    ),
+    "a model of themes": in_file(
+        RULE + "[models.default]\nprovider = 'lexical'\n[failures]\nmodel = 'defualt'\n",
+        "failures.model: there is no [models.defualt]; did you mean default?",
     ),
 }
 OF_FEATURES: Mapping[str, tuple[str, str]] = {

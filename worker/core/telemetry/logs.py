@@ -34,7 +34,7 @@ _MAX_QUEUED_CHARS: Final = 4 * 1024 * 1024
 _WRITE_CHARS: Final = 64 * 1024
 # How long the end of the process waits while standard error blocks.
 _FLUSH_S: Final = 2.0
-_CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "celery.redirected")
+_CHATTY: Final = ("celery.app.trace", "celery.worker.strategy", "mcp", "httpx", "httpcore", "celery.redirected")
 # Root names of loggers whose lines quote messages, headers, calls, or errors of any text; `py` is for warnings.
 _CARRIERS: Final = frozenset({"amqp", "asyncio", "billiard", "celery", "kombu", "py", "redis"})
 # Arguments of Celery's log calls that are fixed texts.

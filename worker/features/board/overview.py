@@ -4,13 +4,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from worker.base.accounting import Account, read_account, sum_accounts
 from worker.base.monitor.feature import MONITOR
 from worker.base.monitor.series import DAY_S, FIVE_MINUTES_S
 from worker.base.scans import groups_of
 from worker.core.config.settings import Settings
+from worker.core.features import is_installed
 from worker.core.storage.client import Store
 from worker.core.telemetry.backlog import measure
 from worker.core.telemetry.service import ServiceThread
@@ -107,12 +108,14 @@ class OverviewThread(ServiceThread):
 
     def __init__(self, store: Store, index: VerdictIndex, settings: Settings) -> None:
         super().__init__("board-overview")
-        self._store = store
+        self._store, self._settings = store, settings
         self._index = index
         self._false_alarms_per_week = MONITOR.read(settings).false_alarms_per_week
         self._asked: dict[str, float] = {}
         self._computed: dict[str, Overview] = {}
         self.funnel: Funnel | None = None
+        self.themes: Any = None
+        self._themes_at = 0.0
 
     def overview(self, period: str) -> Overview:
         """Return the overview of a period; only the first request for it waits."""
@@ -130,6 +133,10 @@ class OverviewThread(ServiceThread):
                 self._computed.pop(period, None)
         overview, took = self._computed[DEFAULT_PERIOD], time.monotonic() - began
         is_new = not overview.panels or overview.is_young or not self._index.is_complete
+        if is_installed("failures") and began >= self._themes_at:
+            from worker.features.failures.themes import find_themes  # noqa: PLC0415 - after the check that it exists
+
+            self.themes, self._themes_at = find_themes(self._store, self._settings), began + (30 if is_new else 600)
         self.stopping.wait(min(60.0, max(0.5 if is_new else 15.0, 10 * took)))
 
     def _compute(self, period: str) -> Overview:

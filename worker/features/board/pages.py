@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
@@ -16,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from judges.core.judge import JudgeFailedError
@@ -28,6 +29,7 @@ from worker.base.lookup.verdict_filter import VerdictFilter, outcome_of
 from worker.base.monitor.votes import read_votes
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
+from worker.core.features import is_installed
 from worker.core.queue.ledger import OutboxEntry
 from worker.core.selection.sampling import Rules
 from worker.core.selection.stream_entry import TraceEntry, read_entry
@@ -89,7 +91,7 @@ class Board:
 
     def app(self, metrics: BoardMetrics) -> Guard:
         """Return the application."""
-        routes = [
+        routes: list[BaseRoute] = [
             Route("/", self._guarded(self.overview_page)),
             Route("/series/{series_id}", self._guarded(self.series_page)),
             Route("/verdicts", self._guarded(self.verdicts_page)),
@@ -101,6 +103,10 @@ class Board:
             Route("/health", self.health),
             Mount(self._static, StaticFiles(directory=_HERE / "static")),
         ]
+        if is_installed("mcp") and find_spec("mcp") is not None:
+            from worker.features.mcp.server import Server  # noqa: PLC0415 - after the check that its package is there
+
+            routes.append(Route("/mcp", Server(self._store, self._settings)))
         handlers = {404: self._not_found, 405: self._not_found}
         app = Starlette(routes=routes, exception_handlers=cast("Any", handlers))
         app.router.redirect_slashes = False  # a redirect goes to the host that the client names
@@ -118,6 +124,7 @@ class Board:
             request,
             "overview.html",
             overview=overview,
+            themes=self._overview.themes,
             panels=panels,
             banners=[
                 (banner, self._examples(banner.panel.row, 2), self._failing(banner.panel.row))

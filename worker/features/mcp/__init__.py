@@ -1,0 +1,1 @@
+"""Read-only answers about quality for agents, by the Model Context Protocol."""
