@@ -143,7 +143,10 @@ class Keys(KeySpace):
         return f"{self.all_tries}:{batch_id}"
 
     def dead_again(self, judge_model: str) -> str:
-        """Sorted set of a judge model's dead letters, and removed ones, by when a retry is due in ms; TTL renewed."""
+        """Sorted set of a judge model's dead letters by the earliest time of an automatic retry, in milliseconds.
+
+        Removed letters are taken out when their time comes; the set has a TTL, renewed with each letter.
+        """
         return f"{self.prefix}:dead:again:{judge_model}"
 
     def producer(self, producer_id: str) -> str:
