@@ -19,7 +19,8 @@ from worker.base.monitor.sums import QualitySums
 from worker.core.config.serving import UserKeys, hashed_user
 from worker.core.config.settings import Settings
 from worker.core.telemetry.metrics import Metrics
-from worker.features.labels.correction import Correction, CorrectionWatch, corrections
+from worker.features.labels.correction import Correction, corrections
+from worker.features.labels.correction_watch import CorrectionWatch
 
 VERSION = "0123456789abcdef"
 

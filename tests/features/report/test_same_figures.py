@@ -20,7 +20,7 @@ from worker.features.board.quality import read_rows
 from worker.features.board.series_page import read_cascades, read_trust
 from worker.features.cascades.feature import Cascade
 from worker.features.cascades.watch import CascadeWatch
-from worker.features.labels.correction import CorrectionWatch
+from worker.features.labels.correction_watch import CorrectionWatch
 from worker.features.report.figures import Period, Scope, make_report
 from worker.features.report.sources import read_redis
 

@@ -3,7 +3,7 @@
 from structlog.testing import capture_logs
 
 from judges.core.model import ModelRejectedError, ModelUnavailableError
-from judges.endpoints.availability import CircuitLog
+from judges.endpoints.circuit_log import CircuitLog
 
 
 def test_the_log_names_model_reason_and_duration_of_an_open_circuit() -> None:

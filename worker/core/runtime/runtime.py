@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import disable_created_metrics
 
-from judges.endpoints.availability import CircuitLog
+from judges.endpoints.circuit_log import CircuitLog
 from judges.endpoints.client import LimitedModel, Retries
 from judges.endpoints.limiter import EndpointLimiter
 from judges.models.registry import ModelSettingsError, build

@@ -43,6 +43,6 @@ FEATURE: Final = Feature(
     name="labels",
     keys=LabelKeys,
     commands=_COMMANDS,
-    watch="worker.features.labels.correction.CorrectionWatch",
+    watch="worker.features.labels.correction_watch.CorrectionWatch",
     warnings="worker.features.labels.feature.find_stale",
 )
