@@ -11,7 +11,7 @@ VERMIN := $(BIN)/vermin --quiet --no-tips --violations --exclude file --exclude 
 # Six processes on two cores: most tests wait. Tests that share what their module starts stay in one process.
 PYTEST := $(BIN)/python -m pytest -n 6
 
-.PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate dist sbom audit clean
+.PHONY: help setup demo test test-all retest test-long mutants check style types versions documents site bench generate agreement dist sbom audit clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,10 @@ generate: $(READY) ## Write the generated files anew; a changed diagram needs Ch
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.diagrams
 	$(BIN)/python -m deploy
+
+agreement: $(READY) ## Measure MODEL, the name of a [models.NAME], on all labelled traces, for docs/reference/agreement.md; MOST=6 of a label
+	$(BIN)/python -m docs.agreement "$(MODEL)" "$(or $(MOST),1000)" "$(NOTE)"
+	$(BIN)/python -m docs.generate
 
 dist: $(READY) ## Build wheels and source distributions into dist, and check them with twine
 	$(BIN)/python -m deploy.release build

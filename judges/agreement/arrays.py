@@ -1,6 +1,5 @@
 """Shares of verdicts in arrays, by the estimators of the monitor: for notebooks and the release gate, without Redis."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from judges.agreement.cascade import CascadeSums, ClassKey, class_key, estimate_
 from judges.agreement.shares import ShareEstimate, Sums, design_effect, estimate_share
 
 SecondOutcome = Literal["pass", "fail", "refused", "waiting"]
+_MAX_WEIGHT: Final = 1e9
 _OUTCOMES: Final = (None, "pass", "fail", "refused", "waiting")
 
 
@@ -34,7 +34,7 @@ def pass_share(
     """
     verdicts = _checked("passed", passed, None, (True, False, None).__contains__, "True, False or None")
     count = len(verdicts)
-    return estimate_share(_fold(verdicts, _weights(weight, count), _checked("session", session, count)))
+    return estimate_share(_fold(verdicts, _weights(weight, count), _names("session", session, count)))
 
 
 def cascade_share(
@@ -57,16 +57,20 @@ def cascade_share(
         session: The conversation of each first verdict, only where these are drawn by conversation.
 
     Returns:
-        The share with its interval; None with fewer than ten second verdicts.
+        The share with its interval; None with fewer than ten second verdicts, unless more than a tenth of ten second
+        judgings is unknown: then it is not known, and the limits are what the unknown ones allow.
 
     Raises:
         ValueError: Arguments of different lengths, or a value out of its range; the text names argument and index.
     """
     probabilities = _checked("first", first, None, lambda value: 0 <= value <= 1, "from 0 to 1")
     count = len(probabilities)
-    rates = _checked("chosen", chosen, count, lambda value: 0 < value <= 1, "above 0 and at most 1")
+    rates = _checked("chosen", chosen, count, lambda value: 1 / _MAX_WEIGHT <= value <= 1, "from 1e-9 to 1")
     outcomes = _checked("outcome", outcome, count, _OUTCOMES.__contains__, "None, pass, fail, refused or waiting")
-    weights, names = _weights(weight, count), _checked("hour", hour, count)
+    for index, (rate, end) in enumerate(zip(rates, outcomes, strict=True)):
+        if rate == 1 and end is None:
+            raise ValueError(f"outcome[{index}] is None, although chosen[{index}] is 1")
+    weights, names = _weights(weight, count), _names("hour", hour, count)
     # Numbers of arrays become Python's own.
     probabilities, rates = list(map(float, probabilities)), list(map(float, rates))
     hours: defaultdict[Hashable, dict[ClassKey, CascadeSums]] = defaultdict(dict)
@@ -75,7 +79,7 @@ def cascade_share(
         of_hour[key] = of_hour.get(key, CascadeSums()).plus(sums_of_verdict(w, w / rate, end))
     effect = 1.0
     if session is not None and count:
-        sessions = _checked("session", session, count)
+        sessions = _names("session", session, count)
         effect = design_effect(_fold([g >= 0.5 for g in probabilities], weights, sessions))  # noqa: PLR2004
     return estimate_cascade(list(hours.values()), effect)
 
@@ -105,7 +109,14 @@ def _fold(passed: Sequence[bool | None], weights: Sequence[float], sessions: Seq
 
 def _weights(weight: Iterable[float] | None, count: int) -> list[float]:
     weights = [1.0] * count if weight is None else weight
-    return list(map(float, _checked("weight", weights, count, lambda value: 1 <= value < math.inf, "at least 1")))
+    return list(
+        map(float, _checked("weight", weights, count, lambda value: 1 <= value <= _MAX_WEIGHT, "from 1 to 1e9"))
+    )
+
+
+def _names(name: str, values: Iterable[Hashable] | None, count: int) -> list[Hashable]:
+    # A NaN, by which tables write an absent value, would be one name or many.
+    return _checked(name, values, count, lambda value: hash(value) is not None and value == value, "a name or None")  # noqa: PLR0124
 
 
 def _checked(
@@ -120,7 +131,7 @@ def _checked(
     if count is not None and len(listed) != count:
         raise ValueError(f"{name} has {len(listed):,} values, and not {count:,} as the first argument")
     for index, value in enumerate(listed):
-        with suppress(TypeError):
+        with suppress(TypeError, ValueError):  # an array in place of a value
             if holds(value):
                 continue
         raise ValueError(f"{name}[{index}] is {value!r}, and not {expected}")

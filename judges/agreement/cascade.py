@@ -101,6 +101,8 @@ def total_sums(classes: Mapping[ClassKey, CascadeSums]) -> CascadeSums:
 def estimate_cascade(hours: Sequence[Mapping[ClassKey, CascadeSums]], effect: float = 1.0) -> ShareEstimate | None:
     """Return the share of a cascade with its 95 % interval, None with fewer than ten second verdicts.
 
+    With ten second judgings of which more than a tenth is unknown the share is not known, and has its limits.
+
     Second judgings that were refused, and those that wait since an hour in which the second model was away, are
     unknown: the lower limit takes all of them for fails, the upper limit for passes. ``effect`` is the design effect of
     sessions where first verdicts are drawn by session.

@@ -38,6 +38,7 @@ from judges.requests.request import (
     Clock,
     Deadline,
     JudgeCall,
+    count_left_out,
     offload_if_large,
     repair,
     truncate_to_context,
@@ -146,6 +147,9 @@ async def evaluate(  # noqa: PLR0911 - each is a way in which it ends
             refusals=cause.refusals,
         )
     reading = await offload_if_large(is_large, judge.score, truncated.trace, answered)
+    passes = model.settings.images == "url" and "images_refused" not in noted
+    if images := count_left_out(truncated.trace, truncated.prompts, passes=passes):
+        noted["images_left_out"] = images
     return _assessment(reading, tuple(calls), {**_details(stats, truncated.left_out), **noted})
 
 

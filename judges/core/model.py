@@ -103,6 +103,18 @@ class CallTotals(Struct, frozen=True, array_like=True):
         )
 
 
+class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The place of a header's value.
+
+    Attributes:
+        env: Name of a variable that holds it.
+        file: A file that holds it and nothing else.
+    """
+
+    env: str | None = None
+    file: str | None = None
+
+
 class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[models.NAME]` of the configuration; the reference adds which providers have a setting of their own.
 
@@ -137,6 +149,10 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         reasoning_effort: How much a reasoning model thinks, as the endpoint names it: `none`, `low`, `medium`, … If an
             endpoint refuses it and names another value, the nearest one is sent from then on.
         body: Further fields of each request, as the endpoint names them; none that TraceJudge sets, and no secret.
+        headers: Further headers of each request, as `{ x-team = "search", x-token = { env = "TOKEN" } }` or
+            `{ file = "/run/secrets/token" }`; none that TraceJudge sets, and no secret as a text.
+        images: What a model gets of images that a trace names by their address: the `mark` that stands in the text (the
+            default), or the `url`, from which the endpoint fetches them.
         path: Folder of a `classifier`: `judge.toml`, and for `onnx` `model.onnx` and `tokenizer.json`.
     """
 
@@ -161,9 +177,11 @@ class ModelSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     path: str | None = None
     reasoning_effort: str | None = None
     body: dict[str, object] | None = None
+    headers: Mapping[str, str | HeaderSource] | None = None
+    images: Literal["mark", "url"] | None = None
 
     def __repr__(self) -> str:
-        # The base URL may hold a password.
+        # The base URL may hold a password, and a header a token.
         return f"ModelSettings(provider={self.provider!r}, judge_model={self.judge_model!r})"
 
     @property

@@ -79,6 +79,7 @@ class Message(NamedTuple):
     tool_call_id: str | None = None  # The call that a message of the role ``tool`` answers.
     # JSON that the endpoint sent with an answer and expects back; only the model that returned it reads it.
     provider_state: Raw | None = None
+    images: tuple[str, ...] = ()  # Addresses of images that the endpoint fetches.
 
 
 def neutralise(text: str) -> str:

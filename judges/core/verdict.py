@@ -144,7 +144,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
             number of traces and the trace ids of a judged conversation. In `repeat` the first verdict, of a repeat.
             In `samples` the votes of a judge that was asked several times, and in `spread` how far they lie apart.
             In `cascade` the part in a cascade: how probable a second judging was, and of a second one the first
-            verdict.
+            verdict. `images_left_out` counts images of the trace that the model did not see, `images_refused` is what
+            the endpoint said of them.
         trace_id: The judged trace.
         span_id: The judged span.
         response_id: The provider's id of the judged response.
@@ -209,6 +210,12 @@ class Verdict(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def seconds(self) -> float:
         """The time of its calls; ``duration_s`` less this was waiting."""
         return seconds_of(self.calls, self.duration_s)
+
+    @property
+    def without_images(self) -> str:
+        """Say how many images of the trace the model did not see; empty if it saw all."""
+        count = self.details.get("images_left_out")
+        return f"judged without {count:,} image{'s' * (count > 1)}" if isinstance(count, int) else ""
 
     @property
     def probabilities(self) -> dict[str, float]:

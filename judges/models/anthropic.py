@@ -152,7 +152,7 @@ def _encoded(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 
 def _needs_blocks(message: Message) -> bool:
-    return message.role == "tool" or bool(message.tool_calls) or message.provider_state is not None
+    return message.role == "tool" or bool(message.tool_calls or message.images) or message.provider_state is not None
 
 
 def _blocks(message: Message) -> list[Block | Raw]:
@@ -165,7 +165,8 @@ def _blocks(message: Message) -> list[Block | Raw]:
         for call in message.tool_calls
     ]
     if message.provider_state is None:
-        return [*texts, *calls]
+        images: list[Block] = [{"type": "image", "source": {"type": "url", "url": each}} for each in message.images]
+        return [*texts, *images, *calls]
     # Thinking must be returned at its place among the other blocks. The texts are one block by now, at the first place.
     left = {"text": deque(texts), "tool_use": deque(calls)}
     blocks: list[Block | Raw] = []
@@ -215,7 +216,7 @@ def _response(request: ChatRequest, reply: Reply, message: _Message, blocks: _Bl
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> AnthropicModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return AnthropicModel(settings, *read_access(settings, environment, proxy, settings.base_url or ANTHROPIC_URL))
+    return AnthropicModel(*read_access(settings, environment, proxy, settings.base_url or ANTHROPIC_URL))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:

@@ -246,7 +246,7 @@ def check(settings: ModelSettings) -> None:
         if not settings.model:
             message = "model: is missing; name the model as verdicts and metrics should show it"
             raise ModelSettingsError(message, "missing-key")
-        for name in ("base_url", "api_key_env", "api_key_file"):
+        for name in ("base_url", "api_key_env", "api_key_file", "headers"):
             if getattr(settings, name) is not None:
                 raise ModelSettingsError(f'{name}: goes with backend = "http" alone; take it out', "conflict")
         return
@@ -271,7 +271,8 @@ def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | N
     if _form(settings) == _CLASSIFY and description.is_pair:
         fix = "write text with {evidence} and {claim} in judge.toml"
         raise ModelSettingsError(f"path: /classify reads single texts, and judge.toml describes pairs; {fix}")
-    return HttpClassifier(settings, description, *read_access(settings, environment, proxy, settings.base_url or ""))
+    settings, *access = read_access(settings, environment, proxy, settings.base_url or "")
+    return HttpClassifier(settings, description, *access)
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest | None:

@@ -5,6 +5,7 @@ A key is read from a variable or a file and never appears in a log line or an er
 
 import logging
 import os
+import re
 import socket
 import ssl
 import stat
@@ -13,10 +14,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from judges.core.model import ModelSettings
 
 log = logging.getLogger("judges.models.credentials")
 _MAX_KEY_BYTES: Final = 16_384
+HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 
 
 class KeyRefusedError(ValueError):
@@ -25,10 +29,25 @@ class KeyRefusedError(ValueError):
 
 def read_key(settings: ModelSettings, environment: Mapping[str, str]) -> str | None:
     """Read the key that the settings name, or raise ``KeyRefusedError``; None if they name none."""
-    if settings.api_key_file is not None:
-        key, where = _from_file(settings.api_key_file), f"api_key_file: the file {settings.api_key_file}"
-    elif (name := settings.api_key_env) is not None:
-        key, where = environment.get(name) or "", f"api_key_env: the variable {name}"
+    return _read(settings.api_key_env, settings.api_key_file, "api_key_", environment)
+
+
+def read_headers(settings: ModelSettings, environment: Mapping[str, str]) -> ModelSettings:
+    """Read the headers that the settings name into them, or raise ``KeyRefusedError``."""
+    headers = dict[str, str]()
+    for name, source in (settings.headers or {}).items():
+        value = source if isinstance(source, str) else _read(source.env, source.file, f"headers.{name}.", environment)
+        if value is None:
+            raise KeyRefusedError(f"headers.{name}: names no place; set env or file, one of them")
+        headers[name.lower()] = value
+    return structs.replace(settings, headers=headers or None)
+
+
+def _read(variable: str | None, file: str | None, prefix: str, environment: Mapping[str, str]) -> str | None:
+    if file is not None:
+        key, where = _from_file(file, f"{prefix}file"), f"{prefix}file: the file {file}"
+    elif variable is not None:
+        key, where = environment.get(variable) or "", f"{prefix}env: the variable {variable}"
         if not key or key.isspace():
             raise KeyRefusedError(f"{where} is not set; export it, or leave the line out")
     else:
@@ -41,7 +60,7 @@ def read_key(settings: ModelSettings, environment: Mapping[str, str]) -> str | N
     return key
 
 
-def _from_file(name: str) -> str:
+def _from_file(name: str, setting: str) -> str:
     path = Path(name)
     try:
         with path.open("rb") as file:
@@ -49,9 +68,9 @@ def _from_file(name: str) -> str:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
-        raise KeyRefusedError(f"api_key_file: the file {name} cannot be read ({why}); give its path") from None
+        raise KeyRefusedError(f"{setting}: the file {name} cannot be read ({why}); give its path") from None
     if not raw.strip() or len(raw) > _MAX_KEY_BYTES:
-        raise KeyRefusedError(f"api_key_file: the file {name} holds no key; write the key and nothing else into it")
+        raise KeyRefusedError(f"{setting}: the file {name} holds no key; write the key and nothing else into it")
     if mode & stat.S_IROTH:
         log.warning("key file %s is readable by other users; restrict it with chmod 600", name)
     # Editors end the last line.

@@ -216,7 +216,7 @@ class DecisionModel:
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> DecisionModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return DecisionModel(settings, *read_access(settings, environment, proxy, settings.base_url or ""))
+    return DecisionModel(*read_access(settings, environment, proxy, settings.base_url or ""))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:

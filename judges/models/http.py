@@ -186,7 +186,9 @@ class HttpEndpoint:
     def __init__(self, url: str, headers: Mapping[str, str], settings: ModelSettings, proxy: str | None = None) -> None:
         """Make an endpoint. It connects with the first request, so in the process that sends it."""
         self._target, self._proxy = httpx.URL(url), None if proxy is None else httpx.URL(proxy)
-        self._headers = {"content-type": "application/json", **headers}
+        # Of `read_headers`; names that are set here are refused.
+        self._own = {name: value for name, value in (settings.headers or {}).items() if isinstance(value, str)}
+        self._headers = {"content-type": "application/json", **headers, **self._own}
         self._settings = settings
         target, login = self._target, {}
         where = target.raw_path.decode("ascii")
@@ -343,9 +345,10 @@ class HttpEndpoint:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no message may contain: the key, and passwords and queries in the addresses."""
+        """Texts that no message may contain: the key, further headers, and passwords and queries in the addresses."""
         urls = [url for url in (self._target, self._proxy) if url is not None]
-        keys = (self._headers.get(name, "").removeprefix("Bearer ") for name in ("authorization", "x-api-key"))
+        names = ("authorization", "x-api-key", *self._own)
+        keys = (self._headers.get(name, "").removeprefix("Bearer ") for name in names)
         return (*keys, *(url.password for url in urls), *(value for url in urls for value in url.params.values()))
 
     async def aclose(self) -> None:

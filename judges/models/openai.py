@@ -136,6 +136,9 @@ def _response_format(request: ChatRequest, schema: Mapping[str, object]) -> dict
 def _encoded(message: Message, *, with_state: bool = False) -> dict[str, object]:
     """Encode a message, with or without the fields that the endpoint added to it."""
     encoded: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.images:
+        images = [{"type": "image_url", "image_url": {"url": address}} for address in message.images]
+        encoded["content"] = [{"type": "text", "text": message.content}, *images]
     if message.tool_calls:
         calls: list[dict[str, object]] = []
         for call in message.tool_calls:
@@ -244,7 +247,7 @@ def _elsewhere(message: _Message, calls: Iterable[ToolCall], rest: Iterable[_Cho
 
 def make(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None) -> OpenAIModel:
     """Make the model of checked settings, or raise ``ModelSettingsError``."""
-    return OpenAIModel(settings, *read_access(settings, environment, proxy, settings.base_url or ""))
+    return OpenAIModel(*read_access(settings, environment, proxy, settings.base_url or ""))
 
 
 def probe(settings: ModelSettings, key: str | None) -> ProbeRequest:

@@ -17,6 +17,7 @@ from judges.models.credentials import (
     is_endpoint,
     is_guarded,
     proxy_for,
+    read_headers,
     read_key,
     tls_context,
 )
@@ -110,10 +111,11 @@ def bearer(api_key: str | None) -> dict[str, str]:
 
 def read_access(
     settings: ModelSettings, environment: Mapping[str, str], proxy: str | None, url: str
-) -> tuple[str | None, str | None]:
-    """Read the key of an endpoint and find the proxy for its address; else raise ``ModelSettingsError``."""
+) -> tuple[ModelSettings, str | None, str | None]:
+    """Read headers and key of an endpoint, find the proxy for its address, or raise ``ModelSettingsError``."""
     try:
-        key, proxy_url = read_key(settings, environment), proxy_for(url, proxy)
+        settings, key = read_headers(settings, environment), read_key(settings, environment)
+        proxy_url = proxy_for(url, proxy)
     except KeyRefusedError as error:
         raise ModelSettingsError(str(error)) from None
     except ProxyRefusedError as error:
@@ -122,4 +124,4 @@ def read_access(
         tls_context(url, proxy_url)  # A file that cannot be used is an error now, and not of each request.
     except KeyRefusedError as error:
         raise ModelSettingsError(f"base_url: the variable {error}") from None
-    return key, proxy_url
+    return settings, key, proxy_url

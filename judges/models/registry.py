@@ -19,13 +19,14 @@ from judges.core.decision import Calibration
 from judges.core.judge import BYTES_PER_TOKEN, Judge
 from judges.core.model import ChatModel, ChatRequest, ModelKind, ModelSettings
 from judges.core.prompt import Message
+from judges.models.credentials import HEADER_NAME
 from judges.models.provider import ANTHROPIC_URL, BOUNDS, ModelSettingsError, Provider
 from tracejudge.content.redact import is_secret_name, redact_credentials
 
 __all__ = ["PROVIDERS", "ModelSettingsError", "build", "check", "find", "known_model", "known_models"]
 
 # Settings of the providers whose endpoints bound an answer.
-_OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body"})
+_OUTPUT_SETTINGS: Final = frozenset({"max_output_tokens", "thinking_tokens", "body", "headers", "images"})
 PROVIDERS: Final[dict[str, Provider]] = {
     "openai": Provider(
         "judges.models.openai",
@@ -47,7 +48,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
         "judges.models.decisions",
         has_probe=True,
         kind="decisions",
-        own_settings=frozenset({"dialect", "max_questions", "max_options"}),
+        own_settings=frozenset({"dialect", "max_questions", "max_options", "headers"}),
         request_paths=("/decisions", "/systemone"),
     ),
     "classifier": Provider(
@@ -55,7 +56,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
         has_check=True,
         has_probe=True,
         kind="classifier",
-        own_settings=frozenset({"backend", "path"}),
+        own_settings=frozenset({"backend", "path", "headers"}),
     ),
     "lexical": Provider("judges.models.lexical", is_heuristic=True),
     "scripted": Provider("judges.models.scripted", has_check=True),
@@ -66,6 +67,12 @@ _OURS: Final = frozenset({
     "model", "messages", "system", "temperature", "response_format", "output_config", "tools", "tool_choice", "stream",
     "reasoning_effort", *BOUNDS,
 })  # fmt: skip
+# Headers that TraceJudge or the connection sets, and those that carry a key.
+_OUR_HEADERS: Final = frozenset({
+    "accept", "accept-encoding", "anthropic-version", "connection", "content-length", "content-type", "expect", "host",
+    "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
+})  # fmt: skip
+_LOGINS: Final = frozenset({"authorization", "x-api-key"})
 _MAKER_AND_DATE: Final = re.compile(r".*[/:]|-20\d\d-?\d\d-?\d\d$")
 
 
@@ -164,10 +171,11 @@ def check(settings: ModelSettings) -> None:
         raise ModelSettingsError(f"price: {fix}")
     _check_body("body", settings.body)
     provider.check(settings)
+    named = _check_headers(settings)
     path = urlsplit(settings.base_url or "").path.rstrip("/") if provider.request_paths else ""
     for ending in (ending for each in PROVIDERS.values() for ending in each.request_paths if path.endswith(ending)):
         raise ModelSettingsError(f"base_url: must end before {ending}, which each request adds; remove that part")
-    if provider.has_probe and settings.api_key_env is None and settings.api_key_file is None:
+    if provider.has_probe and settings.api_key_env is None and settings.api_key_file is None and not named & _LOGINS:
         host = urlsplit(settings.base_url or provider.default_url).hostname or ""
         variable = next((each.key_hosts[host] for each in PROVIDERS.values() if host in each.key_hosts), None)
         if variable is not None:
@@ -179,12 +187,34 @@ def _check_body(path: str, value: object) -> None:
     """Check that further fields, nested ones included, replace none of ours and hold no secret."""
     if path.removeprefix("body.") in _OURS:
         raise ModelSettingsError(f"{path}: TraceJudge sets this field; take it out of body", "conflict")
-    is_named = is_secret_name(path.rpartition(".")[2])
-    if isinstance(value, str) and (is_named or redact_credentials(value, value.encode()) != value):
+    if isinstance(value, str) and _is_secret(path.rpartition(".")[2], value):
         message = f"{path}: holds a secret; name the variable with the key in api_key_env"
         raise ModelSettingsError(message, "secret-in-file")
     for key, each in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
         _check_body(f"{path}.{key}", each)
+
+
+def _check_headers(settings: ModelSettings) -> set[str]:
+    """Check that further headers are valid, replace none of ours and hold no secret; return their names."""
+    has_login = settings.api_key_env or settings.api_key_file or "@" in urlsplit(settings.base_url or "").netloc
+    taken = set[str]()
+    for name, value in (settings.headers or {}).items():
+        key, lower = f"headers.{name}", name.lower()
+        if HEADER_NAME.fullmatch(name) is None:
+            raise ModelSettingsError(f"headers: {name!r} is no name of a header; use letters, digits and -")
+        if lower in _OUR_HEADERS or lower in taken or (has_login and lower in _LOGINS):
+            raise ModelSettingsError(f"{key}: is set already; take it out", "conflict")
+        if isinstance(value, str) and _is_secret(lower, value):
+            fix = 'name its place, as { env = "VARIABLE" } or { file = "PATH" }'
+            raise ModelSettingsError(f"{key}: holds a secret; {fix}", "secret-in-file")
+        if isinstance(value, str) and not (value.strip() == value != "" and value.isascii() and value.isprintable()):
+            raise ModelSettingsError(f"{key}: must be printable ASCII without blanks at its ends")
+        taken.add(lower)
+    return taken
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return is_secret_name(name) or redact_credentials(value, value.encode("utf-8", "replace")) != value
 
 
 def build(settings: ModelSettings, environment: Mapping[str, str], proxy: str | None = None) -> ChatModel:

@@ -1,6 +1,7 @@
 """Requests to the judge model for one evaluation, their size, and what follows an answer that cannot be read."""
 
 import asyncio
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from judges.core.prompt import Message, Prompt, ToolCall, render
 from judges.core.verdict import Call, Refusals
 from judges.parsing.answer import AnswerError, CopiedAnswerError, IncompleteAnswerError, beside_thoughts
 from tracejudge import Trace
+from tracejudge.dialects.values import IMAGE
 
 # Part of an invalid answer that a repair request repeats: an endless answer must not fill the context.
 _MAX_SHOWN_CHARS: Final = 20_000
@@ -88,8 +90,11 @@ class Deadline:
 
 _CONTINUE: Final = """\
 Your answer was cut off after these lines. Go on with the next sentence, in the same form, and repeat no line."""
-_NO_LONGER: Final = frozenset({"bad_request", "input_too_long"})  # The model may not write more than it did.
+_REFUSED: Final = frozenset({"bad_request", "input_too_long"})  # The model may answer a request with less.
 _LINES: Final = msgspec.json.Decoder()
+_MAX_IMAGES: Final = 20  # In one message; more are left out.
+# A host by its name: whoever writes a text must not lead the endpoint to an address within its own network.
+_PASSED: Final = re.compile(r"https://[A-Za-z0-9.-]*\.[A-Za-z][A-Za-z0-9-]*(?::\d{1,5})?(?:[/?#][!-Z^-~]*)?")
 
 
 class Clock(NamedTuple):
@@ -115,7 +120,21 @@ class JudgeCall(NamedTuple):
     async def ask(
         self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...] = (), *, may_call: bool = True
     ) -> ChatResponse:
-        """Request one complete answer, once more if it was cut off; raises ``UnscoredError``."""
+        """Request one complete answer, again without images that are refused; raises ``UnscoredError``."""
+        if self.model.settings.images == "url" and "images_refused" not in self.noted:
+            seen = _with_images(messages)
+            try:
+                return await self._ask(prompt, seen, tools, may_call=may_call)
+            except UnscoredError as error:
+                if error.reason not in _REFUSED or not any(message.images for message in seen):
+                    raise
+                self.noted["images_refused"] = error.error.message if error.error else ""
+        return await self._ask(prompt, messages, tools, may_call=may_call)
+
+    async def _ask(
+        self, prompt: Prompt, messages: tuple[Message, ...], tools: tuple[Tool, ...], *, may_call: bool
+    ) -> ChatResponse:
+        """Request one answer, once more if it was cut off."""
         response = await self._complete(prompt, messages, tools, may_call=may_call)
         longest = max(response.text, "", *dict(response.elsewhere).values(), key=len)
         if response.finish_reason == "length" and not repeats_itself(longest):
@@ -126,7 +145,7 @@ class JudgeCall(NamedTuple):
             try:
                 longer = await self._complete(prompt, messages, tools, may_call=may_call, output_factor=2)
             except UnscoredError as error:
-                if error.reason not in _NO_LONGER:
+                if error.reason not in _REFUSED:
                     raise
             else:
                 response = structs.replace(longer, text=f"{kept}\n{longer.text}") if kept else longer
@@ -229,6 +248,36 @@ class JudgeCall(NamedTuple):
         if took_s is None:
             return started_at, self.clock.steady() - start
         return self.clock.now() - took_s, took_s
+
+
+def _with_images(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Add to the messages of the user the addresses of the images that they name."""
+    return tuple(
+        message._replace(images=_addresses(message.content)) if message.role == "user" else message
+        for message in messages
+    )
+
+
+def count_left_out(trace: Trace, prompts: Iterable[Prompt], *, passes: bool) -> int:
+    """Count the images of the material that a model does not see; ``passes`` says whether it gets their addresses.
+
+    Of a trace that is read by tools, these are the images of input, output and messages.
+    """
+    left_out = dict[str, int]()
+    for prompt in prompts:
+        shown = [message.content for message in prompt.messages] or [block.value for block in prompt.blocks]
+        passed = _addresses("\n".join(shown)) if passes else ()
+        read = () if shown else (trace.input, trace.output, *(message.content for message in trace.messages or ()))
+        for text in filter(None, (*shown, *read)):
+            if "[image" in text:
+                left_out[text] = sum(mark[1] not in passed for mark in IMAGE.finditer(text))
+    return sum(left_out.values())
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    marks = IMAGE.finditer(text) if "[image https://" in text else ()
+    found = (mark[1] for mark in marks if mark[1] and _PASSED.fullmatch(mark[1]))
+    return tuple(dict.fromkeys(found))[:_MAX_IMAGES]
 
 
 # Maximum number of bytes of one rendered character: `[U+E0001]`, with a byte to spare on each side.

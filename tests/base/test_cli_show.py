@@ -41,7 +41,7 @@ TRACES: list[dict[str, Any]] = [
     {
         "trace_id": LENT,
         "service": "library",
-        "input": "May I keep it?",
+        "input": "May I keep it?\n[image]",
         "output": "Refunds are paid within 14 days.",
         "context": DOCUMENTS,
     },
@@ -98,6 +98,8 @@ def test_show_prints_sentences_with_letters_and_where_their_evidence_stands(judg
         "by lexical, version ",
     ):
         assert expected in ended.out, expected
+    assert "judged without" not in ended.out
+    assert "judged without 1 image\n" in judged("show", LENT).out
 
 
 def test_show_as_json_holds_the_trace_and_every_explanation(judged: Run) -> None:

@@ -26,13 +26,13 @@ from support.configuration import (
     keys_of,
 )
 
-from judges.core.model import ModelSettings, Price
+from judges.core.model import HeaderSource, ModelSettings, Price
 from judges.models.registry import PROVIDERS
 from judges.registry import catalogue
 from judges.requests.redaction import Redact
 from tracejudge.settings import VARIABLES as SDK_VARIABLES
 from tracejudge.settings import load_settings
-from worker.base.delivery.settings import HeaderSource, OtlpSettings
+from worker.base.delivery.settings import OtlpSettings
 from worker.base.monitor.feature import Monitor
 from worker.core.config.loading import load
 from worker.core.config.reading import key_types, place_of, unknown_variables
@@ -646,6 +646,12 @@ MISTAKES: Mapping[str, Mistake] = {
         MODEL.replace("host", f"user:{SECRET}/x@host"),
     ),
     "key for a variable": in_model(f"api_key_env = '{SECRET}'", f".api_key_env: {NAME_THE_VARIABLE}", MODEL),
+    "header for a variable": in_model(
+        f"headers = {{ x-a = {{ env = '{SECRET}' }} }}",
+        f".headers.x-a.env: {NAME_THE_VARIABLE.replace('API_KEY', 'X_A')}",
+        MODEL,
+    ),
+    "header without a place": in_model("headers = { x-a = {} }", ".headers.x-a: set env or file, one of them", MODEL),
     "key under another name": in_model(
         f"api_key = '{SECRET}'", ".api_key: unknown key; did you mean api_key_env?", MODEL
     ),

@@ -10,7 +10,7 @@ from support.endpoint import ChatEndpoint
 from support.messages import MessagesEndpoint
 from support.replies import failing, yes_no
 
-from judges.core.model import ChatModel, ChatRequest, ModelSettings, Price
+from judges.core.model import ChatModel, ChatRequest, HeaderSource, ModelError, ModelSettings, Price
 from judges.core.prompt import Message
 from judges.models.anthropic import AnthropicModel
 from judges.models.lexical import LexicalModel
@@ -106,6 +106,35 @@ WRONG = {
     "a key by its form": (
         {"body": {"metadata": {"a": "Bearer abcdefgh12345678abcdefgh"}}},
         "body.metadata.a: holds a secret; name the variable with the key in api_key_env",
+    ),
+    "a header of ours": (
+        {"headers": {"Content-Type": "text/plain"}},
+        "headers.Content-Type: is set already; take it out",
+    ),
+    "a header beside a key": (
+        {"headers": {"authorization": HeaderSource(env="A")}, "api_key_env": "B"},
+        "headers.authorization: is set already; take it out",
+    ),
+    "a header twice": ({"headers": {"X-A": "1", "x-a": "2"}}, "headers.x-a: is set already; take it out"),
+    "no name of a header": (
+        {"headers": {"x a": "1"}},
+        "headers: 'x a' is no name of a header; use letters, digits and -",
+    ),
+    "a line break in a header": (
+        {"headers": {"x-a": "1\r\nhost: other"}},
+        "headers.x-a: must be printable ASCII without blanks at its ends",
+    ),
+    "a secret in a header": (
+        {"headers": {"api-key": "abc"}},
+        'headers.api-key: holds a secret; name its place, as { env = "VARIABLE" } or { file = "PATH" }',
+    ),
+    "headers elsewhere": (
+        {"provider": "lexical", "headers": {"x-a": "1"}},
+        "headers: goes with the provider openai or anthropic or decisions or classifier alone; take it out",
+    ),
+    "images elsewhere": (
+        {"provider": "decisions", "images": "url"},
+        "images: goes with the provider openai or anthropic alone; take it out",
     ),
     "fields elsewhere": (
         {"provider": "lexical", "body": {"seed": 7}},
@@ -223,6 +252,47 @@ class TestBuild:
 
         asyncio.run(ask())
         assert [call.headers.get("authorization") for call in endpoint.calls] == [sent]
+
+    def test_headers_are_sent_by_each_provider_and_no_message_shows_them(
+        self, endpoint: ChatEndpoint, tmp_path: Path
+    ) -> None:
+        path = key_file(tmp_path, b"f1le-value\n")
+        headers = {"X-Team": "search", "x-env": HeaderSource(env="TOKEN"), "x-file": HeaderSource(file=str(path))}
+        sent = {"x-team": "search", "x-env": "t0ken-value", "x-file": "f1le-value"}
+
+        async def ask(settings: ModelSettings) -> ModelError | None:
+            model = build(settings, {"TOKEN": "t0ken-value", "JUDGE_KEY": "sk-1"})
+            assert not [value for value in sent.values() if value in repr((model, model.settings))]
+            try:
+                await model.complete(REQUEST)
+            except ModelError as error:
+                return error
+            finally:
+                await model.aclose()
+            return None
+
+        with MessagesEndpoint() as messages:
+            for settings, server in ((OPENAI, endpoint), (ANTHROPIC, messages)):
+                server.behaviour = lambda call: failing(403, f"{call.headers['x-env']} {call.headers['x-file']}")
+                error = asyncio.run(ask(changed(settings, base_url=server.base_url, headers=headers)))
+                assert sent.items() <= server.calls[-1].headers.items()
+                assert error is not None
+                assert error.message == "[key] [key]"
+        endpoint.behaviour = yes_no()
+        login = {"authorization": HeaderSource(env="TOKEN")}
+        asyncio.run(ask(changed(base_url=endpoint.base_url, headers=login)))
+        assert endpoint.calls[-1].headers["authorization"] == "t0ken-value"
+        check(changed(ANTHROPIC, api_key_env=None, base_url=None, headers={"x-api-key": HeaderSource(file="absent")}))
+        for source, said in (
+            (HeaderSource(), "headers.x-a: names no place; set env or file, one of them"),
+            (
+                HeaderSource(env="NONE"),
+                "headers.x-a.env: the variable NONE is not set; export it, or leave the line out",
+            ),
+        ):
+            with pytest.raises(ModelSettingsError) as caught:
+                build(changed(headers={"x-a": source}), {})
+            assert str(caught.value) == said
 
     def test_an_anthropic_model_gets_its_key_too(self) -> None:
         async def ask() -> str:

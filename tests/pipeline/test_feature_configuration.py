@@ -24,8 +24,7 @@ from support.configuration import (
     keys_of,
 )
 
-from judges.core.model import ModelSettings
-from worker.base.delivery.settings import HeaderSource
+from judges.core.model import HeaderSource, ModelSettings
 from worker.core import features
 from worker.core.config import reading
 from worker.core.config.loading import load

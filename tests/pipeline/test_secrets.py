@@ -187,7 +187,7 @@ def quoting(call: Call) -> replies.Reply:
     text = call.text()[-3000:]
     ways = (
         replies.yes_no(rationale=text),
-        replies.failing(400, text),
+        replies.failing(400, f"{call.headers.get('x-header')} {text}"),
         replies.answers(text),
         replies.failing(500, text),
         replies.refuses(text),
@@ -244,8 +244,14 @@ def test_a_whole_run_outputs_no_planted_secret(  # noqa: PLR0917 - fixtures
     server, url, broker_url = redis_with_users
     endpoint.behaviour = quoting
     monkeypatch.setenv("JUDGE_KEY", planted("key in the environment"))
+    monkeypatch.setenv("JUDGE_HEADER", planted("header in the environment"))
     models = {
-        "default": {"base_url": endpoint.base_url, "model": "judge-1", "api_key_env": "JUDGE_KEY"},
+        "default": {
+            "base_url": endpoint.base_url,
+            "model": "judge-1",
+            "api_key_env": "JUDGE_KEY",
+            "headers": {"x-header": {"env": "JUDGE_HEADER"}},
+        },
         "rejecting": {"base_url": refused.base_url, "model": "judge-2"},
     }
     pipeline = at_redis(url)

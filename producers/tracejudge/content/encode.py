@@ -26,8 +26,8 @@ from tracejudge.content.truncate import (
     METADATA,
     TRACE_CHARACTERS,
     Budget,
+    content_mark,
     may_hold_media,
-    media_mark,
     replace_large_structures,
     truncate_record,
     without_media,
@@ -221,7 +221,7 @@ def _container(value: Any, budget: Budget, depth: int) -> object:  # noqa: PLR09
     if issubclass(kind, _BYTES):
         head = bytes(value[:64])
         if b"\0" in head or MEDIA_FORMS.match(head):
-            return media_mark(head, len(value))
+            return content_mark(head, len(value))
         # Decoded only as far as it is kept.
         return limit_text(bytes(value[: budget.left + 1]).decode("utf-8", "replace"), budget)
     if issubclass(kind, _OTHER_SEQUENCES):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from msgspec.json import Encoder
 
-from tracejudge.dialects.values import truncation_mark
+from tracejudge.dialects.values import media_mark, truncation_mark
 
 TextChange = Callable[[str], str]
 PairChange = Callable[[str, str], str]
@@ -301,11 +301,11 @@ def mark_media(text: str, key: str = "") -> str:
     return _RUN.sub(lambda run: _run_mark(run, key), text) if may_hold_run else text
 
 
-def media_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
+def content_mark(head: bytes, size_bytes: int, mime: str = "", before: str = "") -> str:
     """Return the mark of binary content by its MIME type, its first bytes, or the words before it."""
     form = MEDIA_FORMS.match(head)
     kinds = _MEDIA.findall(mime), [str(form.lastgroup)] if form else [], _MEDIA.findall(before)[::-1], ["file"]
-    return f"[{next(names[0] for names in kinds if names).lower()} {max(1, round(size_bytes / 1000)):,} kB]"
+    return media_mark(next(names[0] for names in kinds if names).lower(), size_bytes)
 
 
 def _run_mark(run: re.Match[str], key: str) -> str:
@@ -318,4 +318,4 @@ def _run_mark(run: re.Match[str], key: str) -> str:
         return run[0]
     # The words before it may name the kind.
     before = f"{key} {run.string[max(0, run.start() - 48) : run.start()]}"
-    return media_mark(head, len(body) * 3 // 4, run[1] or "", before)
+    return content_mark(head, len(body) * 3 // 4, run[1] or "", before)

@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from tracejudge.dialects.names import Call, SpanInput, SpanOutput, ToolResult
 from tracejudge.dialects.values import (
+    ADDRESS,
     clean,
     decoded,
     decoded_or_same,
     first_text,
     is_list,
     mapping_of,
+    media_mark,
     plain,
     structure_of,
     text_of,
@@ -30,7 +32,7 @@ _TEXTS: Final = frozenset({"text", "input_text", "output_text", "refusal", None}
 _CALLS: Final = frozenset({"tool_call", "tool_use", "function_call"})
 _RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
-_MEDIA: Final = {"image": "[image]", "audio": "[audio]", "video": "[video]", "file": "[file]", "document": "[file]"}
+_MEDIA: Final = {**{kind: kind for kind in ("image", "audio", "video", "file")}, "document": "file"}
 _REFERENCE: Final = re.compile(r"https?:|.{0,99}\s")  # or words
 _MIME_TYPES: Final = ("mime_type", "mimeType", "media_type", "mediaType")
 _MEDIA_HOLDERS: Final = ("inline_data", "inlineData", "file_data", "fileData")
@@ -99,11 +101,18 @@ def _media_mark(content: Mapping[str, object], kind: str) -> str | None:
     mime = next((text for holder in holders if (text := first_text(holder, _MIME_TYPES)) is not None), "")
     named = kind.replace("-", "_").removeprefix("input_").removesuffix("_url")
     kinds = (text_of(content.get("modality")) or "", mime.partition("/")[0], named, "file" if mime else "")
-    mark = next((_MEDIA[name] for name in kinds if name in _MEDIA), None)
-    # Base64 is in the part or in a mapping within it, as such or as a data URL.
-    texts = (text for holder in (content, *map(mapping_of, content.values())) for text in (holder or {}).values())
-    sizes = (len(text) * 3 // 4 for text in texts if isinstance(text, str) and not _REFERENCE.match(text))
-    return f"{mark[:-1]} {size_kb:,} kB]" if mark and (size_kb := round(max(sizes, default=0) / 1000)) else mark
+    names = [_MEDIA[name] for name in kinds if name in _MEDIA]
+    # Base64 or an address is in the part or in a mapping within it; base64 as such or as a data URL.
+    texts = [*_texts(content)] if names else []
+    sizes = (len(text) * 3 // 4 for text in texts if not _REFERENCE.match(text))
+    return media_mark(names[0], max(sizes, default=0), next(filter(ADDRESS.fullmatch, texts), "")) if names else None
+
+
+def _texts(value: object, depth: int = 3) -> Iterator[str]:
+    if (text := text_of(value)) is not None:
+        yield text
+    for item in (mapping_of(value) or {}).values() if depth else ():
+        yield from _texts(item, depth - 1)
 
 
 def result_of(value: object) -> JSONValue:

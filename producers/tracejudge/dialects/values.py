@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -259,6 +260,21 @@ def copied_collection(value: Any) -> Any:
         return value.copy() if kind is set else list(base.__iter__(value))
     last = base.__getitem__(value, slice(-half, None)) if base in {list, tuple} else ()
     return [*islice(base.__iter__(value), half), truncation_mark(count - half - len(last), "items"), *last]
+
+
+ADDRESS: Final = re.compile(r"https://[^\s\[\]]{1,1992}")
+IMAGE: Final = re.compile(r"\[image(?: (?:[\d,]+ kB|(https://[^\]]{1,2000})))?\]")
+"""The mark of an image in a text, also where a part of its address was redacted."""
+
+
+def media_mark(kind: str, size_bytes: int = 0, address: str = "") -> str:
+    """Return the mark of an image, a sound or a file in a text: `[image]`, `[image 165 kB]` or `[image https://…]`.
+
+    An image keeps an address of at most 2,000 characters.
+    """
+    size_kb = round(size_bytes / 1000)
+    detail = address if kind == "image" and ADDRESS.fullmatch(address) else f"{size_kb:,} kB" if size_kb else ""
+    return f"[{kind} {detail}]" if detail else f"[{kind}]"
 
 
 def truncation_mark(count: int, what: str) -> str:

@@ -67,6 +67,18 @@ def answer(client: httpx.Client, message: str, fields: dict[str, str], **more: s
     return client.post("/labels", data={**fields, "opinion": message, **more})
 
 
+def test_a_verdict_without_the_images_of_its_trace_is_marked(redis: Redis, redis_url: str, prefix: str) -> None:
+    rows = [trace_row(1, input="Is this it?\n[image]\n[image 3 kB]"), trace_row(2)]
+    with_images, without = judged(rows, ["groundedness", "relevance_to_query"])[1::2]
+    fill(redis, prefix, rows, [with_images, without])
+    with serving(redis_url, prefix) as url, httpx.Client(base_url=url, timeout=60) as client:
+        pages = [
+            client.get(f"/verdicts{name}").text
+            for name in ("", f"/{with_images.evaluation_id}", f"/{without.evaluation_id}")
+        ]
+    assert [page.count("judged without 2 images") for page in pages] == [1, 1, 0]
+
+
 def test_every_page_has_strict_security_headers(board: httpx.Client, verdicts: list[Any]) -> None:
     for path in (
         "/",

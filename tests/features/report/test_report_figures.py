@@ -185,6 +185,19 @@ def test_absent_values_and_an_empty_compared_period_are_said(keyspace: Keyspace)
     assert not {"no_values", "nothing_compared"} & codes(from_redis(keyspace, scope("service", shift_s=None)))
 
 
+def test_evaluations_without_the_images_of_their_traces_are_said(keyspace: Keyspace, tmp_path: Path) -> None:
+    details = [{}, {"images_left_out": 2}, {"images_left_out": 1}, {"images_left_out": "2"}]
+    verdicts = [verdict(number, NOW - 60 * number, details=each) for number, each in enumerate(details, 1)]
+    publish(keyspace, verdicts)
+    archive = write_archive(tmp_path / "verdicts.jsonl", verdicts)
+    for report in (
+        from_redis(keyspace, scope("service")),
+        make_report(scope("service"), read_archives([archive], scope("service"))),
+    ):
+        (text,) = [limit.text for limit in report.limits if limit.code == "images_left_out"]
+        assert text == f"evaluations that were judged without images of their traces: {report.rows[0].name} (2)"
+
+
 def test_coverage_and_cuts_come_from_the_account(keyspace: Keyspace) -> None:
     publish(keyspace, [verdict(number, NOW - number) for number in range(1, 4)])
     days = [keyspace.keys.account(time_of(at).date()) for at in (WEEK.since, WEEK.until - 1)]

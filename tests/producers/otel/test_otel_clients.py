@@ -61,7 +61,7 @@ SENT: Final[dict[str, list[Fields]]] = {
     "stuffed": [{**SINGLE, "input": STUFFED, "output": "On Mondays."}],
     "typed": [{**SINGLE, "input": "Which city, and for how many days?", "output": TYPED, "tool_calls": None}],
     "typed_with_tool": [{**SINGLE, "input": "Where is parcel 7?", "output": TYPED, "tool_calls": [TRACKED]}],
-    "image": [{**SINGLE, "input": f"{QUESTION}\n[image]"}],
+    "image": [{**SINGLE, "input": f"{QUESTION}\n[image https://shop.example/parcel.png]"}],
     "error": [{**SINGLE, "input": "Please fail.", "output": "", "error": FAILURE, "model": "small", "usage": None}],
     "responses": [SINGLE],
 }
@@ -108,6 +108,8 @@ def _is_same(key: str, result: object, sent: object) -> bool:
         return isinstance(result, str) and str(sent) in result
     if key == "usage" and result == {"input_tokens": 200, "output_tokens": 40}:
         return True  # of both calls of an agent
+    if result == f"{QUESTION}\n[image]":  # Google's clients are given the bytes.
+        sent = str(sent).replace(" https://shop.example/parcel.png", "")
     if key == "output" and isinstance(result, str):
         is_typed = isinstance(sent, dict) and result.startswith("{")
         return (json.loads(result) if is_typed else result.removesuffix("\n")) == sent  # Strands ends with a line break

@@ -212,16 +212,23 @@ def test_a_call_of_a_model(span: Make, attributes: dict[str, Any], expected: Rea
 MEDIA = {
     "[image]": [
         {"type": "blob", "modality": "image", "mime_type": "image/png", "content": "aGk="},
-        {"type": "uri", "modality": "image", "uri": "https://example.org/a.png"},
+        {"type": "uri", "modality": "image", "uri": "http://example.org/a.png"},
+        {"type": "uri", "modality": "image", "uri": f"https://example.org/{'a' * 2_000}"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a]b.png"}},
         {"type": "file", "modality": "image", "file_id": "f1"},
-        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "input_image", "image_url": "data:image/png;base64,aGk="},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
-        {"type": "image-url", "url": "https://example.org/a.png"},
         {"type": "binary", "media_type": "image/png"},
         {"type": "file", "mediaType": "image/png", "data": "aGk="},
         {"inline_data": {"mime_type": "image/png", "data": "aGk="}},
         {"fileData": {"mimeType": "image/png", "fileUri": "gs://a"}},
+    ],
+    "[image https://example.org/a.png]": [
+        {"type": "uri", "modality": "image", "uri": "https://example.org/a.png"},
+        {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        {"type": "image-url", "url": "https://example.org/a.png"},
+        {"file_data": {"mime_type": "image/png", "file_uri": "https://example.org/a.png"}},
     ],
     "[audio]": [
         {"type": "blob", "modality": "audio", "mime_type": "audio/wav", "content": "aGk="},

@@ -61,7 +61,7 @@ CALLS = [
             f"{IN}.0.message.contents.2.message_content.type": "text",
             f"{IN}.0.message.contents.2.message_content.text": "what is it?",
         },
-        Reading(role=Role.LLM, input=SpanInput("Look at this:\n[image]\nwhat is it?")),
+        Reading(role=Role.LLM, input=SpanInput("Look at this:\n[image https://example.org/a.png]\nwhat is it?")),
     ),
     case(
         "calls_of_tools_and_what_they_answered",

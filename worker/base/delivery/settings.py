@@ -1,6 +1,5 @@
 """Settings of receivers, `[receivers.NAME]`: what all kinds have, and OpenTelemetry; features add further kinds."""
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, ClassVar, Final, Literal
@@ -9,14 +8,14 @@ from urllib.parse import urlsplit
 from msgspec import Meta, Struct, structs
 
 from judges.core.faults import Fault, fault_of
-from judges.models.credentials import ProxyRefusedError, is_endpoint, proxy_for
+from judges.core.model import HeaderSource
+from judges.models.credentials import HEADER_NAME, ProxyRefusedError, is_endpoint, proxy_for
 from tracejudge.redis_url import has_misplaced_login
 from worker.core.config.checks import table_name_faults
 from worker.core.config.serving import QUOTING, Secret
 from worker.core.config.settings import Settings
 from worker.core.features import Table, installed_tables
 
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _Timeout = Annotated[float, Meta(gt=0, le=600)]
 
 
@@ -35,18 +34,6 @@ def url_fault(key: str, url: str) -> Fault | None:
     if "://" not in url:
         return Fault(key, "has no scheme", "write http:// or https:// before the host")
     return None if is_endpoint(url) else Fault(key, "must be http://host:port or https://host:port")
-
-
-class HeaderSource(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The place of a header's value.
-
-    Attributes:
-        env: Name of a variable that holds it.
-        file: A file that holds it and nothing else.
-    """
-
-    env: str | None = None
-    file: str | None = None
 
 
 class ReceiverSettings(
@@ -122,7 +109,7 @@ class HttpReceiver(ReceiverSettings, frozen=True, kw_only=True):
             fault = url_fault(f"{key}url", self.url)
             yield from (fault,) if fault is not None else self._path_faults(f"{key}url", self.url)
         for name, secret in self.secrets(key).items():
-            if _HEADER_NAME.fullmatch(name) is None:
+            if HEADER_NAME.fullmatch(name) is None:
                 yield Fault(f"{key}headers", f"{name!r} is no name of a header", "use letters, digits and -")
             yield from secret.faults(is_needed=True)
         if self.client_key is not None and self.client_cert is None:

@@ -22,6 +22,7 @@ from judges.models.credentials import (
     KeyRefusedError,
     ProxyRefusedError,
     proxy_for,
+    read_headers,
     read_key,
 )
 from judges.models.http import HttpEndpoint, Reply, ReplyTooLongError
@@ -89,7 +90,9 @@ def endpoint(
     except (ModelSettingsError, KeyRefusedError) as error:
         return [misconfigured(part, error)]
     # The client of a model does not serve here, because it sends only chat requests, which cost money.
-    client = HttpEndpoint(url, headers, structs.replace(settings, timeout_s=_TIMEOUT_S), through)
+    client = HttpEndpoint(
+        url, headers, structs.replace(read_headers(settings, environment), timeout_s=_TIMEOUT_S), through
+    )
 
     async def get() -> Reply:
         try:
@@ -102,7 +105,7 @@ def endpoint(
     except ModelError as error:
         return [_no_reply(part, mask_url(url), error)]
     finding = _read(part, settings, reply, mask_url(url))
-    text = quote_message(read_fault(reply.body).message, secrets=[key or "", httpx.URL(url).password])
+    text = quote_message(read_fault(reply.body).message, secrets=client.secrets)
     return [
         finding if reply.status == httpx.codes.OK else structs.replace(finding, what=with_message(finding.what, text))
     ]

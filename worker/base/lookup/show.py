@@ -211,6 +211,8 @@ def _print_verdict(entry: OutboxEntry, explanation: Explanation | None) -> None:
     for text in (verdict.rationale, verdict.note):
         if text:
             _line(f"  {text}")
+    if verdict.without_images:
+        _line(f"  {verdict.without_images}", "yellow")
     if isinstance(cut := verdict.details.get("left_out"), dict):
         _line(f"  left out to fit the model's context: {', '.join(f'{cut[name]} of {name}' for name in cut)}", "yellow")
     for part in () if explanation is None else explanation.sentences:

@@ -32,6 +32,7 @@ class Increment(NamedTuple):
     amount: int = 1  # A whole number.
     keep_days: int = COARSE_DAYS  # How long the counts of that kind and day are kept.
     once: str = ""  # If set, it counts only the first time that this text comes with the kind in a period of six hours.
+    once_at: float | None = None  # The time whose period that is, unless it is ``at``.
 
 
 def field_of(labels: Sequence[str]) -> str:

@@ -104,11 +104,11 @@ class _Plan:
     def add(self, entry_id: str, parts: list[_Part], increments: Iterable[Increment] = ()) -> None:
         """Add an entry with its judgements and increments; also one without any is acknowledged."""
         counts: list[tuple[int | str, ...]] = []
-        for kind, at, labels, amount, keep_days, once in increments:
+        for kind, at, labels, amount, keep_days, once, once_at in increments:
             key = self._keys.quality_counts(kind, dt.datetime.fromtimestamp(at, dt.UTC).date())
             count = self._key(key, keep_days * 24 * HOUR_S), field_of(labels), amount
             if once:
-                once_key = self._keys.quality_once(kind, int(at // CLUSTER_PERIOD_S))
+                once_key = self._keys.quality_once(kind, int((at if once_at is None else once_at) // CLUSTER_PERIOD_S))
                 counts.append((*count, self._key(once_key, 2 * CLUSTER_PERIOD_S), once))
             else:
                 counts.append(count)

@@ -155,7 +155,11 @@ def _model_faults(settings: Settings) -> Iterator[Fault]:
     endpoints: dict[str, tuple[str, str]] = {}
     for name, model in settings.models.items():
         key = f"models.{name}"
-        if faults := [*Secret.from_table(model, f"{key}.api_key_").faults()]:
+        headers = [(header, source) for header, source in (model.headers or {}).items() if not isinstance(source, str)]
+        faults = [*Secret.from_table(model, f"{key}.api_key_").faults()]
+        for header, source in headers:
+            faults += Secret(f"{key}.headers.{header}.", source.env, source.file).faults(is_needed=True)
+        if faults:
             yield from faults
         else:
             try:

@@ -68,6 +68,7 @@ class AnswerRow(NamedTuple):
     tags: Sequence[Tag]  # Of the judges that it does not pass.
     passed: Sequence[str]  # The other judges.
     why: str
+    without_images: str
 
 
 class Selection(NamedTuple):
@@ -150,6 +151,7 @@ def list_answers(
                 [each for each in tags if each.outcome != "passed"],
                 [each.text for each in tags if each.outcome == "passed"],
                 "" if shown.outcome == "passed" else neutralise(f"{verdict.judge}: {why[:200]}"),
+                verdict.without_images,
             )
 
 

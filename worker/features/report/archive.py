@@ -167,6 +167,7 @@ class Tally:
                 cost.unpriced += usd is None
                 cost.evaluations += usd is not None
                 cost.usd += usd or 0.0
+                cost.without_images += bool(verdict.without_images)
             if only == "all" and (verdict.outcome != "scored" or passed.get(metric) is not None):
                 self._add_judgement(labels, verdict, at, passed.get(metric))
 

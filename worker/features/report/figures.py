@@ -175,6 +175,7 @@ class Cost(Struct):
     usd: float = 0.0
     evaluations: int = 0
     unpriced: int = 0
+    without_images: int = 0  # Of both, those in which the model did not see all images.
 
     @property
     def per_thousand(self) -> float | None:
@@ -308,6 +309,7 @@ def make_report(scope: Scope, evidence: Evidence) -> Report:
     rows = {labels: row for labels, row in made.items() if row.verdicts or row.compared_judgements}
     texts = ((row.name, row.unknown_text) for row in rows.values())
     unknown = [Limit("unknown_verdicts", f"{name}: {text}") for name, text in texts if text]
+    unknown += _without_images(rows, evidence.costs)
     absent = [
         Limit("no_values", f"no {key} in these verdicts")
         for key in scope.by
@@ -441,6 +443,13 @@ def _limits(
         total = unpriced + sum(cost.evaluations for cost in priced)
         text = f"{unpriced:,} of {total:,} evaluations have no cost: their model has no price, or reports no tokens"
         yield Limit("cost_unknown", text)
+
+
+def _without_images(rows: Mapping[Labels, Row], costs: Mapping[Labels, Cost]) -> Iterator[Limit]:
+    """Yield how many evaluations of each row were judged without all images of their traces."""
+    counts = {row.name: costs[labels].without_images for labels, row in rows.items() if labels in costs}
+    if names := [f"{name} ({count:,})" for name, count in counts.items() if count]:
+        yield Limit("images_left_out", f"evaluations that were judged without images of their traces: {_listed(names)}")
 
 
 def _listed(names: Sequence[str]) -> str:

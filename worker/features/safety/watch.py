@@ -275,7 +275,10 @@ class SafetyWatch(Watch):
         for series, word in words:
             if self._is_listed(series.id):
                 once = "" if word == _OF_CASCADE else f"{series.id}{word}{cluster}"
-                yield Increment(_KIND, at, (series.id, str(int(at // FIVE_MINUTES_S)), word), once=once)
+                # A second judging belongs to its failure, which may have been in the period before.
+                failed_at = None if first is None else first.ended_at
+                bucket = str(int(at // FIVE_MINUTES_S))
+                yield Increment(_KIND, at, (series.id, bucket, word), once=once, once_at=failed_at)
 
     def _step(self, series: Mapping[str, Series], now: float) -> dict[str, Watched]:
         key_of = SafetyKeys(self._store.keys.prefix).quality_safety
